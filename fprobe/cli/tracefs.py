@@ -31,6 +31,7 @@ COMMAND is one of cat, echo, ls, find, grep, sed, head and others; `call FUNC AR
 `write FILE TEXT` appends to a file; `sh [-c TEXT | FILE]` runs several commands, by default from standard input.
 """
 _PROMPT = "tracefs$ "
+_MORE = "> "
 _UNKNOWN = 127
 
 
@@ -97,17 +98,22 @@ def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _
 
 def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
     """Run the lines of standard input. On a terminal there is a prompt, and an unknown command does not end the shell."""
-    from fprobe.shell.shell import UnsupportedError
+    from fprobe.shell.shell import IncompleteError, UnsupportedError
 
-    is_terminal, status = sys.stdin.isatty(), 0
+    is_terminal, status, script = sys.stdin.isatty(), 0, ""
     while True:
         if is_terminal:
-            output.write(_PROMPT.encode())
+            output.write((_MORE if script else _PROMPT).encode())
         line = sys.stdin.readline()
-        if not line:
+        if not line and not script:
             return status
+        before, script = script + line, ""
         try:
-            status = shell.run(line, output, errors)
+            status = shell.run(before, output, errors)
+        except IncompleteError:
+            if not line:
+                raise
+            script = before
         except UnsupportedError as unknown:
             if not is_terminal:
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import os
 import re
 import signal
@@ -34,9 +36,10 @@ class Commands:
 
     def __init__(self, others: Mapping[str, Run] | None = None) -> None:
         self._commands: dict[str, Run] = {
-            "cat": self._cat, "cp": self._cp, "dd": self._dd, "echo": self._echo, "find": self._find, "ls": self._ls,
-            "mkdir": self._mkdir, "printf": self._printf, "rm": self._rm, "rmdir": self._rmdir, "sh": self._sh,
-            "sleep": self._sleep, "timeout": self._timeout, "touch": self._touch,
+            "[": self._test, "cat": self._cat, "cp": self._cp, "dd": self._dd, "echo": self._echo, "false": lambda *_: 1,
+            "find": self._find, "ln": self._ln, "ls": self._ls, "mkdir": self._mkdir, "mv": self._mv, "printf": self._printf,
+            "rm": self._rm, "rmdir": self._rmdir, "sh": self._sh, "sleep": self._sleep, "tee": self._tee, "test": self._test,
+            "timeout": self._timeout, "touch": self._touch,
             **dict.fromkeys((":", "true"), lambda *_: 0), **dict.fromkeys(_TEXT_TOOLS, self._text_tool), **(others or {}),
         }  # fmt: skip
         self._deadline: float | None = None
@@ -104,23 +107,75 @@ class Commands:
 
     def _dd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         given = dict(word.split("=", 1) for word in words)
-        size, count = int(given.get("bs", _BLOCK)), int(given.get("count", -1))
-        waits = 0 if self._deadline is None else os.O_NONBLOCK
-        with shell.files.open(given["if"], os.O_RDONLY | waits) as handle:
-            for _ in self._blocks(handle, size, int(given.get("skip", 0))):
-                pass
-            blocks = list(self._blocks(handle, size, count))
-        whole = sum(len(block) == size for block in blocks)
-        if "of" in given:
-            with shell.files.open(given["of"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
-                _write_all(handle, b"".join(blocks))
-        else:
-            _write_all(fds[1], b"".join(blocks))
+        action = f"can't open '{given['if']}'"
+        try:
+            with shell.files.open(
+                given["if"], os.O_RDONLY | (0 if self._deadline is None else os.O_NONBLOCK)
+            ) as source:
+                action = given["if"]
+                blocks, tally = self._read_blocks(source, given)
+            if "of" in given:
+                action = f"can't open '{given['of']}'"
+                with shell.files.open(given["of"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
+                    action = f"writing '{given['of']}'"
+                    _write_all(handle, b"".join(blocks))
+            else:
+                _write_all(fds[1], b"".join(blocks))
+        except OSError as failed:
+            fds[2].write(f"dd: {action}: {os.strerror(failed.errno or 0)}\n".encode())
+            return 1
         if self._ran_out:
             return _KILLED
-        tally = f"{whole}+{len(blocks) - whole} records"
         fds[2].write(f"{tally} in\n{tally} out\n".encode())
         return 0
+
+    def _read_blocks(self, source: Handle, given: Mapping[str, str]) -> tuple[list[bytes], str]:
+        """The blocks that dd's operands choose, and their tally."""
+        size, count = int(given.get("bs", _BLOCK)), int(given.get("count", -1))
+        for _ in self._blocks(source, size, int(given.get("skip", 0))):
+            pass
+        blocks = list(self._blocks(source, size, count))
+        whole = sum(len(block) == size for block in blocks)
+        return blocks, f"{whole}+{len(blocks) - whole} records"
+
+    def _tee(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        """Copy standard input to standard output and to files."""
+        data = _input(fds)
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if "-a" in words else os.O_TRUNC)
+
+        def copy(path: str) -> None:
+            with shell.files.open(path, flags) as handle:
+                _write_all(handle, data)
+
+        status = _each(_operands(words), copy, "tee: {}: {}", fds)
+        return _output("tee", data, fds) or status
+
+    def _ln(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        """Refused: there are no links in a tree."""
+        return _each(_operands(words)[-1:], _not_permitted, "ln: {}: {}", fds)
+
+    def _mv(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        """Refused: a tree's files keep their names."""
+
+        def move(path: str) -> None:
+            shell.files.find(path)
+            _not_permitted(path)
+
+        return _each(_operands(words)[:-1], move, "mv: can't rename '{}': {}", fds)
+
+    def _test(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        """`test` and `[`: files, texts and numbers."""
+        words = words[:-1] if words[-1:] == ["]"] else words
+        if words[:1] == ["!"]:
+            return int(self._test(shell, words[1:], fds) == 0)
+        match words:
+            case [option, operand] if option in _FILE_TESTS:
+                return int(not _FILE_TESTS[option](shell, operand))
+            case [left, comparison, right] if comparison in _COMPARISONS:
+                return int(not _COMPARISONS[comparison](left, right))
+            case [] | [_]:
+                return int(not any(words))
+        raise UnsupportedError("test " + " ".join(words))
 
     def _touch(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         return _each(words, lambda path: shell.files.open(path, os.O_WRONLY | os.O_CREAT).close(), "touch: {}: {}", fds)
@@ -170,7 +225,21 @@ class Commands:
         return int(bool(missing))
 
     def _find(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(_operands(words) or ["."], lambda path: _walk(shell, path, fds), "find: {}: {}", fds)
+        """`find PATH... [-name GLOB] [-type d|f] [-maxdepth N]`."""
+        first = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+        tests = words[first:]
+        given = dict(zip(tests[::2], tests[1::2], strict=False))
+        if len(tests) % 2 or given.keys() - {"-name", "-type", "-maxdepth"}:
+            raise UnsupportedError("find " + " ".join(words))
+
+        def show(path: str) -> None:
+            for found, node in _walk(shell, path, int(given.get("-maxdepth", 99))):
+                kind = "d" if isinstance(node, Directory) else "f"
+                name = found.rstrip("/").rpartition("/")[2]
+                if kind == given.get("-type", kind) and fnmatch.fnmatchcase(name, given.get("-name", "*")):
+                    fds[1].write(f"{found}\n".encode())
+
+        return _each(words[:first] or ["."], show, "find: {}: {}", fds)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -229,10 +298,48 @@ class Commands:
             if paths and status and len(arguments) == len(words) - 1 - len(paths):
                 return status
             data = b"" if paths else _input(fds)
-            done = subprocess.run([tool, *arguments], input=data, capture_output=True, cwd=name, check=False)
+            # Records have bytes of any value, which no locale may take for characters.
+            call = [tool, "-a", *arguments] if tool == "grep" else [tool, *arguments]
+            plain = {**os.environ, "LC_ALL": "C"}
+            done = subprocess.run(call, input=data, capture_output=True, cwd=name, env=plain, check=False)
         fds[1].write(done.stdout)
         fds[2].write(done.stderr)
         return status or done.returncode
+
+
+def _kind(shell: Shell, path: str) -> type[Node] | None:
+    try:
+        return type(shell.files.find(path))
+    except OSError:
+        return None
+
+
+def _is_directory(shell: Shell, path: str) -> bool:
+    kind = _kind(shell, path)
+    return kind is not None and issubclass(kind, Directory)
+
+
+_FILE_TESTS: dict[str, Callable[[Shell, str], bool]] = {
+    "-d": _is_directory,
+    "-e": lambda shell, path: _kind(shell, path) is not None,
+    "-f": lambda shell, path: _kind(shell, path) is not None and not _is_directory(shell, path),
+    "-n": lambda _shell, text: bool(text),
+    "-z": lambda _shell, text: not text,
+}
+_COMPARISONS: dict[str, Callable[[str, str], bool]] = {
+    "=": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    "-eq": lambda left, right: int(left) == int(right),
+    "-ne": lambda left, right: int(left) != int(right),
+    "-lt": lambda left, right: int(left) < int(right),
+    "-le": lambda left, right: int(left) <= int(right),
+    "-gt": lambda left, right: int(left) > int(right),
+    "-ge": lambda left, right: int(left) >= int(right),
+}
+
+
+def _not_permitted(_path: str) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def _operands(words: list[str]) -> list[str]:
@@ -258,11 +365,12 @@ def tool_scripts(words: list[str]) -> int:
     return 0 if option in words else count
 
 
-def _walk(shell: Shell, path: str, fds: Descriptors) -> None:
+def _walk(shell: Shell, path: str, depth: int) -> Iterator[tuple[str, Node]]:
+    """The path and what is below it, with the nodes."""
     node = shell.files.find(path)
-    fds[1].write(f"{path}\n".encode())
-    for name in sorted(node.entries) if isinstance(node, Directory) else ():
-        _walk(shell, f"{path.rstrip('/')}/{name}", fds)
+    yield path, node
+    for name in sorted(node.entries) if isinstance(node, Directory) and depth else ():
+        yield from _walk(shell, f"{path.rstrip('/')}/{name}", depth - 1)
 
 
 def _listed(name: str, node: Node, options: str) -> str:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled, set_stack_tracer_enabled, stack_tracer_enabled
+from ftrace.kstrtox import simple_strtoul
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile
 from ftrace.tracefs.tree import Tracefs
 from kprobes import kprobes_optimization, set_kprobes_optimization
@@ -57,27 +58,28 @@ def all_of(handle: Handle) -> bytes:
         return b""
 
 
-def _set_optimization(text: str) -> None:
-    set_kprobes_optimization(int(text))
+_INT_MAX = (1 << 31) - 1
 
 
 def _number(text: str) -> int:
-    """A number as proc_dointvec() takes it. Raises OSError(EINVAL)."""
-    try:
-        return int(text)
-    except ValueError:
-        raise OSError(errno.EINVAL, f"{text.strip()!r} is not a number") from None
+    """The first number of the text, as proc_dointvec() takes it: up to a blank, of any base. Raises OSError(EINVAL)."""
+    word = (text.split() or [""])[0]
+    digits = word.removeprefix("-")
+    value, rest = simple_strtoul(digits)
+    if rest or not digits[:1].isdigit() or value > _INT_MAX + (digits != word):
+        raise OSError(errno.EINVAL, f"{text.strip()!r} is not a number of 32 bits")
+    return value if digits == word else -value
+
+
+def _sysctl(read: Callable[[], int], write: Callable[[int], None]) -> TextFile:
+    return TextFile(lambda: f"{int(read())}\n", lambda text: write(_number(text)))
 
 
 _OUTSIDE: dict[str, Node] = {
     "/sys/kernel/debug/kprobes": debugfs.find("kprobes"),
-    "/proc/sys/debug/kprobes-optimization": TextFile(lambda: f"{int(kprobes_optimization())}\n", _set_optimization),
-    "/proc/sys/kernel/ftrace_enabled": TextFile(
-        lambda: f"{ftrace_enabled()}\n", lambda text: set_ftrace_enabled(_number(text))
-    ),
-    "/proc/sys/kernel/stack_tracer_enabled": TextFile(
-        lambda: f"{stack_tracer_enabled()}\n", lambda text: set_stack_tracer_enabled(_number(text))
-    ),
+    "/proc/sys/debug/kprobes-optimization": _sysctl(kprobes_optimization, set_kprobes_optimization),
+    "/proc/sys/kernel/ftrace_enabled": _sysctl(ftrace_enabled, set_ftrace_enabled),
+    "/proc/sys/kernel/stack_tracer_enabled": _sysctl(stack_tracer_enabled, set_stack_tracer_enabled),
 }
 
 

@@ -1,7 +1,7 @@
 """Dynamic events: running the lines that define and delete them, for every registered type of line.
 
-As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t. Event probes, the lines e, are
-refused, with the reason in error_log.
+As kernel/trace/trace_dynevent.c: `kprobes` and `fprobe` register the lines p, r, f and t; ftrace.events.event_probes refuses the
+lines e.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import errno
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache
 
-from ftrace.events.error_log import error_log
 from ftrace.events.event_mutex import events_locked
 from ftrace.events.registry import event_registry
 from ftrace.probe_args.errors import ErrorCode, error
@@ -251,26 +249,3 @@ def sanitized(name: str) -> str:
     """A generated event name, cut and cleaned as in the kernel. It may still not be an identifier."""
     name = name[: MAX_EVENT_NAME_LEN - 1]
     return name[:1] + re.sub(r"[:.*]", "_", name[1:])
-
-
-_REASON = "Event probes are not supported"
-
-
-class EprobeLines(LineType):
-    """`e[:[GRP/][EVENT]] SYSTEM.EVENT [FETCHARGS]`."""
-
-    def create(self, line: str) -> None:
-        """Raises NotThisType, or OSError(EOPNOTSUPP) for an event probe."""
-        words = argv_split(line)
-        if not words:
-            return
-        if words[0][0] != "e" or len(words) < 2:
-            raise NotThisType
-        error_log.add("event_probe", _REASON, " ".join(words), 0)
-        raise OSError(errno.EOPNOTSUPP, f"{_REASON}: define a kprobe or fprobe event with the arguments instead")
-
-
-@cache
-def register_eprobe_events() -> None:
-    """Register the lines e, so that dynamic_events reports why they are refused."""
-    dyn_event_register(EprobeLines())

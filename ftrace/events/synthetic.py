@@ -24,6 +24,8 @@ from ftrace.probe_args.types import is_good_name
 
 _SUBSYSTEM = "synthetic_events"
 _MAX_FIELDS = 64
+_MAX_LOGGED = 255
+"""Characters of a definition that error_log keeps, and looks for the wrong text in."""
 _MAX_TEXT = 256
 """Bytes that text of any fixed length takes in a record."""
 _WORD = 8
@@ -79,9 +81,7 @@ class SyntheticField:
     @property
     def printf(self) -> str:
         """The conversion in `print fmt`."""
-        if self.is_stack:
-            return "%s"
-        return "%.*s" if self.length is not None else _NUMBERS[self.type][1]
+        return "%s" if self.is_stack or self.length is not None else _NUMBERS[self.type][1]
 
     @property
     def value(self) -> str:
@@ -150,7 +150,7 @@ class _Command:
     """A definition's text, for errors: the caret is under the first occurrence of the wrong text."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text = text[:_MAX_LOGGED]
 
     def refused(self, message: str, culprit: str = "", number: int = errno.EINVAL) -> OSError:
         """Add an error to error_log. Returns the exception to raise."""
@@ -233,9 +233,9 @@ def _field(command: _Command, prefix: str, kind: str, written: str) -> Synthetic
     whole = f"{prefix}{kind}{bracket}{count}"
     if whole in _NUMBERS:
         return SyntheticField(whole, name)
-    if whole.endswith("long[]"):
-        return SyntheticField(whole, name)
     if "char[" not in whole:
+        if "long[" in whole:
+            return SyntheticField(whole, name)
         raise command.refused(_INVALID_TYPE, kind)
     length = _text_length(whole.partition("char[")[2])
     if length is None:

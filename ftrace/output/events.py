@@ -113,7 +113,7 @@ def _plain_value(field: Field, data: bytes) -> str:
         return (
             _value(field, data) if field.type.startswith("__data_loc") else text_of(data[field.offset :][: field.size])
         )
-    if field.type.endswith("long[]"):
+    if "long[" in field.type:
         # The first word is their number.
         return "STACK:\n" + "".join(f"=> {with_offset(address)}\n" for address in _dynamic_words(field, data)[1:])
     # The kernel widens one and two bytes without their sign.

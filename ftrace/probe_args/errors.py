@@ -17,6 +17,8 @@ class ErrorCode(enum.Enum):
     BAD_PROBE_ADDR = "Invalid probed address or symbol"
     NON_UNIQ_SYMBOL = "The symbol is not unique"
     BAD_RETPROBE = "Retprobe address must be an function entry"
+    NO_EVENT_INFO = "This requires both group and event name to attach"
+    BAD_ATTACH_EVENT = "Attached event does not exist"
     BAD_ADDR_SUFFIX = "Invalid probed address suffix"
     BAD_TP_NAME = "Invalid character in tracepoint name"
     NO_GROUP_NAME = "Group name is not specified"

@@ -137,8 +137,7 @@ class FetchParser:
 
     def _immediate(self, text: str) -> Source:
         if text.startswith('"'):
-            # A single quote is an empty string: it opens and closes, as in __parse_imm_string().
-            if not text.endswith('"'):
+            if len(text) < 2 or not text.endswith('"'):
                 raise self._error(ErrorCode.IMMSTR_NO_CLOSE, len(text) + 1)
             return ImmediateString(text[1:-1])
         if text[:1] in _DIGITS:

@@ -21,10 +21,14 @@ from kprobes.registration import registered_probes
 def kprobes_list() -> str:
     """The file `list` of debugfs, one line for each registered probe: address, k or r, symbol+offset, module, flags.
 
-    Probes that this package registers for itself, for example on dlopen while an event waits for a library, are not shown.
+    Of several probes at one address, the newest is first. Probes that this package registers for itself, for example on dlopen
+    while an event waits for a library, are not shown.
     """
-    probes = (p for p in registered_probes() if p.is_listed)
-    return "".join(f"{_line(p, place)}\n" for p in probes if (place := p.aggregate) is not None)
+    places: dict[Aggregate, list[kprobe]] = {}
+    for p in registered_probes():
+        if p.is_listed and (place := p.aggregate) is not None:
+            places.setdefault(place, []).insert(0, p)
+    return "".join(f"{_line(p, place)}\n" for place, probes in places.items() for p in probes)
 
 
 def _line(p: kprobe, place: Aggregate) -> str:

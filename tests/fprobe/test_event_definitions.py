@@ -66,7 +66,7 @@ def test_pe1_1_pe1_11_each_type_of_line_and_its_file(program):
     ]  # fmt: skip
     for line in ("f:x add", "s:x int a", "t:x y", "p", "x add", "p /bin/true:0x10", "!p:x"):
         assert number(line, "kprobe_events") == errno.EINVAL
-    assert number("e:x kprobes.a") == errno.EOPNOTSUPP
+    assert number("e:x fprobes.c") == errno.EOPNOTSUPP
     assert "event_probe: error: " in tracefs.read("error_log")
 
 

@@ -48,7 +48,7 @@ def test_definition_listing_and_format():
         ("__data_loc long[]", 280, 8, True),
     ]  # fmt: skip
     assert text.print_fmt == (
-        '"c=%.*s, fixed=%.*s, n=%u, stack=%s", __get_str(c), REC->fixed, REC->n, __get_stacktrace(stack)'
+        '"c=%s, fixed=%s, n=%u, stack=%s", __get_str(c), REC->fixed, REC->n, __get_stacktrace(stack)'
     )
 
 
@@ -120,6 +120,20 @@ def test_te8_9_any_slash_is_taken_for_the_groups():
 def test_te8_9_what_is_found_elsewhere_in_the_record_is_signed():
     synthetic.run_line("stacks unsigned long[] x; unsigned char[] y")
     assert [field.signed for field in event_registry.find("synthetic", "stacks").fields] == [True, True]
+
+
+def test_te8_9_a_stack_may_have_any_length():
+    synthetic.run_line("stacks unsigned long a[16]; long b[x")
+    event = event_registry.find("synthetic", "stacks")
+    assert [field.type for field in event.fields] == ["__data_loc unsigned long[16]", "__data_loc long[x"]
+    assert synthetic.show() == "stacks\tunsigned long[16] a; long[x b\n"
+
+
+def test_te8_9_error_log_keeps_255_characters_of_a_definition():
+    line = "long_one " + "; ".join(f"int field_{i}" for i in range(40)) + "; nosuch last"
+    assert number(synthetic.run_line, line) == errno.EINVAL
+    _, command, caret = error_log.read().splitlines()
+    assert command == f"  Command: {line[:255]}" and caret == " " * 11 + "^"
 
 
 def test_te8_9_truncation_deletes_up_to_the_first_enabled_event(request):

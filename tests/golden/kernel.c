@@ -5,13 +5,31 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long u64;
 
-struct qstr { u64 hash_len; const u8 *name; };
-struct dentry { u32 d_flags; u32 d_seq; void *d_hash[2]; struct dentry *d_parent; struct qstr d_name; void *d_inode; };
+typedef struct { u32 val; } kuid_t;
+typedef struct { long counter; } atomic_long_t;
+struct sockaddr { u16 sa_family; union { u8 sa_data_min[14]; struct { struct { } __empty; u8 sa_data[]; }; }; };
+struct qstr { union { struct { u32 hash; u32 len; }; u64 hash_len; }; const u8 *name; };
+struct dentry { u32 d_flags; u32 d_seq; void *d_hash[2]; struct dentry *d_parent; struct qstr d_name; struct inode *d_inode; };
 struct path { void *mnt; struct dentry *dentry; };
-struct inode { u16 i_mode; u16 i_opflags; u32 i_uid; u32 i_gid; u32 i_flags; };
+struct inode {
+    u16 i_mode;
+    u16 i_opflags;
+    kuid_t i_uid;
+    kuid_t i_gid;
+    u32 i_flags;
+    void *i_acl[2];
+    const void *i_op;
+    void *i_sb;
+    void *i_mapping;
+    void *i_security;
+    u64 i_ino;
+    u32 i_nlink;
+    u32 i_rdev;
+    long i_size;
+};
 struct file_operations { void *owner; u32 fop_flags; void *llseek; };
 struct file {
-    u64 f_ref;
+    atomic_long_t f_count;
     u32 f_lock;
     u32 f_mode;
     const struct file_operations *f_op;
@@ -30,6 +48,7 @@ struct task { u64 flags; u64 state; u64 stack; char comm[16]; } init_task = { 2,
 const char linux_banner[] = "Linux version 6.12.95 (stand-in)\n";
 
 #define EBADF 9
+#define O_LARGEFILE 0100000
 #define EAFNOSUPPORT 97
 #define CALL __attribute__((noinline, noipa))
 #define USED __attribute__((used))
@@ -123,7 +142,7 @@ CALL int __sys_socketpair(int family, int type, int protocol, int *usockvec)
 
 NAMED(__sys_bind_socket)
 
-CALL int __sys_bind(int fd, void *umyaddr, int addrlen)
+CALL int __sys_bind(int fd, struct sockaddr *umyaddr, int addrlen)
 {
     sink = (long)umyaddr + addrlen;
     return sockfd_lookup_light(fd) ? 0 : -EBADF;
@@ -137,15 +156,38 @@ CALL int __sys_listen(int fd, int backlog)
     return fdget(fd) ? 0 : -EBADF;
 }
 
-NAMED(__sys_accept4)
+CALL int __sys_accept4(int fd, struct sockaddr *upeer_sockaddr, int *upeer_addrlen, int flags)
+{
+    return sink = fd + flags + (long)upeer_sockaddr + (long)upeer_addrlen;
+}
+
 NAMED(__sys_connect_file)
-NAMED(__sys_connect)
+
+CALL int __sys_connect(int fd, struct sockaddr *uservaddr, int addrlen) { return sink = fd + addrlen + (long)uservaddr; }
+
 NAMED(__sys_getsockname)
 NAMED(__sys_getpeername)
-NAMED(__sys_sendto)
-NAMED(__sys_recvfrom)
-NAMED(__sys_setsockopt)
-NAMED(__sys_getsockopt)
+
+CALL int __sys_sendto(int fd, void *buff, u64 len, u32 flags, struct sockaddr *addr, int addr_len)
+{
+    return sink = fd + len + flags + addr_len + (long)buff + (long)addr;
+}
+
+CALL int __sys_recvfrom(int fd, void *ubuf, u64 size, u32 flags, struct sockaddr *addr, int *addr_len)
+{
+    return sink = fd + size + flags + (long)ubuf + (long)addr + (long)addr_len;
+}
+
+CALL int __sys_setsockopt(int fd, int level, int optname, char *user_optval, int optlen)
+{
+    return sink = fd + level + optname + optlen + (long)user_optval;
+}
+
+CALL int __sys_getsockopt(int fd, int level, int optname, char *optval, int *optlen)
+{
+    return sink = fd + level + optname + (long)optval + (long)optlen;
+}
+
 NAMED(__sys_shutdown_sock)
 
 CALL int __sys_shutdown(int fd, int how)
@@ -191,11 +233,11 @@ struct pt_regs { u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, s
 #define SYSCALL(name) CALL long __x64_sys_##name(const struct pt_regs *regs)
 SYSCALL(socket) { return __sys_socket((int)regs->di, (int)regs->si, (int)regs->dx) + sink * 0; }
 SYSCALL(socketpair) { return __sys_socketpair((int)regs->di, (int)regs->si, (int)regs->dx, (int *)regs->r10) + sink * 0; }
-SYSCALL(bind) { return __sys_bind((int)regs->di, (void *)regs->si, (int)regs->dx) + sink * 0; }
+SYSCALL(bind) { return __sys_bind((int)regs->di, (struct sockaddr *)regs->si, (int)regs->dx) + sink * 0; }
 SYSCALL(listen) { return __sys_listen((int)regs->di, (int)regs->si) + sink * 0; }
 SYSCALL(openat)
 {
-    struct open_how how = { (int)regs->dx, 0, 0 };
+    struct open_how how = { (int)regs->dx | O_LARGEFILE, 0, 0 };
     return do_sys_openat2((int)regs->di, (char *)regs->si, &how) + sink * 0;
 }
 

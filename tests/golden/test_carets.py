@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 LONG = "1" * 65
@@ -41,6 +43,7 @@ p vfs_read ^@12345678abcde
 p vfs_read ^@+10
 p vfs_read arg1=\\^x
 p vfs_read arg1=\\"abcd^
+p vfs_read arg1=\\"^
 p vfs_read ^+0@0)
 p vfs_read ^+0ab1(@0)
 p vfs_read +0(+0(@0^)
@@ -155,6 +158,47 @@ def test_pe8_7_carets_of_fprobe_events(machine, command, position):
     assert machine.tracefs.read("dynamic_events") == ""
 
 
+@pytest.mark.parametrize(
+    "command, messages",
+    [
+        ("e:^ kprobes.ev", ["Event name is not specified"]),
+        ("e:^/x kprobes.ev", ["Group name is not specified"]),
+        ("e:x ^nosuch", ["This requires both group and event name to attach"]),
+        ("e:x ^kprobes/", ["This requires both group and event name to attach"]),
+        (
+            "e:x ^/ev",
+            ["Group name is not specified", "This requires both group and event name to attach"],
+        ),
+        ("e:x ^kprobes.nosuch", ["Attached event does not exist"]),
+        ("e ^kprobes/ev a=$b", ["Attached event does not exist"]),
+        ("^e:x fprobes/exit a=$arg1 if a == 1", ["Event probes are not supported"]),
+    ],
+)
+def test_pe8_5_carets_of_event_probes(machine, command, messages):
+    """trace_eprobe.c attaches to no event of a line p or r; what it would attach to is refused as not supported."""
+    tracefs = machine.tracefs
+    tracefs.write("dynamic_events", "p:ev vfs_read b=%di\nf:exit vfs_read\n")
+    tracefs.write("error_log", "")
+    with pytest.raises(OSError) as refused:
+        tracefs.write("dynamic_events", command.replace("^", ""), append=True)
+    lines = tracefs.read("error_log").splitlines()
+    tracefs.write("dynamic_events", "")
+    assert [line.partition("event_probe: error: ")[2] for line in lines[::3]] == messages
+    assert {len(line) - len("  Command: ^") for line in lines[2::3]} == {command.index("^")}
+    numbers = {"Attached event does not exist": errno.ENODEV, "Event probes are not supported": errno.EOPNOTSUPP}
+    assert refused.value.errno == numbers.get(messages[-1], errno.EINVAL)
+
+
+def test_pe8_6_an_event_probe_has_at_most_128_arguments(machine):
+    tracefs = machine.tracefs
+    tracefs.write("error_log", "")
+    for count, number in ((128, errno.ENODEV), (129, errno.E2BIG)):
+        with pytest.raises(OSError) as refused:
+            tracefs.write("dynamic_events", f"e:x a.b{' $c' * count} if d == 1", append=True)
+        assert refused.value.errno == number
+    assert tracefs.read("error_log").count("error:") == 1
+
+
 ACCEPTED = [
     "%ax",
     "@linux_banner",
@@ -184,7 +228,6 @@ ACCEPTED = [
     "\\0x10:s8",
     '\\"abc"',
     '\\""',
-    '\\"',
     "\\1:string[2]",
     "\\1:ustring[1]",
     "\\1:string",
@@ -241,6 +284,7 @@ REJECTED = [
     "\\1:symstr",
     "+u0(%di):symstr",
     '\\"a":u8',
+    '\\"',
     "$comm:string[2]",
     "$arg1:string",
     "%di:char[2]",

@@ -216,7 +216,7 @@ def test_pe7b_1_a_deletion_compares_the_first_63_characters_of_an_argument(files
 
 
 def test_pe4_10_the_bytes_of_an_immediate_string_are_those_that_were_written(machine, files):
-    files.write("kprobe_events", 'p:ev __sys_listen a=\\"caf\u00e9" b=\\"\u6f22" c=\\"\n')
+    files.write("kprobe_events", 'p:ev __sys_listen a=\\"caf\u00e9" b=\\"\u6f22" c=\\""\n')
     files.write("events/kprobes/ev/enable", "1")
     machine.hit(["listen", "3", "1"])
     assert [line.partition(") ")[2] for line in recorded(files)] == ['a="caf\u00e9" b="\u6f22" c=""']

@@ -387,3 +387,11 @@ def test_kp91_the_list():
             f"{start:016x}  k  leaf+0x0  {module.name} [FTRACE]\n"
             f"{twice:016x}  r  twice+0x0  {module.name} [FTRACE]\n"
         )
+
+
+@isolated
+def test_kp91_the_newest_probe_of_an_address_is_listed_first():
+    address = basic().symbol("leaf").address
+    with kprobes.attach("leaf"), kprobes.attach("leaf+5"), kprobes.attach_return("leaf"):
+        lines = [line.split()[:2] for line in kprobes.kprobes_list().splitlines()]
+        assert lines == [[f"{address:016x}", "r"], [f"{address:016x}", "k"], [f"{address + 5:016x}", "k"]]

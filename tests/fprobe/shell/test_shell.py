@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from isolation import isolated
+
+from fprobe.shell.grammar import IncompleteError, UnsupportedError, parse_script
 
 
 def ran(script: str) -> tuple[int, str, str]:
@@ -69,3 +72,89 @@ def test_te10_2_programs_of_the_system_work_on_the_files() -> None:
     assert ran("awk '{ print $2 }' tracing_on trace_clock") == (0, "\nglobal\n", "")
     assert ran("od -A n -t x1 tracing_on") == (0, " 31 0a\n", "")
     assert ran("cut -c1 nosuch")[2] == "cut: nosuch: No such file or directory\n"
+
+
+@isolated
+def test_kp73_a_sysctl_takes_the_first_number_that_ends_at_a_blank() -> None:
+    path = "/proc/sys/debug/kprobes-optimization"
+    invalid = "sh: write error: Invalid argument\n"
+    for text in ("", "x", "1x", "2", "-1", "1_0", "4294967297"):
+        assert ran(f"echo '{text}' > {path}; cat {path}") == (0, "1\n", invalid), text
+    assert ran(f"echo ' 0x0 9' > {path}; cat {path}") == (0, "0\n", "")
+    assert ran(f"echo 01 > {path}; cat {path}") == (0, "1\n", "")
+
+
+@isolated
+def test_te10_2_loops_conditions_and_substitutions() -> None:
+    read = "for e in a b 'c d'; do echo $e >> /tmp/x; done; while read -r first rest; do echo [$rest] $first; done < /tmp/x"
+    assert ran(read) == (0, "[] a\n[] b\n[d] c\n", "")
+    assert ran("i=0; while [ $i -lt 3 ]; do i=$((i * 2 + 1)); done; echo $i ${i}x '$i'") == (0, "3 3x $i\n", "")
+    assert ran('echo $(cat current_tracer; false) `cat tracing_on`; echo "$(ls -1 instances)$?" # end') == (
+        0,
+        "nop 1\n0\n",
+        "",
+    )
+    branches = "if [ -d events ] && test ! -e nosuch; then echo d; elif :; then echo e; else echo n; fi | cat"
+    assert ran(branches) == (0, "d\n", "")
+    assert ran("until test -f trace; do :; done; { echo a; echo b; } > /tmp/g; cat /tmp/g; exit 4; echo c") == (
+        4,
+        "a\nb\n",
+        "",
+    )
+
+
+@isolated
+def test_pe2_a_name_that_is_not_set_stands_for_itself() -> None:
+    assert ran("""echo r:x f $retval "$comm" +0(${stack0}) $""") == (0, "r:x f $retval $comm +0(${stack0}) $\n", "")
+
+
+@pytest.mark.parametrize(
+    "script", ["for x in a; do echo 1", "if true; then", "while :", "{ echo", "for x in a; do if :; then :; fi"]
+)
+def test_a_script_without_its_end_is_incomplete(script: str) -> None:
+    with pytest.raises(IncompleteError):
+        parse_script(script)
+
+
+@pytest.mark.parametrize(
+    "script", ["| cat", "echo a && | b", "for 1 in a; do :; done", "fi x; }|", "a & b", "if :; fi"]
+)
+def test_what_is_no_script_is_refused(script: str) -> None:
+    with pytest.raises(UnsupportedError):
+        parse_script(script)
+
+
+@isolated
+def test_te10_2_commands_that_a_tree_refuses_and_what_dd_and_tee_say() -> None:
+    assert ran("mv trace x") == (1, "", "mv: can't rename 'trace': Operation not permitted\n")
+    assert ran("ln -s trace x") == (1, "", "ln: x: Operation not permitted\n")
+    assert ran("dd if=nosuch") == (1, "", "dd: can't open 'nosuch': No such file or directory\n")
+    assert ran("dd if=events") == (1, "", "dd: events: Is a directory\n")
+    assert ran("dd if=tracing_on of=nosuch") == (1, "", "dd: can't open 'nosuch': Permission denied\n")
+    assert ran("dd if=current_tracer of=tracing_on") == (1, "", "dd: writing 'tracing_on': Invalid argument\n")
+    assert ran("echo 0 | tee tracing_on -a trace_pipe; cat tracing_on") == (
+        0,
+        "0\n0\n",
+        "tee: trace_pipe: Invalid argument\n",
+    )
+
+
+@isolated
+def test_te1_1_find_by_name_type_and_depth() -> None:
+    assert ran("find events/module -name enable") == (
+        0,
+        "".join(f"events/module/{path}\n" for path in ("enable", "module_free/enable", "module_load/enable")),
+        "",
+    )
+    assert ran("find events/module -maxdepth 1 -type d -name 'module_*'") == (
+        0,
+        "events/module/module_free\nevents/module/module_load\n",
+        "",
+    )
+    assert ran("find nosuch events -maxdepth 0") == (1, "events\n", "find: nosuch: No such file or directory\n")
+
+
+@isolated
+def test_pe4_16_lines_with_any_bytes_are_found() -> None:
+    made = r"printf 'a=\x00\xe4\nb\xff\nc\n' > /tmp/x; "
+    assert ran(made + "grep -c '[ab]' /tmp/x; sed -n 's/^b.$/B/p' /tmp/x") == (0, "2\nB\n", "")
