@@ -129,7 +129,7 @@ def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
         raise Failure(f"write takes 2 words, a file and a text, not {len(words)}; put the text into quotes")
     path, text = words
     try:
-        explained(lambda: tracefs.write(shell.files.inside(path), f"{text}\n", append=True), text)
+        explained(lambda: tracefs.write(shell.files.in_tree(path), f"{text}\n", append=True), text)
     except OSError as failed:
         fds[2].write(f"fprobe: {path}: {failed.strerror}\n".encode())
         return FAILED

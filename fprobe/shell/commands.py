@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fprobe.shell.files import TRACEFS
 from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
 from ftrace.tracefs.nodes import Directory, Handle, Node
 
@@ -36,10 +37,10 @@ class Commands:
 
     def __init__(self, others: Mapping[str, Run] | None = None) -> None:
         self._commands: dict[str, Run] = {
-            "[": self._test, "cat": self._cat, "cp": self._cp, "dd": self._dd, "echo": self._echo, "false": lambda *_: 1,
-            "find": self._find, "ln": self._ln, "ls": self._ls, "mkdir": self._mkdir, "mv": self._mv, "printf": self._printf,
-            "rm": self._rm, "rmdir": self._rmdir, "sh": self._sh, "sleep": self._sleep, "tee": self._tee, "test": self._test,
-            "timeout": self._timeout, "touch": self._touch,
+            "[": self._test, "cat": self._cat, "cd": self._cd, "cp": self._cp, "dd": self._dd, "echo": self._echo,
+            "false": lambda *_: 1, "find": self._find, "ln": self._ln, "ls": self._ls, "mkdir": self._mkdir, "mv": self._mv,
+            "printf": self._printf, "pwd": self._pwd, "rm": self._rm, "rmdir": self._rmdir, "sh": self._sh,
+            "sleep": self._sleep, "tee": self._tee, "test": self._test, "timeout": self._timeout, "touch": self._touch,
             **dict.fromkeys((":", "true"), lambda *_: 0), **dict.fromkeys(_TEXT_TOOLS, self._text_tool), **(others or {}),
         }  # fmt: skip
         self._deadline: float | None = None
@@ -180,18 +181,17 @@ class Commands:
     def _touch(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         return _each(words, lambda path: shell.files.open(path, os.O_WRONLY | os.O_CREAT).close(), "touch: {}: {}", fds)
 
+    def _cd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        return _each(words[:1] or [TRACEFS], shell.files.change, "sh: cd: can't cd to {}: {}", fds)
+
+    def _pwd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        return _output("sh", f"{shell.files.directory}\n".encode(), fds)
+
     def _mkdir(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        tree = shell.files.tree
-        return _each(
-            _operands(words),
-            lambda path: tree.mkdir(shell.files.inside(path)),
-            "mkdir: can't create directory '{}': {}",
-            fds,
-        )
+        return _each(_operands(words), shell.files.make, "mkdir: can't create directory '{}': {}", fds)
 
     def _rmdir(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        tree = shell.files.tree
-        return _each(words, lambda path: tree.rmdir(shell.files.inside(path)), "rmdir: '{}': {}", fds)
+        return _each(words, shell.files.remove_directory, "rmdir: '{}': {}", fds)
 
     def _rm(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         return _each(_operands(words), shell.files.remove, "rm: can't remove '{}': {}", fds)

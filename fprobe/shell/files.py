@@ -1,11 +1,12 @@
-"""The files of the shell: tracefs as the current directory, kprobes/ of debugfs, the sysctls, and a private /tmp."""
+"""The files of the shell: tracefs, where it begins, kprobes/ of debugfs, the sysctls, and a private /tmp."""
 
 from __future__ import annotations
 
 import errno
 import fnmatch
 import os
-from collections.abc import Callable
+import posixpath
+from collections.abc import Callable, Mapping
 
 from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled, set_stack_tracer_enabled, stack_tracer_enabled
 from ftrace.kstrtox import simple_strtoul
@@ -14,7 +15,9 @@ from ftrace.tracefs.tree import Tracefs
 from kprobes import kprobes_optimization, set_kprobes_optimization
 from kprobes.events.debugfs import debugfs
 
-TRACEFS = "/sys/kernel/tracing/"
+TRACEFS = "/sys/kernel/tracing"
+_ONCE = "/sys/kernel/debug/tracing"
+_TEMPORARY = "/tmp"
 
 
 class TemporaryFile(Node):
@@ -75,55 +78,106 @@ def _sysctl(read: Callable[[], int], write: Callable[[int], None]) -> TextFile:
     return TextFile(lambda: f"{int(read())}\n", lambda text: write(_number(text)))
 
 
-_OUTSIDE: dict[str, Node] = {
-    "/sys/kernel/debug/kprobes": debugfs.find("kprobes"),
-    "/proc/sys/debug/kprobes-optimization": _sysctl(kprobes_optimization, set_kprobes_optimization),
-    "/proc/sys/kernel/ftrace_enabled": _sysctl(ftrace_enabled, set_ftrace_enabled),
-    "/proc/sys/kernel/stack_tracer_enabled": _sysctl(stack_tracer_enabled, set_stack_tracer_enabled),
-}
+def _outside(tracing: Directory, temporary: Mapping[str, Node]) -> Directory:
+    """What a script finds from / on."""
+    kernel = Directory(
+        {"tracing": tracing, "debug": Directory({"kprobes": debugfs.find("kprobes"), "tracing": tracing})}
+    )
+    sysctls = {
+        "debug": Directory({"kprobes-optimization": _sysctl(kprobes_optimization, set_kprobes_optimization)}),
+        "kernel": Directory(
+            {
+                "ftrace_enabled": _sysctl(ftrace_enabled, set_ftrace_enabled),
+                "stack_tracer_enabled": _sysctl(stack_tracer_enabled, set_stack_tracer_enabled),
+            }
+        ),
+    }
+    return Directory(
+        {
+            "dev": Directory({"null": _Null()}),
+            "proc": Directory({"sys": Directory(sysctls)}),
+            "sys": Directory({"kernel": kernel}),
+            "tmp": Directory(temporary),
+        }
+    )
+
+
+class _Null(Node):
+    """/dev/null."""
+
+    def open(self, flags: int) -> Handle:
+        return _TemporaryHandle(TemporaryFile())
 
 
 class Files:
-    """The shell's files by path. Relative paths, and paths below /sys/kernel/tracing, are in `tree`.
+    """The shell's files by path. `tree` is at /sys/kernel/tracing and, as before 4.1, at /sys/kernel/debug/tracing.
 
-    `opened`: called with each path that is opened.
+    `directory`: the current directory, from / on. `opened`: called with each path that is opened.
     """
 
     def __init__(self, tree: Tracefs, opened: Callable[[str], None] = lambda _path: None) -> None:
         self.tree = tree
+        self.directory = TRACEFS
         self._opened = opened
-        self._temporary: dict[str, TemporaryFile] = {}
+        self._temporary: dict[str, Node] = {}
+        self._root = _outside(tree.root, self._temporary)
+
+    def at(self, path: str) -> str:
+        """The path from / on."""
+        return posixpath.normpath("/" + posixpath.join(self.directory, path)).replace("//", "/")
+
+    def inside(self, path: str) -> str | None:
+        """The path relative to the root of `tree`; None if it is not in there."""
+        where = self.at(path)
+        for mounted in (TRACEFS, _ONCE):
+            if (where + "/").startswith(mounted + "/"):
+                return where[len(mounted) + 1 :]
+        return None
 
     def find(self, path: str) -> Node:
         """The node at `path`. Raises OSError."""
-        if path in self._temporary:
-            return self._temporary[path]
-        for prefix, node in _OUTSIDE.items():
-            if path == prefix:
-                return node
-            if path.startswith(prefix + "/") and isinstance(node, Directory):
-                found = node.entries.get(path[len(prefix) + 1 :])
-                if found is not None:
-                    return found
-        if path.startswith("/") and not (path + "/").startswith(TRACEFS):
+        inside = self.inside(path)
+        if inside is not None:
+            return self.tree.find(inside)
+        node: Node | None = self._root
+        for name in self.at(path).split("/"):
+            if name:
+                node = node.entries.get(name) if isinstance(node, Directory) else None
+        if node is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return self.tree.find(self.inside(path))
+        return node
 
-    @staticmethod
-    def inside(path: str) -> str:
-        """The path relative to the root of the tree."""
-        return path.removeprefix(TRACEFS)
+    def change(self, path: str) -> None:
+        """Make a directory the current one. Raises OSError: ENOENT, ENOTDIR."""
+        if not isinstance(self.find(path), Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        self.directory = self.at(path)
 
     def open(self, path: str, flags: int) -> Handle:
         """Open a file with O_* flags; O_CREAT creates files in /tmp. Raises OSError."""
         self._opened(path)
-        if path == "/dev/null":
-            return _TemporaryHandle(TemporaryFile())
-        if path.startswith("/tmp/") and path not in self._temporary and flags & os.O_CREAT:
-            self._temporary[path] = TemporaryFile()
-        if path.startswith("/") and not path.startswith(TRACEFS):
-            return self.find(path).open(flags)
-        return self.tree.open(self.inside(path), flags)
+        inside = self.inside(path)
+        if inside is not None:
+            return self.tree.open(inside, flags)
+        directory, name = posixpath.split(self.at(path))
+        if directory == _TEMPORARY and flags & os.O_CREAT:
+            self._temporary.setdefault(name, TemporaryFile())
+        return self.find(path).open(flags)
+
+    def make(self, path: str) -> None:
+        """Create a directory in the tree. Raises OSError: EPERM elsewhere, and what the tree raises."""
+        self.tree.mkdir(self.in_tree(path))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory from the tree. Raises OSError: EPERM elsewhere, and what the tree raises."""
+        self.tree.rmdir(self.in_tree(path))
+
+    def in_tree(self, path: str) -> str:
+        """As `inside`. Raises OSError(EPERM) if it is not in there."""
+        inside = self.inside(path)
+        if inside is None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        return inside
 
     def read(self, path: str) -> bytes:
         """Read a file to its end, a stream until it would block. Raises OSError."""
@@ -134,22 +188,22 @@ class Files:
         """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if nothing matches."""
         if not any(letter in word for letter in "*?["):
             return [word]
-        found = [""]
-        for part in word.split("/"):
+        found = ["/" if word.startswith("/") else ""]
+        for part in word.strip("/").split("/"):
             found = [joined for path in found for joined in self._matching(path, part)]
         return sorted(found) or [word]
 
     def _matching(self, path: str, part: str) -> list[str]:
         try:
-            node = self.find(path) if path else self.tree.root
+            node = self.find(path or ".")
         except OSError:
             return []
-        if not isinstance(node, Directory):
-            return []
-        return [f"{path}/{name}" if path else name for name in node.entries if fnmatch.fnmatchcase(name, part)]
+        names = (part,) if part in (".", "..") else node.entries if isinstance(node, Directory) else ()
+        return [posixpath.join(path, name) for name in names if fnmatch.fnmatchcase(name, part)]
 
     def remove(self, path: str) -> None:
         """Unlink a file in /tmp. Raises OSError: EPERM for any other file, ENOENT if there is none."""
-        if self._temporary.pop(path, None) is None:
+        directory, name = posixpath.split(self.at(path))
+        if directory != _TEMPORARY or self._temporary.pop(name, None) is None:
             self.find(path)
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))

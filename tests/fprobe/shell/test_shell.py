@@ -158,3 +158,32 @@ def test_te1_1_find_by_name_type_and_depth() -> None:
 def test_pe4_16_lines_with_any_bytes_are_found() -> None:
     made = r"printf 'a=\x00\xe4\nb\xff\nc\n' > /tmp/x; "
     assert ran(made + "grep -c '[ab]' /tmp/x; sed -n 's/^b.$/B/p' /tmp/x") == (0, "2\nB\n", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "output"),
+    [
+        ("cd /sys/kernel/tracing; pwd; cat tracing_on", "/sys/kernel/tracing\n1\n"),
+        ("cd /sys/kernel/debug/tracing/options; cat print-parent; cd ..; cat tracing_on", "1\n1\n"),
+        ("cd per_cpu/cpu0; ls | head -n 1; echo 1 > ../../tracing_on; cat .././../tracing_on", "buffer_size_kb\n1\n"),
+        ("cd options; cd; pwd", "/sys/kernel/tracing\n"),
+        ("cd /tmp; echo a > b; cat /tmp/b; ls /tmp", "a\nb\n"),
+        ("cat /sys/kernel/tracing/per_cpu/cpu*/buffer_size_kb; cd per_cpu; echo c*0; echo ../tracing_o*", None),
+        ("ls /sys/kernel/tracing/ | head -n 1; ls /sys/kernel/debug", "README\nkprobes\ntracing\n"),
+    ],
+)  # fmt: skip
+def test_paths_are_those_of_a_mounted_tracefs(script, output):
+    """A script that begins with cd, as the kernel's documents do."""
+    status, printed, errors = ran(script)
+    assert (status, errors) == (0, "")
+    if output is None:
+        assert printed.endswith("\ncpu0\n../tracing_on\n")
+    else:
+        assert printed == output
+
+
+def test_a_directory_that_is_none():
+    assert ran("cd nosuch") == (1, "", "sh: cd: can't cd to nosuch: No such file or directory\n")
+    assert ran("cd trace") == (1, "", "sh: cd: can't cd to trace: Not a directory\n")
+    assert ran("mkdir /tmp/x; rmdir /sys/kernel/debug/kprobes; cat /sys/kernel/nosuch")[0] == 1
+    assert "can't create directory '/tmp/x': Operation not permitted" in ran("mkdir /tmp/x")[2]
