@@ -287,6 +287,6 @@ def _root_operator(text: str) -> int | None:
 def reference(name: str, key: object, variable: HistField) -> HistField:
     """A reference to a variable of another trigger. `key`: identifies the variable at a hit."""
     return replace(
-        variable, name=name, value=Reference(key), sort=Sort.REFERENCE, variable="", modifier="", buckets=0, refers=(key,),
+        variable, name=name, value=Reference(key), sort=Sort.REFERENCE, variable=None, modifier="", buckets=0, refers=(key,),
         field=None,
     )  # fmt: skip

@@ -30,7 +30,7 @@ class _Element:
 
     sums: list[int]
     comm: str
-    variables: dict[str, int | bytes] = field(default_factory=dict)
+    variables: dict[str | None, int | bytes] = field(default_factory=dict)
     tracked: dict[int, int] = field(default_factory=dict)
     saved: dict[str, int | bytes] = field(default_factory=dict)
 

@@ -235,7 +235,7 @@ class HistField:
     signed: bool = False
     modifier: str = ""
     buckets: int = 0
-    variable: str = ""
+    variable: str | None = None
     field: EventField | None = None
     refers: tuple[object, ...] = ()
     """The variables that the field refers to."""
@@ -272,7 +272,7 @@ class HistField:
 
     def listed(self) -> str:
         """The field's text in the trigger file, as hist_field_print() writes it."""
-        prefix = f"{self.variable}=" if self.variable else ""
+        prefix = f"{self.variable}=" if self.variable is not None else ""
         if self.sort is Sort.STACKTRACE:
             return f"{prefix}{self.name}{'.stacktrace' if self.field else ''}"
         dollar = "$" if self.sort in (Sort.REFERENCE, Sort.ALIAS) else ""

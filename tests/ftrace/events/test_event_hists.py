@@ -609,6 +609,12 @@ def test_variables_cannot_be_keys(pair):
     assert refused(end, "hist:keys=$x") == (errno.EINVAL, [(message, 10)])
 
 
+def test_a_variable_whose_name_is_empty_is_listed_and_is_one(event):
+    event.triggers.write("hist:keys=fd:=3")
+    assert event.triggers.read().startswith("hist:keys=fd:vals=hitcount:=3:sort=hitcount")
+    assert refused(event, "hist:keys=fd:=3") == (errno.EINVAL, [("Variable already defined", 0)])
+
+
 def test_hits_beyond_the_queue_are_dropped_and_counted(event):
     event.triggers.write("hist:keys=fd:x=bl")
     for _ in range(1030):
