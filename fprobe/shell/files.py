@@ -31,12 +31,12 @@ class TemporaryFile(Node):
     def open(self, flags: int) -> Handle:
         if flags & os.O_TRUNC:
             self.content = b""
-        return _TemporaryHandle(self)
+        return _TemporaryHandle(self, bool(flags & os.O_APPEND))
 
 
 class _TemporaryHandle(Handle):
-    def __init__(self, file: TemporaryFile) -> None:
-        self._file, self._position = file, 0
+    def __init__(self, file: TemporaryFile, appends: bool = False) -> None:
+        self._file, self._position, self._appends = file, 0, appends
 
     def read(self, size: int = -1) -> bytes:
         end = None if size < 0 else self._position + size
@@ -45,7 +45,12 @@ class _TemporaryHandle(Handle):
         return taken
 
     def write(self, data: bytes) -> int:
-        self._file.content += data
+        content = self._file.content
+        if self._appends:
+            self._position = len(content)
+        end = self._position + len(data)
+        self._file.content = content[: self._position].ljust(self._position, b"\0") + data + content[end:]
+        self._position = end
         return len(data)
 
     def seek(self, position: int) -> int:

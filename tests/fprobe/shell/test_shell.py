@@ -167,6 +167,7 @@ def test_pe4_16_lines_with_any_bytes_are_found() -> None:
         ("cd /sys/kernel/debug/tracing/options; cat print-parent; cd ..; cat tracing_on", "1\n1\n"),
         ("cd per_cpu/cpu0; ls | head -n 1; echo 1 > ../../tracing_on; cat .././../tracing_on", "buffer_size_kb\n1\n"),
         ("cd options; cd; pwd", "/sys/kernel/tracing\n"),
+        ("exec 3<>/tmp/p; echo 1234567 > /tmp/p; echo ab >&3; echo c >&3; echo d >> /tmp/p; cat /tmp/p", "ab\nc\n67\nd\n"),
         ("cd /tmp; echo a > b; cat /tmp/b; ls /tmp", "a\nb\n"),
         ("cat /sys/kernel/tracing/per_cpu/cpu*/buffer_size_kb; cd per_cpu; echo c*0; echo ../tracing_o*", None),
         ("ls /sys/kernel/tracing/ | head -n 1; ls /sys/kernel/debug", "README\nkprobes\ntracing\n"),
