@@ -255,13 +255,13 @@ class Reader:
                 yield record
 
     def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Consume all sub-buffers: slot and bytes of each, with lost events marked."""
+        """Consume all sub-buffers: slot and bytes of each, with lost events marked. As `drain`, none that come meanwhile."""
         memory = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
-            yield from ((each.slot, page) for page in self._drained(each, memory))
-            while (page := each.take_raw()) is not None:
-                yield each.slot, page
-                yield from ((each.slot, page) for page in self._drained(each, memory))
+            due = self._ring.view.slot_word(each.slot, "pages") + 1
+            while due > 0 and (taken := self._drained(each, memory, min(due, _BATCH))):
+                yield from ((each.slot, page) for page in taken)
+                due -= len(taken)
         self.reap()
 
     def drain(self, descriptor: int, slot: int | None = None) -> int:
@@ -297,12 +297,13 @@ class Reader:
         chosen = self._ring.slots() if slot is None else [slot]
         return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in chosen]
 
-    def _drained(self, each: SlotReader, memory: Any) -> Iterator[bytes]:
-        """Consume the complete sub-buffers, up to one that has been consumed in part."""
-        size = PAGE_SIZE << self._ring.entry.order
-        while count := each.drain(memory, _BATCH):
-            view = memoryview(memory)
-            yield from (bytes(view[index * size : (index + 1) * size]) for index in range(count))
+    def _drained(self, each: SlotReader, memory: Any, most: int) -> list[bytes]:
+        """Consume the oldest sub-buffers: complete ones, or else one that was consumed in part, or is incomplete."""
+        size, view = PAGE_SIZE << self._ring.entry.order, memoryview(memory)
+        if count := each.drain(memory, most):
+            return [bytes(view[index * size : (index + 1) * size]) for index in range(count)]
+        page = each.take_raw()
+        return [] if page is None else [page]
 
 
 def _marked(page: Page, lost: int) -> bytes:

@@ -340,6 +340,20 @@ def test_draining_ends_though_threads_record_faster_than_the_file_takes_records(
     assert 0 < written < 128 << 10, written
 
 
+@isolated(timeout=30)
+def test_taking_pages_ends_though_threads_record_faster_than_they_are_taken() -> None:
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer, taken = Buffer(size_kb=64), 0
+    for _ in range(64):
+        buffer.write(1, bytes(3000))
+    for _ in buffer.raw_pages():
+        taken += 1
+        buffer.write(1, bytes(3000))
+        buffer.write(1, bytes(3000))
+    assert 8 <= taken <= 32
+
+
 @isolated
 def test_python_records_events_of_any_length() -> None:
     import pytest
