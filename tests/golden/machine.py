@@ -8,7 +8,7 @@ import mmap
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +17,9 @@ import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.events import dynevent
 from ftrace.events.error_log import error_log
-from ftrace.events.registry import event_registry
+from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.probe_args.arguments import dentry_layout
+from ftrace.probe_args.layout import COMMON_SIZE, Field
 
 KERNEL = "kernel"
 """The module that plays the kernel proper: its symbols are printed without a module."""
@@ -29,6 +30,16 @@ _STRINGS = {
     0x1000: b"x" * 4095,
 }  # fmt: skip
 _NOT_PROBED = ("notifier_call_chain", "kprobe_dispatcher", "preempt_schedule", "do_int3")
+_TASK = (("char[16]", "comm", 16), ("pid_t", "pid", 4), ("int", "prio", 4))
+_STATIC = {
+    ("sched", "sched_switch"): (
+        *((kind, f"prev_{name}", size) for kind, name, size in _TASK),
+        ("long", "prev_state", 8),
+        *((kind, f"next_{name}", size) for kind, name, size in _TASK),
+    ),
+    ("sched", "sched_wakeup"): (*_TASK, ("int", "target_cpu", 4)),
+}
+"""Tracepoints that every kernel has, with their fields: type, name and size. They are never hit."""
 _PR_SET_NAME = 15
 _MAP_FIXED_NOREPLACE = 0x100000
 
@@ -53,6 +64,14 @@ def memory_image() -> bytes:
     return bytes(image)
 
 
+def _fields(given: Sequence[tuple[str, str, int]]) -> list[Field]:
+    offset, made = COMMON_SIZE, []
+    for kind, name, size in given:
+        made.append(Field(kind, name, offset, size, not kind.startswith("char")))
+        offset += size
+    return made
+
+
 class Machine:
     """A freshly booted machine; there is one in a process."""
 
@@ -62,6 +81,9 @@ class Machine:
         for name in _NOT_PROBED:
             kprobes.kprobe_add_ksym_blacklist(self.module.symbol(name).address)
         dentry_layout.name, dentry_layout.of_file = 0x28, 0x48
+        self._static = [TraceEvent(*names, _fields(fields), '""') for names, fields in _STATIC.items()]
+        for event in self._static:
+            event_registry.add(event)
         self._image = memory_image()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._map()
@@ -80,6 +102,8 @@ class Machine:
         for event in event_registry.events():
             event.set_enabled(False)
         dynevent.release_all()
+        for event in self._static:
+            event_registry.remove(event)
         error_log.clear()
         dentry_layout.name = dentry_layout.of_file = None
         self.module.unload()

@@ -91,6 +91,6 @@ def test_a_definition_is_refused_or_reads_back(machine, line):
         tracefs.write("dynamic_events", first)
         assert tracefs.read("dynamic_events") == first
     tracefs.write("dynamic_events", "")
-    assert {event.group for event in event_registry.events()} <= {"module"}
+    assert {event.group for event in event_registry.events()} <= {"module", "sched"}
     log = tracefs.read("error_log")
     assert len(log) < 1 << 16 and log.count(" error: ") <= 8

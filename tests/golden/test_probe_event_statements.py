@@ -245,3 +245,12 @@ def test_te3_6_a_return_under_function_graph_is_to_the_real_caller(machine, file
     files.write("current_tracer", "nop")
     files.write("set_ftrace_filter", "")
     assert len(shown) == 2 and all("(__x64_sys_listen+0x" in line for line in shown)
+
+
+@pytest.mark.parametrize("line", ["p:sched/sched_switch __sys_listen", "f:sched/sched_wakeup __sys_listen"])
+def test_pe3_6_the_name_of_a_static_event_is_taken(files, line):
+    assert refused(files, "dynamic_events", line) == errno.EEXIST
+    message, _, caret = files.read("error_log").splitlines()
+    assert message.endswith("Given group/event name is already used by another event") and caret == " " * 11 + "^"
+    files.write("dynamic_events", line.replace("switch", "other").replace("wakeup", "other"), append=True)
+    assert files.read("events/sched/enable") == "0\n"
