@@ -104,7 +104,7 @@ def test_te10_2_loops_conditions_and_substitutions() -> None:
 
 
 @isolated
-def test_pe2_a_name_that_is_not_set_stands_for_itself() -> None:
+def test_a_name_that_is_not_set_stands_for_itself() -> None:
     assert ran("""echo r:x f $retval "$comm" +0(${stack0}) $""") == (0, "r:x f $retval $comm +0(${stack0}) $\n", "")
 
 
