@@ -117,10 +117,10 @@ class _Null(Node):
 class Files:
     """The shell's files by path. `tree` is at /sys/kernel/tracing and, as before 4.1, at /sys/kernel/debug/tracing.
 
-    `directory`: the current directory, from / on. `opened`: called with each path that is opened.
+    `directory`: the current directory, from / on. `opened`: called with each path that is opened, and the flags.
     """
 
-    def __init__(self, tree: Tracefs, opened: Callable[[str], None] = lambda _path: None) -> None:
+    def __init__(self, tree: Tracefs, opened: Callable[[str, int], None] = lambda _path, _flags: None) -> None:
         self.tree = tree
         self.directory = TRACEFS
         self._opened = opened
@@ -160,7 +160,7 @@ class Files:
 
     def open(self, path: str, flags: int) -> Handle:
         """Open a file with O_* flags; O_CREAT creates files in /tmp. Raises OSError."""
-        self._opened(path)
+        self._opened(path, flags)
         inside = self.inside(path)
         if inside is not None:
             return self.tree.open(inside, flags)

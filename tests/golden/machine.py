@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
+import os
 import struct
 import threading
 import time
@@ -20,6 +22,7 @@ from ftrace.events.error_log import error_log
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.probe_args.arguments import dentry_layout
 from ftrace.probe_args.layout import COMMON_SIZE, Field
+from sandbox.symbols.table import symbol_table
 
 KERNEL = "kernel"
 """The module that plays the kernel proper: its symbols are printed without a module."""
@@ -40,6 +43,8 @@ _STATIC = {
     ("sched", "sched_wakeup"): (*_TASK, ("int", "target_cpu", 4)),
 }
 """Tracepoints that every kernel has, with their fields: type, name and size. They are never hit."""
+_FIRST_FD = 3
+_NEW_MODE = 0o666
 _PR_SET_NAME = 15
 _MAP_FIXED_NOREPLACE = 0x100000
 
@@ -80,6 +85,7 @@ class Machine:
         self.module = sandbox.load(path, name=KERNEL, cflags=("-fcf-protection=branch", "-fno-toplevel-reorder"))
         for name in _NOT_PROBED:
             kprobes.kprobe_add_ksym_blacklist(self.module.symbol(name).address)
+        self._open_result = ctypes.c_long.from_address(symbol_table.named("open_result")[0].address)
         dentry_layout.name, dentry_layout.of_file = 0x28, 0x48
         self._static = [TraceEvent(*names, _fields(fields), '""') for names, fields in _STATIC.items()]
         for event in self._static:
@@ -115,9 +121,9 @@ class Machine:
             for call in " ".join(words).split(","):
                 thread.submit(self._call, call.split()).result()
 
-    def opened(self, path: str) -> None:
+    def opened(self, path: str, flags: int) -> None:
         """A command opens a file: a system call like those of `hit`."""
-        self.as_process(lambda: self._open(path))
+        self.as_process(lambda: self._open(path, flags & ~os.O_NONBLOCK))
 
     def as_process(self, action: Callable[[], None]) -> None:
         """What a command of its own does, in a thread of its own."""
@@ -159,9 +165,18 @@ class Machine:
         else:
             raise ValueError(f"hit {kind}: not a call of FORMAT.md")
 
-    def _open(self, path: str) -> None:
+    def _open(self, path: str, flags: int = os.O_RDONLY) -> None:
         text = ctypes.create_string_buffer(path.encode("utf-8", "surrogateescape"))
-        self._system_call(257, -100, ctypes.addressof(text), 0)
+        self._open_result.value = _FIRST_FD if self._exists(path) else -errno.ENOENT
+        self._system_call(257, -100, ctypes.addressof(text), flags, _NEW_MODE if flags & os.O_CREAT else 0)
+
+    def _exists(self, path: str) -> bool:
+        if path.startswith("/"):
+            return Path(path).exists()
+        try:
+            return bool(self.tracefs.find(path))
+        except OSError:
+            return False
 
     def _system_call(self, number: int, *arguments: int) -> None:
         self.module["entry_SYSCALL_64_after_hwframe"](number, *arguments, *[0] * (4 - len(arguments)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -254,3 +255,15 @@ def test_pe3_6_the_name_of_a_static_event_is_taken(files, line):
     assert message.endswith("Given group/event name is already used by another event") and caret == " " * 11 + "^"
     files.write("dynamic_events", line.replace("switch", "other").replace("wakeup", "other"), append=True)
     assert files.read("events/sched/enable") == "0\n"
+
+
+def test_an_open_of_the_machine_has_the_flags_and_the_result_of_a_kernels(machine, files):
+    files.write("kprobe_events", "r:o do_sys_openat2 filename:string f=how->flags:x32 m=how->mode:x16 $retval\n")
+    files.write("events/kprobes/o/enable", "1")
+    machine.hit(["open", "nosuch", ",", "open", "trace"])
+    machine.opened("error_log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert [line.partition(") ")[2] for line in recorded(files)] == [
+        'filename="nosuch" f=0x8000 m=0x0 arg4=-2',
+        'filename="trace" f=0x8000 m=0x0 arg4=3',
+        'filename="error_log" f=0x8241 m=0x1b6 arg4=3',
+    ]
