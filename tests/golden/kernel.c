@@ -222,7 +222,19 @@ CALL long vfs_write(struct file *file, const char *buf, u64 count, long *pos)
     return count;
 }
 
+NAMED(name_show)
 CALL void kfree(const void *object) { sink = (long)object; }
+CALL long ksys_read(u32 fd, char *buf, u64 count) { return sink = fd + count + (long)buf; }
+CALL long ksys_write(u32 fd, const char *buf, u64 count) { return sink = fd + count + (long)buf; }
+CALL struct file *do_filp_open(int dfd, void *pathname, const void *op)
+{
+    sink = dfd + (long)op;
+    return pathname;
+}
+CALL long do_sys_open(int dfd, const char *filename, int flags, u16 mode) { return sink = dfd + flags + mode + (long)filename; }
+CALL long schedule_timeout(long timeout) { return sink = timeout; }
+CALL int wake_up_process(struct task *p) { return sink = (long)p; }
+CALL void msleep(u32 msecs) { sink = msecs; }
 CALL long kernel_clone(void *args) { return sink = (long)args; }
 CALL void do_exit(long code) { sink = code; }
 CALL void schedule(void) { sink = 0; }

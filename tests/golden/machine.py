@@ -83,6 +83,7 @@ class Machine:
     def __init__(self) -> None:
         path = Path(__file__).with_name("kernel.c")
         self.module = sandbox.load(path, name=KERNEL, cflags=("-fcf-protection=branch", "-fno-toplevel-reorder"))
+        self._driver = sandbox.load("define i64 @name_show() { ret i64 0 }", name="driver")  # one of many of that name
         for name in _NOT_PROBED:
             kprobes.kprobe_add_ksym_blacklist(self.module.symbol(name).address)
         self._open_result = ctypes.c_long.from_address(symbol_table.named("open_result")[0].address)
@@ -112,6 +113,7 @@ class Machine:
             event_registry.remove(event)
         error_log.clear()
         dentry_layout.name = dentry_layout.of_file = None
+        self._driver.unload()
         self.module.unload()
         self._libc.munmap(ctypes.c_void_p(BASE), ctypes.c_size_t(_SIZE))
 

@@ -14,6 +14,8 @@ r^100000 vfs_read
 r^0 vfs_read
 r^{"0" * 63}5 vfs_read
 p ^non_exist_func
+p ^name_show
+r ^name_show+0 $retval
 p ^hoge-fuga
 p ^hoge+1000-1000
 r ^vfs_read+10
