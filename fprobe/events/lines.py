@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from fprobe.handlers.native import event_handler
@@ -28,6 +29,7 @@ from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument
 from ftrace.probe_args.scope import Scope
+from sandbox.abi.btf import Prototype
 from sandbox.images.prototypes import prototype
 
 GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
@@ -204,8 +206,16 @@ class FprobeLines(ProbeLineType):
             raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
         generated = f"_{tracepoint}" if tracepoint[0].isdigit() else tracepoint
         names = event_name(words[0], TRACEPOINT_GROUP, lambda: generated)
-        scope = Scope(at_entry=True, has_registers=False)
+        scope = Scope(at_entry=True, has_registers=False, find_prototype=lambda: _of_tracepoint(tracepoint))
         add_probe(TracepointProbe(names, tracepoint, scope, arguments_of(words, scope)))
+
+
+def _of_tracepoint(name: str) -> Prototype | None:
+    """That of the stub the kernel calls for a tracepoint, or of a function of its name, without the first parameter."""
+    found = prototype(f"__probestub_{name}") or prototype(name)
+    if found is None:
+        return None
+    return replace(found, parameters=found.parameters[1:], numbers=found.numbers and found.numbers[1:])
 
 
 def _check_tracepoint(words: Sequence[str]) -> None:

@@ -44,7 +44,9 @@ struct file {
 };
 struct open_how { u64 flags; u64 mode; u64 resolve; };
 
-struct task { u64 flags; u64 state; u64 stack; char comm[16]; } init_task = { 2, 0, 0, "swapper" };
+struct task_struct { u64 flags; u64 state; u64 stack; u8 comm[16]; int prio; int pid; int tgid; struct task_struct *parent; };
+struct task_struct init_task = { 2, 0, 0, "swapper" };
+struct linux_binprm { void *mm; int argc; int envc; const u8 *filename; const u8 *interp; };
 const char linux_banner[] = "Linux version 6.12.95 (stand-in)\n";
 
 #define EBADF 9
@@ -233,7 +235,7 @@ CALL struct file *do_filp_open(int dfd, void *pathname, const void *op)
 }
 CALL long do_sys_open(int dfd, const char *filename, int flags, u16 mode) { return sink = dfd + flags + mode + (long)filename; }
 CALL long schedule_timeout(long timeout) { return sink = timeout; }
-CALL int wake_up_process(struct task *p) { return sink = (long)p; }
+CALL int wake_up_process(struct task_struct *p) { return sink = (long)p; }
 CALL void msleep(u32 msecs) { sink = msecs; }
 CALL long kernel_clone(void *args) { return sink = (long)args; }
 CALL void do_exit(long code) { sink = code; }
@@ -278,6 +280,14 @@ UNSEEN long entry_SYSCALL_64_after_hwframe(int number, long a, long b, long c, l
     struct pt_regs regs = { .di = a, .si = b, .dx = c, .r10 = d, .orig_ax = number };
     return do_syscall_64(&regs, number) + sink * 0;
 }
+
+/* The stubs of tracepoints, whose parameters lines t can name. */
+#define STUB(name, ...) CALL void __probestub_##name(void *__data, __VA_ARGS__) { sink = (long)__data; }
+STUB(sched_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next, u32 prev_state)
+STUB(sched_wakeup, struct task_struct *p)
+STUB(sched_process_exec, struct task_struct *p, int old_pid, struct linux_binprm *bprm)
+STUB(sched_process_exit, struct task_struct *p)
+STUB(sched_process_fork, struct task_struct *parent, struct task_struct *child)
 
 /* What a kernel does not let be probed. */
 CALL long notifier_call_chain(long value) { return sink = value; }

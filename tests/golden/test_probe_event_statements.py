@@ -267,3 +267,20 @@ def test_an_open_of_the_machine_has_the_flags_and_the_result_of_a_kernels(machin
         'filename="trace" f=0x8000 m=0x0 arg4=3',
         'filename="error_log" f=0x8241 m=0x1b6 arg4=3',
     ]
+
+
+def test_pe5_7_arguments_of_a_tracepoint_are_those_of_its_stub_after_the_first(files):
+    files.write(
+        "dynamic_events",
+        "t sched_switch $arg*\nt:n sched_switch prev->pid n=next->comm:string $arg4\nt:f vfs_read $arg1\n",
+    )
+    assert files.read("dynamic_events").splitlines() == [
+        "t:tracepoints/sched_switch sched_switch preempt=preempt prev=prev next=next prev_state=prev_state",
+        "t:tracepoints/n sched_switch arg1=prev->pid n=next->comm:string prev_state=prev_state",
+        "t:tracepoints/f vfs_read buf=buf",
+    ]
+    assert "\tfield:s32 arg1;" in files.read("events/tracepoints/n/format")
+    for argument in ("__data", "$arg5"):
+        assert refused(files, "dynamic_events", f"t:x sched_switch {argument}") == errno.ENOENT
+    files.write("dynamic_events", "t:u nosuch $arg1\n", append=True)
+    assert files.read("dynamic_events").splitlines()[-1] == "t:tracepoints/u nosuch arg1=$arg1"
