@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ftrace.counter_file import CounterFile
-from ftrace.events import builtin_records, dump_request, event_state, symbol_text
+from ftrace.events.hit import builtin_records, dump_request, event_state, symbol_text
 from ftrace.fault_guard import FaultGuard
 from ftrace.hit import (
     actions,

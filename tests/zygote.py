@@ -41,7 +41,7 @@ _IMPORTS = (
     "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "llvmlite.binding", "llvmlite.ir", "programs", "pytest",
     "sandbox.demo", "sandbox.loading.load", "sandbox.native.front.checker", "sandbox.native.front.frontend",
     "sandbox.native.front.graph", "sandbox.symbols.dwarf",
-    "ftrace.events.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
+    "ftrace.events.hit.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "kprobes.attachment", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
     "fprobe.actions", "fprobe.attachment", "fprobe.handlers.native",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "stat", "trace", "verbs")),

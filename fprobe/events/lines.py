@@ -24,7 +24,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.events.dynevent import NotThisType, dyn_event_register
-from ftrace.events.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
+from ftrace.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fprobe.export.formats import EventFormat, text
 from fprobe.export.print_fmt import printed
 from fprobe.export.trace_dat_reader import UNKNOWN, Instance
-from ftrace.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
+from ftrace.events.hit.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.output.context import timestamp
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.reader import Record

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.events.event_state import Target
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.filter_file import EventFilter
 from ftrace.events.filters.parser import Filter
+from ftrace.events.hit.event_state import Target
 from ftrace.events.triggers.interfaces import Origin, TraceInstance
 from ftrace.events.triggers.trigger_file import EventTriggers
 from ftrace.probe_args.layout import Field
@@ -154,7 +154,7 @@ class EventFile:
 
     @property
     def _is_reserved(self) -> bool:
-        """See record_judged() and is_reserved() in ftrace.events.event_state."""
+        """See record_judged() and is_reserved() in ftrace.events.hit.event_state."""
         if not self.triggers.need_record:
             return True
         return self._compiled is not None or not self.is_recorded or self._trace.tracing_on

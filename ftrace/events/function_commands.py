@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 
-from ftrace.events.dump_request import ALL, DumpTarget
+from ftrace.events.hit.dump_request import ALL, DumpTarget
 from ftrace.events.registry import event_registry, trace_actions
 from ftrace.events.trace_array import TraceArray, global_trace, trace_arrays
 from ftrace.events.triggers.interfaces import NativeCall

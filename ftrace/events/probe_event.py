@@ -14,12 +14,12 @@ from ftrace.events.dynevent import MAX_EVENT_NAME_LEN, DynamicEvent, LineType, a
 from ftrace.events.error_log import error_log
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import after_unlocking, events_locked
-from ftrace.events.handler_source import EarlyShape, Shape, constants_of, entry_source, hit_source
-from ftrace.events.handlers import Make, native_handler
-from ftrace.events.recording import Recording
+from ftrace.events.hit.handler_source import EarlyShape, Shape, constants_of, entry_source, hit_source
+from ftrace.events.hit.handlers import Make, native_handler
+from ftrace.events.hit.recording import Recording
+from ftrace.events.hit.shortcuts import shortcut_of
+from ftrace.events.hit.symbol_names import symbol_names
 from ftrace.events.registry import TraceEvent, event_registry
-from ftrace.events.shortcuts import shortcut_of
-from ftrace.events.symbol_names import symbol_names
 from ftrace.kstrtox import kstrtoll, kstrtouint
 from ftrace.probe_args.arguments import MAX_ARGUMENTS, dentry_layout, expand, expand_dentries, parse_arguments
 from ftrace.probe_args.errors import ErrorCode, ProbeError, error

@@ -7,10 +7,10 @@ import errno
 from collections.abc import Sequence
 from typing import Protocol
 
-from ftrace.events.builtin_records import StackTarget
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
+from ftrace.events.hit.builtin_records import StackTarget
 from ftrace.events.trace_array import TraceArray
 from ftrace.events.triggers.interfaces import NativeCall, Origin
 from ftrace.output.cmdlines import saved_cmdlines

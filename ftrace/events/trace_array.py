@@ -8,8 +8,8 @@ import threading
 from functools import cache
 from typing import Any
 
-from ftrace.events.builtin_records import STACKTRACE, TASKS, USERSTACKTRACE
 from ftrace.events.error_log import ErrorLog, error_log
+from ftrace.events.hit.builtin_records import STACKTRACE, TASKS, USERSTACKTRACE
 from ftrace.filters.hashes import OpsHash, global_hash
 from ftrace.output.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.output.options import TraceOptions
@@ -146,7 +146,7 @@ class TraceArray:
 
     @property
     def judging(self) -> int:
-        """Address of the word that says what is done with each event beside recording it (ftrace.events.builtin_records)."""
+        """Address of the word that says what is done with each event beside recording it (ftrace.events.hit.builtin_records)."""
         return ctypes.addressof(self._judging)
 
     def check_snapshot(self) -> None:

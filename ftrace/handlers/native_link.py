@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from ftrace.events import event_state
+from ftrace.events.hit import event_state
 from ftrace.handlers import floats
 from ftrace.hit.faults import GUARDED_READS
 from ftrace.ring_buffer import writer

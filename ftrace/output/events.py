@@ -18,7 +18,7 @@ from ftrace.events.builtin import (
     RAW_DATA,
     USER_STACK,
 )
-from ftrace.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
+from ftrace.events.hit.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.trace_actions import SYNTHETIC

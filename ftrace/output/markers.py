@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from ftrace.events.builtin import PRINT, RAW_DATA
-from ftrace.events.builtin_records import TRACING_MARK_WRITE
+from ftrace.events.hit.builtin_records import TRACING_MARK_WRITE
 from ftrace.events.trace_array import TraceArray
 from ftrace.runtime import runtime
 

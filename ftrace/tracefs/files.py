@@ -10,8 +10,8 @@ from ftrace.events.builtin import register_module_events
 from ftrace.events.event_probes import register_event_probes
 from ftrace.events.function_commands import register_function_commands
 from ftrace.events.hist.histograms import drain_all
+from ftrace.events.hit.symbol_names import symbol_names
 from ftrace.events.registry import event_registry
-from ftrace.events.symbol_names import symbol_names
 from ftrace.events.trace_array import global_trace
 from ftrace.filters import lookup
 from ftrace.output.cmdlines import saved_cmdlines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, KERNEL_STACK, write_stack
+from ftrace.events.hit.builtin_records import FTRACE_TRAMPOLINE_MARKER, KERNEL_STACK, write_stack
 from ftrace.hit.nodes import EXIT_FROM_STUB, below
 from ftrace.hit.records import Probe
 from ftrace.ring_buffer.clock_state import clock_now

@@ -18,7 +18,7 @@ from threading import Lock
 
 from ftrace.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
 from ftrace.events.event_mutex import after_unlocking, events_locked
-from ftrace.events.handler_source import EARLY_ENTRY, EARLY_RETURN, EarlyShape, Shape
+from ftrace.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, EarlyShape, Shape
 from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
 from ftrace.probe_args.errors import ErrorCode, error
 from ftrace.probe_args.fetch import Argument

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.events.event_state import EventState
+from ftrace.events.hit.event_state import EventState
 from ftrace.hit.assembly import common
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE

@@ -9,7 +9,6 @@ from typing import Any
 
 from ftrace.events.filters.parser import SPACES
 from ftrace.events.filters.predicates import Number
-from ftrace.events.handler_source import InexpressibleError
 from ftrace.events.hist import table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
@@ -20,7 +19,8 @@ from ftrace.events.hist.queued_table import QueuedHistogram
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.text import histogram_text
 from ftrace.events.hist.values import HistField, Sort
-from ftrace.events.shortcut_source import NumberTable
+from ftrace.events.hit.handler_source import InexpressibleError
+from ftrace.events.hit.shortcut_source import NumberTable
 from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 from ftrace.events.triggers.records import QUEUED_HIST, NativeTrigger
 from ftrace.events.triggers.trigger import Condition, Trigger

@@ -1,4 +1,4 @@
-"""Compile and link the shortcuts that an event's filter and triggers allow: see ftrace.events.shortcut_source."""
+"""Compile and link the shortcuts that an event's filter and triggers allow: see ftrace.events.hit.shortcut_source."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ctypes
 from types import FunctionType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.events.event_state import EventState
-from ftrace.events.handler_source import EARLY_ENTRY, EARLY_RETURN, EarlyShape, InexpressibleError, Shape
-from ftrace.events.handlers import Make, native_handler
-from ftrace.events.shortcut_source import NAME, filter_source, hist_source, record_source
+from ftrace.events.hit.event_state import EventState
+from ftrace.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, EarlyShape, InexpressibleError, Shape
+from ftrace.events.hit.handlers import Make, native_handler
+from ftrace.events.hit.shortcut_source import NAME, filter_source, hist_source, record_source
 from ftrace.handlers import native_link
 from ftrace.probe_args.layout import RecordLayout
 from sandbox.loading.native_image import NativeImage

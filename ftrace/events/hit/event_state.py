@@ -1,13 +1,13 @@
 """EventState, which an event's handlers find as the `action` of their probe, and the native functions they call.
 
-The handlers themselves are generated from the event's definition (ftrace.events.handler_source).
+The handlers themselves are generated from the event's definition (ftrace.events.hit.handler_source).
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from ftrace.events.builtin_records import STACKS, record_stack
+from ftrace.events.hit.builtin_records import STACKS, record_stack
 from ftrace.events.triggers.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve, reserve_for
@@ -67,7 +67,7 @@ class Target(Structure):
     tasks: ptr[TaskFilter]
     judging: ptr[
         u64
-    ]  # of the trace array: which stacks are recorded with each event, and TASKS (ftrace.events.builtin_records)
+    ]  # of the trace array: which stacks are recorded with each event, and TASKS (ftrace.events.hit.builtin_records)
 
 
 @struct
@@ -79,7 +79,9 @@ class EventState(Structure):
     hits: u64  # address of the first task's hit counter
     hits_stride: u64
     scratch: u64  # address of the first task's Scratch
-    shortcut: u64  # address of a function that handles some hits without a record (ftrace.events.shortcut_source), or 0
+    shortcut: (
+        u64  # address of a function that handles some hits without a record (ftrace.events.hit.shortcut_source), or 0
+    )
     count: u64  # of targets
     targets: array[ptr[Target], 16]
     constants: array[u64, 128]  # addresses of symbols that arguments name

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ftrace.events.event_state import MAX_TARGETS, SCRATCH, EventState
-from ftrace.events.shortcuts import Shortcut
+from ftrace.events.hit.event_state import MAX_TARGETS, SCRATCH, EventState
+from ftrace.events.hit.shortcuts import Shortcut
 from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork

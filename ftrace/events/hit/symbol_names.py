@@ -1,4 +1,4 @@
-"""Publish the process's symbols as a native table, for arguments of the type symstr (ftrace.events.symbol_text)."""
+"""Publish the process's symbols as a native table, for arguments of the type symstr (ftrace.events.hit.symbol_text)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 
-from ftrace.events.symbol_text import NamedRange, NamedRanges
+from ftrace.events.hit.symbol_text import NamedRange, NamedRanges
 from ftrace.runtime import runtime
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.memory import mappings

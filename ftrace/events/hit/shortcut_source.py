@@ -17,7 +17,14 @@ from typing import NamedTuple
 
 from ftrace.events.filters.parser import Filter, Step
 from ftrace.events.filters.predicates import COMPARISONS, Constant, Number, NumberTest
-from ftrace.events.handler_source import EarlyShape, InexpressibleError, Shape, definition, fetch_lines, record_lines
+from ftrace.events.hit.handler_source import (
+    EarlyShape,
+    InexpressibleError,
+    Shape,
+    definition,
+    fetch_lines,
+    record_lines,
+)
 from ftrace.probe_args.fetch import Register
 from ftrace.probe_args.layout import COMMON_FIELDS, RecordLayout
 

@@ -13,7 +13,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ftrace.events import event_state
+from ftrace.events.hit import event_state
 from ftrace.ring_buffer.records import Mark, Reservation
 from sandbox import native
 from sandbox.native.handler import HandlerFunction

@@ -1,6 +1,6 @@
 """Addresses as text at a hit: `symbol+0xoffset/0xsize [module]`, for arguments of the type symstr. Native.
 
-Python publishes the table of names (ftrace.events.symbol_names). Hits use guarded reads, since a replaced table may be
+Python publishes the table of names (ftrace.events.hit.symbol_names). Hits use guarded reads, since a replaced table may be
 unmapped during a hit; then the text is the address itself.
 """
 
