@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("ftrace")
 
 _PATIENCE = 20
+"""For how many milliseconds a thread may block it."""
+_strangers = set[int]()
+"""The unknown threads that blocked it when they were last looked at."""
 
 
 def refuse_blocked_traps(runtime: Runtime) -> None:
@@ -29,16 +32,21 @@ def refuse_blocked_traps(runtime: Runtime) -> None:
     blocking = _blocking_threads(runtime)
     if not blocking:
         return
-    known = {task.tid for task in runtime.tasks()} | {thread.native_id for thread in threading.enumerate()}
-    for tid in blocking:
-        if tid not in known:
-            log.info("thread %s (%d) blocks SIGTRAP; a breakpoint that it hits would kill the process", _name(tid), tid)
+    known = _known_threads(runtime)
+    for tid in set(blocking) - known - _strangers:
+        log.info("thread %s (%d) blocks SIGTRAP; a breakpoint that it hits would kill the process", _name(tid), tid)
+    _strangers.clear()
+    _strangers.update(set(blocking) - known)
     named = ", ".join(f"{_name(tid)} ({tid})" for tid in blocking if tid in known)
     if named:
         raise OSError(
             errno.EBUSY,
             f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}; unblock it there first",
         )
+
+
+def _known_threads(runtime: Runtime) -> set[int]:
+    return {task.tid for task in runtime.tasks()} | {thread.native_id or 0 for thread in threading.enumerate()}
 
 
 def _name(tid: int) -> str:
@@ -48,10 +56,10 @@ def _name(tid: int) -> str:
 
 
 def _blocking_threads(runtime: Runtime) -> list[int]:
-    """The threads that keep SIGTRAP blocked. (Starting and ending threads block it only briefly.)"""
+    """The threads that keep SIGTRAP blocked. Starting and ending threads block it only briefly, so those are waited for."""
     blocking = threads_blocking(runtime.image, signals.SIGTRAP)
     for _ in range(_PATIENCE):
-        if not blocking:
+        if not set(blocking) - _strangers and not _strangers & _known_threads(runtime):
             break
         time.sleep(0.001)
         blocking = [tid for tid in threads_blocking(runtime.image, signals.SIGTRAP) if tid in blocking]
