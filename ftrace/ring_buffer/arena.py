@@ -142,7 +142,7 @@ class Arena:
     def give_handle(self, handle: Any) -> None:
         """Free a handle. No handler may use it any more."""
         with self.lock:
-            handle.ring = 0
+            ctypes.memset(ctypes.addressof(handle), 0, RingBuffer.size)
             self._free_handles.append(ctypes.addressof(handle))
 
     @property

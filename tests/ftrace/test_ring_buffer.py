@@ -258,6 +258,22 @@ def test_a_snapshot_has_what_the_buffer_had_and_swaps_back() -> None:
 
 
 @isolated
+def test_a_buffer_in_the_place_of_one_that_was_closed_has_no_snapshot() -> None:
+    from ftrace.ring_buffer.buffer import Buffer
+
+    used = set()
+    while (closed := Buffer()).address not in used:
+        used.add(closed.address)
+        closed.snapshot()
+        closed.close()
+    assert not closed.has_snapshot
+    called(closed, range(3))
+    closed.snapshot()
+    called(closed, range(3, 5))
+    assert (seconds(closed.records()), seconds(closed.snapshot_records())) == ([3, 4], [0, 1, 2])
+
+
+@isolated
 def test_buffers_are_apart_and_give_everything_back() -> None:
     from ftrace.ring_buffer.arena import arena
     from ftrace.ring_buffer.buffer import Buffer
