@@ -67,6 +67,7 @@ class Fuzz:
         self.texts = Texts(self.random)
         self.machine = Machine()
         self.tracefs = self.machine.tracefs
+        self.static = {event.group for event in event_registry.events()} | {"module"}
         self.written = self.refused = 0
         self.given: list[tuple[str, str]] = []  # triggers
 
@@ -189,7 +190,7 @@ class Fuzz:
             self.tracefs.write(name, "")
         self.tracefs.write("function_profile_enabled", "0")
         self.tracefs.write("trace", "")
-        assert {event.group for event in event_registry.events()} <= {"module"}
+        assert {event.group for event in event_registry.events()} <= self.static
         assert_untouched()
 
     def remove_triggers(self) -> None:
