@@ -76,7 +76,8 @@ def dump_call(array: TraceArray, own_slot: bool) -> NativeCall:
     return NativeCall(runtime().image.address("event_request_dump"), ctypes.addressof(target), (target, dumper))
 
 
-_ACT, _ON, _OFF = "function_act", "function_switch_on", "function_switch_off"
+_ACT, _ACT_WHEN_ON = "function_act", "function_act_when_on"
+_ON, _OFF = "function_switch_on", "function_switch_off"
 _ONCE = "1"
 
 
@@ -90,7 +91,7 @@ def _array(file: FilterFile) -> TraceArray:
 
 
 def _stacktrace(array: TraceArray) -> Subject:
-    return _subject(trace_actions(array).stacktrace)
+    return _subject(trace_actions(array).stacktrace)._replace(switch=global_trace().switch)
 
 
 def _snapshot(array: TraceArray) -> Subject:
@@ -99,11 +100,11 @@ def _snapshot(array: TraceArray) -> Subject:
 
 
 def _act(
-    subject: Callable[[TraceArray], Subject], file: FilterFile, func: str, command: str, count: str | None
+    subject: Callable[[TraceArray], Subject], name: str, file: FilterFile, func: str, command: str, count: str | None
 ) -> None:
     check_takes_probes(file, command)
     made = partial(subject, _array(file))
-    apply(func, FunctionProbeOps(command, _ACT, count is not None, made, file.instance), count)
+    apply(func, FunctionProbeOps(command, name, count is not None, made, file.instance), count)
 
 
 def _dumped(one_slot: bool) -> Subject:
@@ -149,8 +150,8 @@ def _enable(file: FilterFile, func: str, command: str, parameter: str | None) ->
 @cache
 def register_function_commands() -> None:
     """Register the commands with set_ftrace_filter."""
-    register_ftrace_command("stacktrace", partial(_act, _stacktrace))
-    register_ftrace_command("snapshot", partial(_act, _snapshot))
+    register_ftrace_command("stacktrace", partial(_act, _stacktrace, _ACT_WHEN_ON))
+    register_ftrace_command("snapshot", partial(_act, _snapshot, _ACT))
     register_ftrace_command("dump", _dump)
     register_ftrace_command("cpudump", _cpudump)
     for command in ("enable_event", "disable_event"):

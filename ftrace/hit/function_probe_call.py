@@ -90,7 +90,7 @@ def function_switch_off(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
 
 @native
 def function_act(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
-    """stacktrace, snapshot, dump, cpudump."""
+    """snapshot, dump, cpudump."""
     state = cast(ptr[FunctionProbe], probe)
     left = cast(ptr[i64], look_up(load(addressof(state.counts), "acquire"), ip))
     if left == null or take_one(left):
@@ -101,4 +101,18 @@ def function_act(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
         state.act(state.argument, 0, 0, addressof(point))
 
 
-FUNCTIONS = (function_trace_probe_call, function_switch_on, function_switch_off, function_act, table_set)
+@native
+def function_act_when_on(ip: u64, probe: u64, regs: ptr[pt_regs]) -> void:
+    """stacktrace: a hit while the top level does not record counts for nothing. ftrace_stacktrace_count()."""
+    if load(cast(ptr[FunctionProbe], probe).switch, "relaxed") != 0:
+        function_act(ip, probe, regs)
+
+
+FUNCTIONS = (
+    function_trace_probe_call,
+    function_switch_on,
+    function_switch_off,
+    function_act,
+    function_act_when_on,
+    table_set,
+)

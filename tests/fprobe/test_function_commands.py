@@ -70,6 +70,17 @@ def test_stacktrace_records_the_stack_as_often_as_it_says(program):
     refused("!fc_one:stacktrace:0", errno.ENODEV)
 
 
+def test_a_stack_that_is_not_recorded_does_not_count(program):
+    command("fc_one:stacktrace:2")
+    tracefs.write("tracing_on", "0")
+    program["fc_two"](1)
+    assert listed() == ["fc_one:stacktrace:count=2"] and lines() == []
+    tracefs.write("tracing_on", "1")
+    program["fc_two"](1)
+    assert listed() == ["fc_one:stacktrace:count=1"]
+    command("!fc_one:stacktrace:0")
+
+
 def test_snapshot_exchanges_the_buffers(program):
     tracefs.write("trace_marker", "before")
     command("fc_one:snapshot")
