@@ -37,6 +37,8 @@ class SavedCmdlines:
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
+        self._forgotten: frozenset[int] = frozenset()
+        """Threads whose names were lost when the capacity was set."""
         self._capacity = DEFAULT_CAPACITY
         self._is_recording = True
 
@@ -48,7 +50,10 @@ class SavedCmdlines:
 
     @property
     def capacity(self) -> int:
-        """The maximum number of names; rounded up as in the kernel. Setting it raises OSError(EINVAL) if it is out of range."""
+        """The maximum number of names; rounded up as in the kernel.
+
+        Setting it drops all names, as tracing_resize_saved_cmdlines() does. Raises OSError(EINVAL) if it is out of range.
+        """
         return self._capacity
 
     @capacity.setter
@@ -56,14 +61,14 @@ class SavedCmdlines:
         if not 1 <= count <= MAX_CAPACITY:
             raise OSError(errno.EINVAL, f"saved_cmdlines_size is {count}; it must be between 1 and {MAX_CAPACITY}")
         self._capacity = capacity_for(count)
-        for tid in list(self._names)[: max(len(self._names) - self._capacity, 0)]:
-            del self._names[tid]
+        self._names.clear()
+        self._forgotten = frozenset(arena().recorded_threads())
 
     def find(self, tid: int) -> str:
         """The name of a thread; `<...>` if it is not known."""
         if tid == 0:
             return "<idle>"
-        kept = self._names.get(tid) or arena().comm(tid)
+        kept = self._names.get(tid) or (arena().comm(tid) if tid not in self._forgotten else None)
         name = (_comm(tid) if kept or self._is_recording else None) or kept
         if name is None:
             return UNKNOWN

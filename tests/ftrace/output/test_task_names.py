@@ -66,3 +66,16 @@ def test_te4_11_a_thread_is_listed_before_anybody_has_read_its_records() -> None
 
     tid = marker_of_another_thread("a")
     assert f"{tid} " in tracefs.read("saved_cmdlines")
+
+
+@isolated
+def test_te4_11_a_new_size_of_saved_cmdlines_drops_the_names() -> None:
+    from fprobe.tracefs import tracefs
+
+    before = marker_of_another_thread("a")
+    assert f"{before} " in tracefs.read("saved_cmdlines")
+    tracefs.write("saved_cmdlines_size", "4096")
+    after = marker_of_another_thread("b")
+    listed = tracefs.read("saved_cmdlines")
+    assert f"{before} " not in listed and f"{after} " in listed
+    assert names()[before] == "<...>" != names()[after]
