@@ -60,14 +60,13 @@ class RepeatsRecord(Structure):
 
 @struct
 class LastCall(Structure):
-    """The last call of one thread, for func-no-repeats: struct trace_func_repeats."""
+    """The last call of one slot, for func-no-repeats: struct trace_func_repeats. A thread goes on where the one before it was."""
 
-    tid: u64
     ip: u64
     parent_ip: u64
     count: u64
     time: u64
-    reserved: array[u64, 3]
+    reserved: array[u64, 4]
 
 
 @struct
@@ -77,7 +76,7 @@ class FunctionState(Structure):
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
     tasks: ptr[TaskFilter]
-    last_calls: u64  # func-no-repeats: address of the first thread's LastCall; 0: repeated calls are recorded
+    last_calls: u64  # func-no-repeats: address of the first slot's LastCall; 0: repeated calls are recorded
 
 
 @native(inline=True)
@@ -117,13 +116,8 @@ def record_repeats(state: ptr[FunctionState], last: ptr[LastCall]) -> void:
 
 @native(noinline=True)
 def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
-    """Whether the thread's last call was the same. If not, the last call's repeats are recorded."""
-    task = current()
-    last = cast(ptr[LastCall], state.last_calls + cast(u64, task.index) * sizeof(LastCall))
-    if last.tid != cast(u64, task.tid):
-        last.tid = cast(u64, task.tid)
-        last.ip = 0
-        last.count = 0
+    """Whether the slot's last call was the same. If not, the last call's repeats are recorded."""
+    last = cast(ptr[LastCall], state.last_calls + cast(u64, current().index) * sizeof(LastCall))
     if last.ip == ip and last.parent_ip == parent and last.count < _MOST_REPEATS:
         last.count += 1
         last.time = clock_now(state.buffer.live.clock)

@@ -156,6 +156,39 @@ def test_te9_1_func_no_repeats_counts_the_same_call() -> None:
 
 
 @isolated
+def test_te9_1_func_no_repeats_goes_on_with_the_next_thread_of_a_slot() -> None:
+    import threading
+    import time
+    from pathlib import Path
+
+    from fprobe.tracefs import tracefs
+
+    module = program()
+
+    def run(calls: int) -> None:
+        thread = threading.Thread(target=lambda: [module["leaf"](1) for _ in range(calls)])
+        thread.start()
+        thread.join()
+        while Path(f"/proc/self/task/{thread.native_id}").exists():
+            time.sleep(0.001)
+
+    tracefs.write("set_ftrace_filter", "leaf other")
+    with tracing("function"):
+        tracefs.write("options/func-no-repeats", "1")
+        run(3)
+        run(2)
+        thread = threading.Thread(target=module["other"], args=(1,))
+        thread.start()
+        thread.join()
+        tracefs.write("options/func-no-repeats", "0")
+        assert [line.partition(", ")[0] for line in shown()] == [
+            "leaf <-sandbox_guard",
+            "leaf <-sandbox_guard (repeats: 4",
+            "other <-sandbox_guard",
+        ]
+
+
+@isolated
 def test_te9_7_te4_9_only_some_threads_and_slots_are_recorded() -> None:
     from fprobe.tracefs import tracefs
 
