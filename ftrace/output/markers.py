@@ -21,12 +21,14 @@ _ID = struct.Struct("<I")
 _HEAD = 12
 _LEAST = 13
 """The minimum size of a raw record in bytes, as in tracing_mark_raw_write()."""
+_LONGEST = 4096
+"""How much text one write takes at most, however large the sub-buffers are: TRACE_MARKER_MAX_SIZE."""
 
 
 def write_marker(array: TraceArray, data: bytes) -> int:
-    """Record text, truncated to fit a sub-buffer. Returns how many bytes were taken. Raises OSError: EINVAL, EBADF."""
+    """Record text, at most 4096 bytes that fit a sub-buffer. Returns how many were taken. Raises OSError: EINVAL, EBADF."""
     _check(array)
-    taken = data[: array.buffer.longest - _IP_SIZE - len(_END)]
+    taken = data[: min(array.buffer.longest - _IP_SIZE - len(_END), _LONGEST)]
     end = b"\0" if taken.endswith(b"\n") else _END
     with _triggers_act(array, taken):
         _record(array, _ip() + taken + end)

@@ -109,6 +109,15 @@ def test_te4_2_markers_are_cut_refused_and_never_read() -> None:
 
 
 @isolated
+def test_te4_2_a_marker_has_at_most_4096_bytes_however_large_the_sub_buffers_are() -> None:
+    from fprobe.tracefs import tracefs
+
+    tracefs.write("buffer_subbuf_size_kb", "16")
+    assert write("trace_marker", b"x" * 5000) == 4096
+    assert write("trace_marker_raw", b"x" * 5000) == 5000
+
+
+@isolated
 def test_te4_3_raw_markers() -> None:
     for length in (4, 7, 14, 4060):
         assert write("trace_marker_raw", b"\x2a\0\0\0" + b"a" * (length - 4)) == length
