@@ -378,7 +378,7 @@ def _listed(name: str, node: Node, options: str) -> str:
         return f"{name}\n"
     kind = stat.S_IFDIR if isinstance(node, Directory) else stat.S_IFREG
     when = time.strftime("%b %d %H:%M")
-    return f"{stat.filemode(kind | node.mode)}    1 root     root             0 {when} {name}\n"
+    return f"{stat.filemode(kind | node.mode)} {node.links:4} root     root             0 {when} {name}\n"
 
 
 def _input(fds: Descriptors) -> bytes:

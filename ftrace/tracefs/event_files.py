@@ -18,6 +18,17 @@ from ftrace.tracefs.buffer_files import header_event, header_page
 from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle, written_switch
 
 
+class EventsDirectory(Directory):
+    """`events`, and what is below it: directories with the mode and the link of the kernel's eventfs."""
+
+    mode = 0o755
+
+    @property
+    def links(self) -> int:
+        """One, whatever is in it."""
+        return 1
+
+
 def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
     """`read`, but raising OSError(ENODEV) once the event has been removed."""
 
@@ -29,7 +40,7 @@ def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
     return checked
 
 
-def _event_directory(event: TraceEvent, array: TraceArray) -> Directory:
+def _event_directory(event: TraceEvent, array: TraceArray) -> EventsDirectory:
     file = event.file_in(array)
 
     def enable(text: str) -> None:
@@ -47,10 +58,10 @@ def _event_directory(event: TraceEvent, array: TraceArray) -> Directory:
         "id": TextFile(_present(event, lambda: f"{event.id}\n")),
         "trigger": _trigger_file(event, file),
     }
-    return Directory(files)
+    return EventsDirectory(files)
 
 
-def _builtin_directory(array: TraceArray) -> Directory:
+def _builtin_directory(array: TraceArray) -> EventsDirectory:
     """`events/ftrace`: its events have no enable and no filter; only `print`, of trace_marker, has a trigger."""
     directories: dict[str, Node] = {}
     for event in BUILTIN_EVENTS:
@@ -61,8 +72,8 @@ def _builtin_directory(array: TraceArray) -> Directory:
         }
         if event is PRINT:
             files["trigger"] = _trigger_file(event, event.file_in(array))
-        directories[event.name] = Directory(files)
-    return Directory(directories)
+        directories[event.name] = EventsDirectory(files)
+    return EventsDirectory(directories)
 
 
 def _locked(event: TraceEvent, write: Callable[[str], None]) -> Callable[[str], None]:
@@ -92,7 +103,7 @@ def _write_group_filter(group: str, array: TraceArray, text: str) -> None:
         write_group_filter([event.file_in(array).filter for event in event_registry.events(group)], text)
 
 
-def _group_directory(group: str, array: TraceArray) -> Directory:
+def _group_directory(group: str, array: TraceArray) -> EventsDirectory:
     def entries() -> Mapping[str, Node]:
         files: dict[str, Node] = {
             "enable": _enable_of(lambda: event_registry.events(group), array),
@@ -100,7 +111,7 @@ def _group_directory(group: str, array: TraceArray) -> Directory:
         }
         return files | {event.name: _event_directory(event, array) for event in event_registry.events(group)}
 
-    return Directory(entries)
+    return EventsDirectory(entries)
 
 
 def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> TextFile:
@@ -115,7 +126,7 @@ def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> Tex
     return TextFile(lambda: f"{enable_state(files())}\n", write)
 
 
-def events_directory(array: TraceArray) -> Directory:
+def events_directory(array: TraceArray) -> EventsDirectory:
     """The directory `events` of a trace array. Its entries are made from the registry at each access."""
 
     register_hist_command()
@@ -130,10 +141,10 @@ def events_directory(array: TraceArray) -> Directory:
         }
         groups = {group: _group_directory(group, array) for group in event_registry.groups()}
         if GROUP in groups:
-            return top | groups | {GROUP: Directory({**builtin.entries, **groups[GROUP].entries})}
+            return top | groups | {GROUP: EventsDirectory({**builtin.entries, **groups[GROUP].entries})}
         return top | groups
 
-    return Directory(entries)
+    return EventsDirectory(entries)
 
 
 _BLANK = " \t\n\v\f\r"

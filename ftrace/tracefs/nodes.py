@@ -42,9 +42,14 @@ class Handle:
 
 
 class Node:
-    """A file or directory. `mode`: its permission bits."""
+    """A file or directory. `mode`: its permission bits. `links`: the number of links that `ls -l` shows."""
 
     mode = 0o640
+
+    @property
+    def links(self) -> int:
+        """One; a directory has more."""
+        return 1
 
     def open(self, flags: int) -> Handle:
         """Open the file with O_* `flags`. Raises OSError."""
@@ -126,6 +131,11 @@ class Directory(Node):
     def entries(self) -> Mapping[str, Node]:
         """Its files and directories by name."""
         return self._entries() if callable(self._entries) else self._entries
+
+    @property
+    def links(self) -> int:
+        """Its own two, and one of each directory in it."""
+        return 2 + sum(isinstance(node, Directory) for node in self.entries.values())
 
     def open(self, flags: int) -> Handle:
         """Open the directory, for reading only; a read then fails with EISDIR. Raises OSError(EISDIR) for writing."""

@@ -52,6 +52,19 @@ def test_te10_2_messages_name_what_was_tried() -> None:
 
 
 @isolated
+def test_te10_2_directories_have_the_modes_and_links_of_tracefs_and_eventfs() -> None:
+    ran("mkdir instances/a")
+    _, listing, _ = ran("ls -ld events events/ftrace instances options trace")
+    assert [line[:15] for line in listing.splitlines()] == [
+        "drwxr-xr-x    1",
+        "drwxr-xr-x    1",
+        "drwxr-x---    3",
+        "drwxr-x---    2",
+        "-rw-r-----    1",
+    ]
+
+
+@isolated
 def test_te4_1_what_waits_for_data_is_killed_by_timeout() -> None:
     assert ran("timeout 0.05 dd if=trace_pipe bs=8") == (143, "", "")
     assert ran("echo text > trace_marker; timeout 0.05 cat trace_pipe > /tmp/a; echo $?; wc -l < /tmp/a") == (
