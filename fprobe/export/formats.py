@@ -9,17 +9,25 @@ from typing import Any, NamedTuple
 _FIELD = re.compile(
     r"^\tfield:(.+?)\s*([A-Za-z_]\w*)(\[[^]]*\])?;\toffset:(\d+);\tsize:(\d+);\tsigned:(\d);$", re.MULTILINE
 )
-_SIZES = {
-    "char": 1, "unsigned char": 1, "bool": 1, "u8": 1, "s8": 1, "x8": 1,
-    "short": 2, "unsigned short": 2, "u16": 2, "s16": 2, "x16": 2,
-    "int": 4, "unsigned int": 4, "pid_t": 4, "u32": 4, "s32": 4, "x32": 4,
-}  # fmt: skip
+_WIDTH = re.compile(r"(?:__)?(?:u?int|[usx])(8|16|32|64)(?:_t)?")
+_SIZES = {"char": 1, "bool": 1, "short": 2, "int": 4, "unsigned": 4, "pid_t": 4, "gfp_t": 4, "enum": 4}
+"""Sizes by a word of the type, unless one is `long`; any other type is a word."""
 _WORD = 8
 _LOC_SIZE = 4
 _ARRAY = re.compile(r"\tfield:((?!__data_loc)[^;]+?) (\w+)\[\];\toffset:(\d+);\tsize:([1-9]\d*);")
 _TEXTS = re.compile(r"\tfield:__data_loc char\[\]\[\d+\] (\w+);\toffset:(\d+);\tsize:(\d+);\tsigned:(\d);\n")
 _SHORT = re.compile(r"\tfield:s(8|16) (\w+)")
 _COMMON = ("common_type", "common_flags", "common_preempt_count", "common_pid")
+
+
+def size_of(kind: str) -> int:
+    """Size of a C type in bytes."""
+    words = kind.split()
+    if width := next(filter(None, map(_WIDTH.fullmatch, words)), None):
+        return int(width[1]) // 8
+    if "long" in words or "*" in kind:
+        return _WORD
+    return next((size for word, size in _SIZES.items() if word in words), _WORD)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class FieldFormat:
         """Size of the value, or of an element of the array, in bytes."""
         if self.type.startswith("__data_loc"):
             return _LOC_SIZE
-        return _SIZES.get(self.type, _WORD) if self.count else self.size
+        if self.count < 0:
+            return size_of(self.type)
+        return self.size // self.count if self.count else self.size
 
     def value(self, data: bytes) -> Any:
         """An integer, a text (None if the memory could not be read), or a list of these.
@@ -60,11 +70,11 @@ class FieldFormat:
         if self.count:
             end = self.offset + self.size if self.size else len(data)
             starts = range(self.offset, end - self.element + 1, self.element)
-            return [self._number(data, start) for start in starts]
-        return self._number(data, self.offset)
+            return [self._number(data, start, self.element) for start in starts]
+        return self._number(data, self.offset, self.element)
 
-    def _number(self, data: bytes, start: int) -> int:
-        return int.from_bytes(data[start : start + self.element], "little", signed=self.signed)
+    def _number(self, data: bytes, start: int, size: int) -> int:
+        return int.from_bytes(data[start : start + size], "little", signed=self.signed)
 
     def _located(self, data: bytes) -> Any:
         found = [self._at(data, start) for start in range(self.offset, self.offset + self.size, _LOC_SIZE)]
@@ -75,8 +85,8 @@ class FieldFormat:
         length, offset = word >> 16, word & 0xFFFF
         if self.is_text:
             return text(data[offset : offset + length]) if length else None
-        step = _SIZES.get(self.type.removeprefix("__data_loc "), _WORD)
-        return [int.from_bytes(data[at : at + step], "little") for at in range(offset, offset + length, step)]
+        step = size_of(self.type.removeprefix("__data_loc "))
+        return [self._number(data, at, step) for at in range(offset, offset + length - step + 1, step)]
 
 
 class EventFormat(NamedTuple):
@@ -163,7 +173,7 @@ def for_readers(text: str) -> str:
 
 def _with_length(found: re.Match[str]) -> str:
     kind, name, offset, size = found.groups()
-    count = int(size) // _SIZES.get(kind, _WORD)
+    count = int(size) // size_of(kind)
     return f"\tfield:{kind} {name}[{count}];\toffset:{offset};\tsize:{size};"
 
 
