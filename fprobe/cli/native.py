@@ -46,7 +46,7 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
 
 def show(console: Console, maps: dict[str, Any]) -> None:
     """Print the contents of maps; with --json, an object for each."""
-    from ftrace.maps.listing import lines
+    from ftrace.maps.listing import entries, lines
     from sandbox import symbol_table
 
     def describe(key: int) -> str:
@@ -56,23 +56,7 @@ def show(console: Console, maps: dict[str, Any]) -> None:
         console.line(console.bold(f"{name}:"))
         for line in lines(contents, describe):
             console.line(line)
-        console.object({"type": "map", "name": name, "entries": [_entry(item) for item in contents.items()]})
-
-
-def _entry(item: tuple[int, Any]) -> dict[str, Any]:
-    from ftrace.maps import Bucket
-
-    key, value = item
-    if isinstance(value, Bucket):
-        return {"row": key, "low": value.low, "high": value.high, "count": value.count}
-    return {"key": key, "value": _plain(value)}
-
-
-def _plain(value: Any) -> Any:
-    fields = getattr(type(value), "_fields_", None)
-    if fields is not None:
-        return {name: _plain(getattr(value, name)) for name, *_ in fields}
-    return value if isinstance(value, (int, type(None))) else [_plain(part) for part in value]
+        console.object({"type": "map", "name": name, "entries": list(entries(contents))})
 
 
 @contextmanager

@@ -173,9 +173,10 @@ def run_command(
     settings = Settings(counted, BY[by], bool(recorded), stacked, handled, native or "", events)
     program, counts, journal = start(settings)
     from fprobe.run.launching import end_like
-    from fprobe.run.report import Wanted, report_after
+    from fprobe.run.report import report_after
+    from fprobe.run.wanted import Wanted
 
-    wanted = Wanted(stats, hists, traces, by, native or "", events)
+    wanted = Wanted(stats, hists, traces, by, native or "", events, stacks)
     end_like(report_after(program, counts, journal, wanted, report, format_))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from fprobe.handlers.native import NativeHandlers, load_file
 from fprobe.run import session
 from fprobe.run.results import Process
 from fprobe.run.table import Table
 from ftrace.maps.areas import Map, memory
-from ftrace.maps.listing import lines
+from ftrace.maps.hash import Hash
+from ftrace.maps.listing import entries, lines
 from sandbox.memory.mappings import PAGE
 from sandbox.threads.counters import used
 
@@ -45,19 +47,50 @@ def _taker(start: int, sizes: dict[int, int]) -> Callable[[int], int]:
     return take
 
 
-def shown(text: str, process: Process, counts: int) -> Iterator[str]:
-    """In the launcher: the contents of a process's maps. Executes the file again, to get their types."""
-    if not process.parts or not process.maps:
-        return
+class Contents:
+    """In the launcher: the maps of one process. `maps`: maps of the same types, which take their contents."""
+
+    def __init__(self, process: Process, maps: Mapping[str, Any], counts: int) -> None:
+        self._process, self._maps, self._counts = process, maps, counts
+        self._start = session.HEADER + process.parts[-1] * session.PART + session.MAPS_AT
+
+    def lines(self) -> Iterator[str]:
+        """The contents as text."""
+        for name, contents in self._loaded():
+            yield f"{name}:"
+            yield from lines(contents, lambda key: self._described(key) or str(key))
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """The contents as objects for JSON. A key that is an address of the process has its `symbol`, too."""
+        for name, contents in self._loaded():
+            found = list(entries(contents))
+            if isinstance(contents, Hash):
+                found = [entry | self._symbol(entry["key"]) for entry in found]
+            yield {"name": name, "entries": found, "dropped": contents.dropped}
+
+    def _loaded(self) -> Iterator[tuple[str, Map]]:
+        for name, (offset, size) in self._process.maps.items():
+            contents = self._maps[name]
+            assert isinstance(contents, Map)
+            contents.clear()
+            contents.load(_parts(self._counts, self._start + offset, size))
+            yield name, contents
+
+    def _symbol(self, key: int) -> dict[str, str]:
+        described = self._described(key)
+        return {"symbol": described} if described else {}
+
+    def _described(self, key: int) -> str:
+        return str(self._process.names.place(key)) if self._process.names.knows(key) else ""
+
+
+def read_maps(text: str, processes: Sequence[Process], counts: int) -> dict[int, Contents]:
+    """In the launcher: the maps of each process that has any. Executes the file again, to get their types."""
+    with_maps = [process for process in processes if process.parts and process.maps]
+    if not with_maps:
+        return {}
     maps = load_file(text).maps
-    start = session.HEADER + process.parts[-1] * session.PART + session.MAPS_AT
-    for name, (offset, size) in process.maps.items():
-        contents = maps[name]
-        assert isinstance(contents, Map)
-        contents.clear()
-        contents.load(_parts(counts, start + offset, size))
-        yield f"{name}:"
-        yield from lines(contents, lambda key: str(process.names.place(key)) if process.names.knows(key) else str(key))
+    return {process.pid: Contents(process, maps, counts) for process in with_maps}
 
 
 def _parts(counts: int, start: int, size: int) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""The report of a run, as text, as JSON, or in the format of another tool; written when the program has ended."""
+"""The report of a run as text, and its writing in any format when the program has ended."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from fprobe.run.call_events import CallEvents, RecordedProcess, perfetto_trace, read_events, tree_lines
-from fprobe.run.call_events import calls as calls_of
+from fprobe.run.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
+from fprobe.run.document import document
 from fprobe.run.durations import Ticks, bars, duration
 from fprobe.run.flame import flame_page, folded_lines, stacks
 from fprobe.run.launching import Program
 from fprobe.run.results import Calls, Process, Results, group_heading, read
 from fprobe.run.session import PARTS
+from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
 
 if TYPE_CHECKING:
+    from fprobe.run.native_maps import Contents
     from fprobe.run.probe_events import RecordedEvents
 
 
-_PERCENTILES = (0.5, 0.9, 0.99)
 _STACKS = 10
 """Stacks shown as text."""
 _LONGEST = 160
@@ -30,38 +31,29 @@ _LISTED = 5
 """Functions listed as not probed; the others are only counted."""
 
 
-class Wanted(NamedTuple):
-    """Patterns of the functions to show in tables, in histograms, and call by call. `by`: function, caller or thread."""
-
-    stats: tuple[str, ...]
-    hists: tuple[str, ...]
-    traces: tuple[str, ...]
-    by: str
-    native: str = ""
-    """File and names of native handlers. If set, the functions of `traces` have these handlers and are not recorded."""
-    events: tuple[str, ...] = ()
-    """Definitions of probe events."""
-
-
-def text(
-    results: Results,
-    rate: float,
-    wanted: Wanted,
-    call_events: Mapping[int, CallEvents],
-    recorded: Mapping[int, RecordedEvents],
-) -> Iterator[str]:
-    """The report's lines. `call_events`: each process's calls; `recorded`: its probe events. `rate`: ticks a nanosecond."""
-    shown = [process for process in results.processes if process.has_anything or process.pid in recorded]
+def text(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> Iterator[str]:
+    """The report's lines. `rate`: ticks per nanosecond."""
+    shown = [process for process in results.processes if process.has_anything or process.pid in recorded.events]
     for process in shown:
         yield from _process(process, rate, wanted)
         yield from _stacks(process, rate)
-        if process.pid in call_events:
-            yield from tree_lines(_of_patterns(process, call_events[process.pid], wanted.traces), process.names, rate)
-        if process.pid in recorded:
-            yield from recorded[process.pid].lines()
-    if not recorded and not any(process.calls or process.stack_counts or process.maps for process in results.processes):
+        if process.pid in recorded.calls:
+            calls = of_patterns(process, recorded.calls[process.pid], wanted.traces)
+            yield from tree_lines(calls, process.names, rate)
+        if process.pid in recorded.events:
+            yield from recorded.events[process.pid].lines()
+    counted = any(process.calls or process.stack_counts or process.maps for process in results.processes)
+    if not (recorded.events or counted):
         yield f"fprobe: {_why_nothing(results)}"
     yield from _remarks(results)
+    yield from _maps(recorded.maps)
+
+
+def _maps(maps: Mapping[int, Contents]) -> Iterator[str]:
+    for pid, contents in maps.items():
+        if len(maps) > 1:
+            yield f"# process {pid}"
+        yield from contents.lines()
 
 
 def _stacks(process: Process, rate: float) -> Iterator[str]:
@@ -116,16 +108,6 @@ def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
             yield from bars(each.buckets, rate)
 
 
-def _of_patterns(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> CallEvents:
-    return call_events._replace(events=[event for event in call_events.events if process.matches(patterns, event.ip)])
-
-
-def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
-    """The rows of a table, in descending order of total time."""
-    found = [calls for calls in process.grouped(by) if process.matches(patterns, calls.ip)]
-    return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
-
-
 def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Iterator[str]:
     """A line for each function, or for each function and caller or thread."""
     heads = ("TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX")
@@ -164,73 +146,6 @@ def _command(words: Sequence[str]) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
-def document(
-    results: Results,
-    rate: float,
-    wanted: Wanted,
-    call_events: Mapping[int, CallEvents],
-    recorded: Mapping[int, RecordedEvents],
-) -> dict[str, Any]:
-    """The report as an object for JSON; times in nanoseconds. `functions` includes those of the histograms."""
-    return {
-        "processes": [
-            _process_object(each, rate, wanted, call_events.get(each.pid)) | _events(recorded.get(each.pid))
-            for each in results.processes
-        ],
-        "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
-        "not_told_apart": results.uncounted,
-    }
-
-
-def _process_object(process: Process, rate: float, wanted: Wanted, call_events: CallEvents | None) -> dict[str, Any]:
-    calls = rows(process, wanted.by, (*wanted.stats, *wanted.hists))
-    found = {
-        "pid": process.pid,
-        "command": process.command,
-        "forked_by": process.parent,
-        "attached": process.attached,
-        "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
-        "errors": process.errors,
-        "remarks": process.remarks,
-        "calls_without_place": process.dropped,
-        "functions": [_calls_object(process, each, rate, wanted.by) for each in calls],
-    }
-    if call_events is not None:
-        found |= {"events_lost": call_events.lost, "calls": list(_recorded(process, call_events, rate, wanted.traces))}
-    return found
-
-
-def _events(recorded: RecordedEvents | None) -> dict[str, Any]:
-    return {} if recorded is None else {"probe_events_lost": recorded.lost, "probe_events": recorded.objects()}
-
-
-def _recorded(
-    process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
-    begun = [call for call, begins in calls_of(_of_patterns(process, call_events, patterns).events) if begins]
-    first = begun[0].entered if begun else 0
-    for call in begun:
-        times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
-        made = {**process.names.function(call.ip)._asdict(), **times, "caller": str(process.names.place(call.caller))}
-        if call.left is not None:
-            made |= {"duration_ns": round((call.left - call.entered) / rate), "result": call.result}
-        yield made
-
-
-def _calls_object(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
-    name = process.names.function(calls.ip)
-    made: dict[str, Any] = {"name": name.name, "library": name.library}
-    if by == "caller":
-        made["caller"] = str(process.names.place(calls.by))
-    elif by == "thread":
-        made["thread"] = calls.by
-    times = {"total": calls.total, "average": calls.average, "min": calls.least, "max": calls.most}
-    times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
-    made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
-    return made | {f"{key}_ns": round(time / rate) for key, time in times.items()}
-
-
 def report_after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
     """Wait for the program, write the report to the descriptor `output`, and return the program's exit status."""
     ticks = Ticks()
@@ -252,24 +167,28 @@ def _report_failure(sentence: str) -> None:
 
 def _report(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
     rate = ticks.per_nanosecond()
-    is_recorded = bool(wanted.traces) and not wanted.native
-    call_events = {each.pid: read_events(counts, each.parts) for each in found.processes} if is_recorded else {}
-    if format_ == "perfetto":
-        recorded = [
-            RecordedProcess(each.pid, each.command, each.names, call_events[each.pid]) for each in found.processes
-        ]
-        return perfetto_trace(recorded, ticks.first, rate)
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate))
     if format_ == "flame":
         return flame_page(stacks(found.processes, rate), _title(found)).encode()
-    probe_events = _probe_events(found, counts, wanted)
+    recorded = _recorded(found, counts, wanted)
+    if format_ == "perfetto":
+        processes = [
+            RecordedProcess(each.pid, each.command, each.names, recorded.calls[each.pid]) for each in found.processes
+        ]
+        return perfetto_trace(processes, ticks.first, rate)
     if format_ == "json":
-        return _text_of([json.dumps(document(found, rate, wanted, call_events, probe_events), indent=2)])
-    return _text_of([*text(found, rate, wanted, call_events, probe_events), *_maps(found, counts, wanted.native)])
+        return _text_of([json.dumps(document(found, rate, wanted, recorded), indent=2)])
+    return _text_of(text(found, rate, wanted, recorded))
 
 
-def _probe_events(found: Results, counts: int, wanted: Wanted) -> dict[int, RecordedEvents]:
+def _recorded(found: Results, counts: int, wanted: Wanted) -> Recorded:
+    is_recorded = bool(wanted.traces) and not wanted.native
+    calls = {each.pid: read_events(counts, each.parts) for each in found.processes} if is_recorded else {}
+    return Recorded(calls, _probe_events(found, counts, wanted), _native_maps(found, counts, wanted))
+
+
+def _probe_events(found: Results, counts: int, wanted: Wanted) -> Mapping[int, RecordedEvents]:
     if not wanted.events:
         return {}
     from fprobe.run.probe_events import read_records
@@ -277,16 +196,12 @@ def _probe_events(found: Results, counts: int, wanted: Wanted) -> dict[int, Reco
     return read_records(counts, found.processes)
 
 
-def _maps(found: Results, counts: int, native: str) -> Iterator[str]:
-    if not native:
-        return
-    from fprobe.run.native_maps import shown
+def _native_maps(found: Results, counts: int, wanted: Wanted) -> Mapping[int, Contents]:
+    if not wanted.native:
+        return {}
+    from fprobe.run.native_maps import read_maps
 
-    with_maps = [process for process in found.processes if process.maps]
-    for process in with_maps:
-        if len(with_maps) > 1:
-            yield f"# process {process.pid}"
-        yield from shown(native, process, counts)
+    return read_maps(wanted.native, found.processes, counts)
 
 
 def _title(found: Results) -> str:

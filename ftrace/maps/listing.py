@@ -1,4 +1,4 @@
-"""The contents of maps as text."""
+"""The contents of maps as text, and as objects for JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ftrace.maps.areas import Map
 from ftrace.maps.array import Array
 from ftrace.maps.hash import Hash
-from ftrace.maps.histogram import Histogram
+from ftrace.maps.histogram import Bucket, Histogram
 from ftrace.maps.variable import PerTask
 
 Describe = Callable[[int], str]
@@ -27,6 +27,22 @@ def lines(contents: Map | PerTask, describe: Describe = str) -> Iterator[str]:
         yield from _pairs((str(key), value) for key, value in contents.items() if _weight(value))
     if isinstance(contents, Map) and (dropped := contents.dropped_line()):
         yield dropped
+
+
+def entries(contents: Map | PerTask) -> Iterator[dict[str, Any]]:
+    """A map's entries as plain values: of a Histogram the buckets, of others key and value."""
+    for key, value in contents.items():
+        if isinstance(value, Bucket):
+            yield {"row": key, "low": value.low, "high": value.high, "count": value.count}
+        else:
+            yield {"key": key, "value": _value(value)}
+
+
+def _value(value: Any) -> Any:
+    fields = getattr(type(value), "_fields_", None)
+    if fields is not None:
+        return {name: _value(getattr(value, name)) for name, *_ in fields}
+    return value if isinstance(value, (int, type(None))) else [_value(part) for part in value]
 
 
 def _pairs(pairs: Iterator[tuple[str, Any]]) -> Iterator[str]:

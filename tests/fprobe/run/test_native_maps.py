@@ -52,6 +52,19 @@ def test_maps_of_killed_processes_are_told_apart(launch, handlers):
         assert text.split("total:")[1].split() == ["0", str(size)]
 
 
+def test_maps_as_json(launch, handlers):
+    done = launch("--trace", "libz:crc32", "--native", f"{handlers}:asked", source=PROGRAM)
+    first, second = done.report["processes"]
+    for process, calls, size in ((first, 10, 450), (second, 1, 3)):
+        callers, sizes, total = process["maps"]
+        assert [each["name"] for each in process["maps"]] == ["callers", "sizes", "total"]
+        assert sum(entry["value"] for entry in callers["entries"]) == calls
+        assert all(entry["symbol"].endswith(" [zlib]") for entry in callers["entries"])
+        assert sum(entry["count"] for entry in sizes["entries"]) == calls
+        assert total["entries"] == [{"key": 0, "value": size}]
+        assert callers["dropped"] == sizes["dropped"] == total["dropped"] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -43,6 +43,15 @@ def test_a_histogram_shows_every_call(launch):
     assert sum(int(bar.split("|")[0].split()[-1].replace(",", "")) for bar in bars) == 100
 
 
+def test_a_histogram_as_json(launch):
+    rows = launch("--hist", "libz:deflate", "--stat", "libz:deflateEnd", source=COMPRESSES).functions()
+    assert "histogram" not in rows["deflateEnd"]
+    buckets, row = rows["deflate"]["histogram"], rows["deflate"]
+    assert sum(bucket["count"] for bucket in buckets) == 100
+    assert buckets[0]["low_ns"] <= row["min_ns"] <= row["max_ns"] <= buckets[-1]["high_ns"]
+    assert [bucket["high_ns"] for bucket in buckets[:-1]] == [bucket["low_ns"] for bucket in buckets[1:]]
+
+
 def test_what_a_killed_program_counted_is_reported(launch):
     source = COMPRESSES + "import os; os.kill(os.getpid(), 9)"
     done = launch("--stat", "libz:deflate", source=source)

@@ -30,6 +30,15 @@ def test_native_and_python_frames_are_one_stack(launch):
     assert sum("calls  deflate [libz]" in line for line in lines) == 3
 
 
+def test_stacks_as_json(launch):
+    (process,) = launch("--stacks", "libz:deflate", source=CALLERS).report["processes"]
+    (most,) = [stack for stack in process["stacks"] if stack["calls"] == 50]
+    assert [frame.partition(" ")[0] for frame in most["frames"]] == [
+        "<module>", "outer", "inner", "zlib_compress", "deflate",
+    ]  # fmt: skip
+    assert len(process["stacks"]) == 3 and all(stack["self_ns"] > 0 for stack in process["stacks"])
+
+
 def test_folded_stacks_have_the_time_without_what_is_inside(launch, tmp_path):
     path = tmp_path / "folded"
     launch("--stacks", "libz:deflate*", "--format", "folded", "-o", str(path), source=CALLERS, as_json=False)

@@ -1,0 +1,97 @@
+"""The report of a run as an object for JSON. All times are in nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fprobe.run.call_events import CallEvents
+from fprobe.run.call_events import calls as calls_of
+from fprobe.run.durations import powers
+from fprobe.run.flame import stacks
+from fprobe.run.results import Calls, Process, Results
+from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
+
+_PERCENTILES = (0.5, 0.9, 0.99)
+
+
+def document(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
+    """The report as an object. `rate`: ticks per nanosecond."""
+    return {
+        "processes": [_process(each, rate, wanted, recorded) for each in results.processes],
+        "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
+        "not_told_apart": results.uncounted,
+    }
+
+
+def _process(process: Process, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
+    found = {
+        "pid": process.pid,
+        "command": process.command,
+        "forked_by": process.parent,
+        "attached": process.attached,
+        "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
+        "not_found": [{"pattern": pattern, "reason": reason} for pattern, reason in process.waiting.items()],
+        "errors": process.errors,
+        "remarks": process.remarks,
+        "calls_without_place": process.dropped,
+        "functions": list(_functions(process, rate, wanted)),
+    }
+    return found | _recorded(process, rate, wanted, recorded)
+
+
+def _functions(process: Process, rate: float, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The rows of the tables and of the histograms. The latter have their buckets, too."""
+    for calls in rows(process, wanted.by, (*wanted.stats, *wanted.hists)):
+        buckets = list(_histogram(calls, rate)) if process.matches(wanted.hists, calls.ip) else None
+        yield _row(process, calls, rate, wanted.by) | ({} if buckets is None else {"histogram": buckets})
+
+
+def _row(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
+    name = process.names.function(calls.ip)
+    made: dict[str, Any] = {"name": name.name, "library": name.library}
+    if by == "caller":
+        made["caller"] = str(process.names.place(calls.by))
+    elif by == "thread":
+        made["thread"] = calls.by
+    times = {"total": calls.total, "average": calls.average, "min": calls.least, "max": calls.most}
+    times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
+    made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
+    return made | {f"{key}_ns": round(time / rate) for key, time in times.items()}
+
+
+def _histogram(calls: Calls, rate: float) -> Iterator[dict[str, Any]]:
+    for low, high, count in powers(calls.buckets):
+        yield {"low_ns": round(low / rate), "high_ns": round(high / rate), "count": count}
+
+
+def _recorded(process: Process, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
+    """What only some options record, if they are given."""
+    found: dict[str, Any] = {}
+    if (call_events := recorded.calls.get(process.pid)) is not None:
+        found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, rate, wanted.traces))}
+    if (events := recorded.events.get(process.pid)) is not None:
+        found |= {"probe_events_lost": events.lost, "probe_events": events.objects()}
+    if wanted.stacks:
+        found["stacks"] = list(_stacks(process, rate))
+    if (maps := recorded.maps.get(process.pid)) is not None:
+        found["maps"] = list(maps.objects())
+    return found
+
+
+def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
+    begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
+    first = begun[0].entered if begun else 0
+    for call in begun:
+        times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
+        made = {**process.names.function(call.ip)._asdict(), **times, "caller": str(process.names.place(call.caller))}
+        if call.left is not None:
+            made |= {"duration_ns": round((call.left - call.entered) / rate), "result": call.result}
+        yield made
+
+
+def _stacks(process: Process, rate: float) -> Iterator[dict[str, Any]]:
+    """The stacks, the most time first. `frames`: outermost first; `self_ns`: excluding recorded calls inside."""
+    for stack in sorted(stacks([process], rate), key=lambda stack: -stack.nanoseconds):
+        yield {"frames": stack.frames, "calls": stack.calls, "self_ns": stack.nanoseconds}

@@ -1,0 +1,49 @@
+"""What a report is to show, and the calls that this selects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fprobe.run.call_events import CallEvents
+from fprobe.run.results import Calls, Process
+
+if TYPE_CHECKING:
+    from fprobe.run.native_maps import Contents
+    from fprobe.run.probe_events import RecordedEvents
+
+
+class Wanted(NamedTuple):
+    """Patterns of the functions to show in tables, in histograms, call by call, and with their callers.
+
+    `by`: function, caller or thread.
+    """
+
+    stats: tuple[str, ...]
+    hists: tuple[str, ...]
+    traces: tuple[str, ...]
+    by: str
+    native: str = ""
+    """File and names of native handlers. If set, the functions of `traces` have these handlers and are not recorded."""
+    events: tuple[str, ...] = ()
+    """Definitions of probe events."""
+    stacks: tuple[str, ...] = ()
+
+
+class Recorded(NamedTuple):
+    """Calls, records of probe events, and maps of native handlers, by process id; empty if they are not wanted."""
+
+    calls: Mapping[int, CallEvents]
+    events: Mapping[int, RecordedEvents]
+    maps: Mapping[int, Contents]
+
+
+def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
+    """The rows of a table, in descending order of total time."""
+    found = [calls for calls in process.grouped(by) if process.matches(patterns, calls.ip)]
+    return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
+
+
+def of_patterns(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> CallEvents:
+    """The recorded entries and returns of the functions that one of these patterns matches."""
+    return call_events._replace(events=[event for event in call_events.events if process.matches(patterns, event.ip)])
