@@ -88,9 +88,13 @@ def _located(wanted: Iterable[Found]) -> Located:
             skipped.append(Skipped(str(found), reason))
         else:
             address = found.function.address
-            if block is None or not block.covers(found.image, address):
-                block = _block_at(found.image, address)
-            by_block.setdefault(block, []).append(bisect_left(block.addresses, address))
+            try:
+                if block is None or not block.covers(found.image, address):
+                    block = _block_at(found.image, address)
+            except OSError as error:  # text that no file is behind
+                skipped.append(Skipped(str(found), error.strerror or str(error)))
+            else:
+                by_block.setdefault(block, []).append(bisect_left(block.addresses, address))
     for block, indexes in by_block.items():
         block.make(indexes)
         chosen += [Location(block, index) for index in indexes if block.is_made(index)]
@@ -101,11 +105,18 @@ def _located(wanted: Iterable[Found]) -> Located:
 def _refusal(found: Found) -> str:
     if found.image.module is not None:
         return "it was compiled without a stub"
-    if found.function.address not in found.image:
-        return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
-    if found.function.address in called_by_hits():
-        return f"a hit calls {found.function.name} itself"
-    return ""
+    if (reason := outside(found)) or found.function.address not in called_by_hits():
+        return reason
+    return f"a hit calls {found.function.name} itself"
+
+
+def outside(found: Found) -> str:
+    """Why an indirect function (IFUNC) is not in its library, as a sentence; "" if the function is in its image."""
+    if found.function.address in found.image:
+        return ""
+    if not found.function.address:
+        return "the dynamic loader has chosen nothing for it"
+    return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
 
 
 def _block_at(image: Image, address: int) -> ImageBlock:

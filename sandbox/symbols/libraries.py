@@ -11,6 +11,7 @@ from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
 from sandbox.elf.tables import default_versions, old_versions
+from sandbox.memory.mappings import mappings
 from sandbox.process.once import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
 from sandbox.x86_64.function_starts import signal_return
@@ -259,9 +260,21 @@ def _library(information: _Information) -> Library:
     )
     unwind_table = next((base + header.address for header in headers if header.type == _PT_GNU_EH_FRAME), 0)
     name = (information.name or b"").decode("utf-8", "surrogateescape")
-    path = Path(name or "/proc/self/exe")
-    path = path.resolve() if not name else path
+    if not name:
+        path = Path("/proc/self/exe").resolve()
+    elif "/" in name and not name.startswith("/"):
+        first = min(base + header.address for header in headers if header.type == _PT_LOAD)
+        path = _mapped_file(first) or Path(name).absolute()
+    else:
+        path = Path(name)
     return Library(path.name, path, base, text, unwind_table)
+
+
+def _mapped_file(address: int) -> Path | None:
+    """The file that is mapped at `address`: the program may have changed its directory since it opened a relative path."""
+    named = (path for start, end, _, path in mappings() if start <= address < end)
+    path = Path(next(named, ""))
+    return path if path.is_absolute() and path.exists() else None
 
 
 def library_at(address: int) -> Library | None:

@@ -29,6 +29,11 @@ _patchable: dict[tuple[str, int], TextMapping] = {}
 """The text of libraries that has been made patchable, by path and first address."""
 
 
+_dlsym = ctypes.CDLL(None).dlsym
+"""Python's own `getattr(library, name)` crashes where the result is NULL without an error, as of an indirect function."""
+_dlsym.argtypes, _dlsym.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
+
+
 def module_at(address: int) -> Module | None:
     """The module whose text contains `address`."""
     found = module_text_at(address)
@@ -107,11 +112,10 @@ def library_called(name: str) -> Library:
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:
-    """What the dynamic loader has chosen for an indirect function."""
+    """What the dynamic loader has chosen for an indirect function; its address is 0 if that is nothing."""
     loaded = ctypes.CDLL(str(library.path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    try:
-        address = ctypes.cast(getattr(loaded, symbol.name), ctypes.c_void_p).value or 0
-    except AttributeError:  # not exported: ask its resolver, which takes no arguments
+    address = _dlsym(loaded._handle, os.fsencode(symbol.name))
+    if address is None:  # not exported: ask its resolver, which takes no arguments
         address = ctypes.CFUNCTYPE(ctypes.c_void_p)(symbol.address)() or 0
     known = library.locate(address)
     if known is not None and known.offset == 0 and known.symbol.address != symbol.address:

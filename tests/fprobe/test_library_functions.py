@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
+import shutil
+import subprocess
 import threading
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,3 +156,43 @@ def test_a_function_that_the_loader_has_taken_from_elsewhere_is_skipped():
     assert "vDSO" in skipped["gettimeofday"]
     with pytest.raises(OSError, match="vDSO"):
         fprobe.attach("libc:gettimeofday", action=fprobe.Count()).attach()
+
+
+@pytest.mark.skipif(not any(library.name.startswith("linux-vdso") for library in libraries()), reason="no vDSO")
+def test_code_without_a_file_is_skipped_and_the_rest_is_probed() -> None:
+    """The vDSO: a pattern such as `*:*` failed because of it."""
+    located = locate.locations_of([*resolve("libz:crc32"), *resolve("linux-vdso:*")])
+    assert [location.name for location in located.selection.locations()] == ["crc32"]
+    assert located.skipped
+    assert all("which has no backing file" in skipped.reason for skipped in located.skipped)
+
+
+@pytest.fixture
+def relative(tmp_path: Path) -> str:
+    """The directory of a library `libplain.so` with an indirect function, `chosen`, that is nothing."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    (tmp_path / "plain.c").write_text(
+        "int plain(void) { return 3; }\n"
+        "static void *none(void) { return 0; }\n"
+        'int chosen(void) __attribute__((ifunc("none")));\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "plain.c", "-o", "libplain.so"], cwd=tmp_path, check=True)
+    return str(tmp_path)
+
+
+@isolated(timeout=60)
+def test_a_library_that_was_opened_by_a_relative_path(relative: str) -> None:
+    """It is found after the program has changed its directory, and stays when it is closed while it is probed."""
+    os.chdir(relative)
+    opened = ctypes.CDLL("./libplain.so")
+    os.chdir("/")
+    with fprobe.attach("libplain:*", action=fprobe.Count()) as probe:
+        before = probe.hits
+        assert opened.plain() == 3
+        close = ctypes.CDLL(None).dlclose
+        close.argtypes = (ctypes.c_void_p,)
+        assert close(opened._handle) == 0
+        assert opened.plain() == 3
+        assert probe.hits == before + 2
+    assert [each.reason for each in probe.skipped] == ["the dynamic loader has chosen nothing for it"]
