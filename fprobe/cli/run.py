@@ -111,15 +111,22 @@ def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
         raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
 
 
-def _check_native(native: str, traces: tuple[str, ...]) -> None:
-    """Check everything that does not require executing the file. Raises Failure."""
-    path, _, names = native.partition(":")
+def _checked_native(native: str | None, traces: tuple[str, ...]) -> str:
+    """The text with an absolute path, since the program may change its directory; "" for None.
+
+    Raises Failure for everything that can be seen without executing the file.
+    """
+    if native is None:
+        return ""
     if not traces:
         raise Failure("--native handles the calls of --trace, which is not given; give --trace PATTERN")
-    if not path or not names.strip(":"):
+    found = re.fullmatch(r"(.+?):(\w+|\w*:\w+|\w+:)", native)
+    if not found:
         raise Failure(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {native!r}")
+    path, names = found.groups()
     if not Path(path).is_file():
         raise Failure(f"{path}: no such file")
+    return f"{Path(path).absolute()}:{names}"
 
 
 def _check_events(events: tuple[str, ...]) -> None:
@@ -159,8 +166,7 @@ def run_command(
     recorded = () if native else traces
     format_ = "json" if as_json else format_
     _check_format(format_, {"--trace": recorded, "--stacks": stacks})
-    if native:
-        _check_native(native, traces)
+    handlers = _checked_native(native, traces)
     _check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     if not (counted or stacked or handled or events):
@@ -170,13 +176,13 @@ def run_command(
     from fprobe.run.session import Settings
 
     report = _opened(output)
-    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, native or "", events)
+    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events)
     program, counts, journal = start(settings)
     from fprobe.run.launching import end_like
     from fprobe.run.report import report_after
     from fprobe.run.wanted import Wanted
 
-    wanted = Wanted(stats, hists, traces, by, native or "", events, stacks)
+    wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
     end_like(report_after(program, counts, journal, wanted, report, format_))
 
 
@@ -209,13 +215,11 @@ def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: 
 
     On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
     """
-    import os
-
-    from fprobe.run.session import Settings
+    from fprobe.run.session import Settings, memory_file
 
     patterns = checked(stats)
     try:
-        output = os.memfd_create("fprobe-top")
+        output = memory_file("fprobe-top")
     except OSError as error:
         raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
     program, counts, journal = start(Settings(patterns, BY[by]), output)

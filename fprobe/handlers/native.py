@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -117,8 +118,9 @@ def load_file(text: str) -> NativeHandlers:
 
 def _split(text: str) -> list[str]:
     """Split `text` into the file and one or two names. Raises NativeFileError for another form."""
-    path, *names = text.split(":")
-    if not path or not 1 <= len(names) <= 2 or not any(names):
+    found = re.fullmatch(r"(.+?):(\w*)(?::(\w*))?", text)
+    path, *names = found.groups(default="") if found else ("",)
+    if not any(names):
         raise NativeFileError(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {text!r}")
     return [path, *names]
 
@@ -133,7 +135,10 @@ def _executed(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise NativeFileError(f"{path}: it ends with SystemExit({error}) when it is executed") from None
     return module
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
-from fprobe.run import session
-from fprobe.run.names import described
-from fprobe.run.patterns import Pattern, new_functions
+from fprobe.run import names, session
+from fprobe.run.patterns import Pattern, described, new_functions
 from fprobe.run.session import Settings
 from fprobe.run.table import Calls, Table
+from ftrace.entries.locate import outside
 from ftrace.filters.resolve import Found
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
@@ -129,18 +129,25 @@ class Arming:
         if not new:
             return
         group.known |= {each.function.address: each for each in new}
-        found = [(each.function.address, each.function.name, each.image.name) for each in functions]
-        session.note(self._address, pattern=pattern.text, functions=found, skipped=self._arm(new, group))
+        session.note(self._address, pattern=pattern.text, functions=described(functions), skipped=self._arm(new, group))
 
     def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions. Returns name and reason for each that cannot be probed."""
+        reasons = {each.function.address: outside(each) for each in functions}
+        skipped = [(str(each), reason) for each in functions if (reason := reasons[each.function.address])]
+        if len(skipped) == len(functions):
+            return skipped
+        attachment = group.probe([address for address, reason in reasons.items() if not reason])
         try:
-            attachment = group.probe([each.function.address for each in functions]).attach()
+            attachment.attach()
         except OSError as error:
-            return [(str(functions[0]), error.strerror or str(error))]
-        group.attached.append(attachment)
-        session.note(self._address, attached=len(attachment.functions))
-        return [(skipped.name, skipped.reason) for skipped in attachment.skipped]
+            refused = len(skipped) + len(attachment.skipped) == len(functions)
+            if not refused:
+                session.note(self._address, error=f"{functions[0]} and {len(functions) - 1:,} others: {error.strerror}")
+        else:
+            group.attached.append(attachment)
+            session.note(self._address, attached=len(attachment.functions))
+        return skipped + [(each.name, each.reason) for each in attachment.skipped]
 
     def _tell_waiting(self) -> None:
         waiting = [(each.text, each.reason) for each in self._patterns() if each.reason]
@@ -152,4 +159,4 @@ class Arming:
         found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]
         self._libraries.update((str(library.path), library.base) for library in found)
         if found:
-            session.note(self._address, libraries=[described(library) for library in found])
+            session.note(self._address, libraries=[names.described(library) for library in found])

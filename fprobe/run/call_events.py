@@ -156,7 +156,7 @@ def _describe_process(builder: Any, process: RecordedProcess) -> None:
     descriptor = builder.add_packet().track_descriptor
     descriptor.uuid = _track(process.pid)
     descriptor.process.pid = process.pid
-    descriptor.process.process_name = " ".join(process.command)
+    descriptor.process.process_name = " ".join(process.command).encode("utf-8", "replace").decode()
 
 
 def _describe_thread(builder: Any, pid: int, thread: int) -> None:

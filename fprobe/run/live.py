@@ -15,6 +15,8 @@ from fprobe.run import results
 from fprobe.run.durations import Ticks, duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
+from fprobe.run.output import as_bytes, write
+from fprobe.run.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Results, group_heading
 
 _HISTORY, _NARROW = 16, 6
@@ -130,15 +132,26 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
         while True:
             is_over = bool(select.select([ended], [], [], delay)[0])
             delay, now = view.delay, time.monotonic()
-            table.update(results.read(counts, journal), max(now - before, 1e-3))
+            table.update(found := results.read(counts, journal), max(now - before, 1e-3))
             before = now
             if is_over:
                 break
             screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     status = program.wait()
-    _copy(output, 1)
-    screen.print(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
+    _copy(output, 1, screen)
+    screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
     return status
+
+
+def _remarks(found: Results) -> Iterator[str]:
+    """What the table does not show: errors, functions and processes that are not probed, patterns that match nothing."""
+    for process in found.processes:
+        yield from troubles(process)
+    yield from not_covered(found)
+    if any(process.calls for process in found.processes):
+        yield from (f"# {sentence}" for sentence in unmatched(found))
+    else:
+        yield f"fprobe: {why_nothing(found)}"
 
 
 class Screen:
@@ -147,6 +160,7 @@ class Screen:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._is_terminal = os.isatty(descriptor)
+        self._is_closed = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -175,13 +189,18 @@ class Screen:
         self._write("".join(f"{line}\n" for line in lines))
 
     def _write(self, text: str) -> None:
-        data = text.encode("utf-8", "replace")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        if self._is_closed:
+            return
+        try:
+            write(self._descriptor, as_bytes(text))
+        except OSError:  # nobody reads it, or the disk is full: the program goes on
+            self._is_closed = True
 
 
-def _copy(source: int, target: int) -> None:
+def _copy(source: int, target: int, screen: Screen) -> None:
     os.lseek(source, 0, os.SEEK_SET)
-    while data := os.read(source, 1 << 16):
-        while data:
-            data = data[os.write(target, data) :]
+    try:
+        while data := os.read(source, 1 << 16):
+            write(target, data)
+    except OSError as error:
+        screen.print([f"fprobe: the program's output could not be written: {error.strerror}"])

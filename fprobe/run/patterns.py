@@ -63,3 +63,8 @@ def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterat
         before = known.get(each.function.address)
         if before is None or not before.image.is_live:
             yield each
+
+
+def described(functions: Iterable[Found]) -> list[tuple[int, str, str]]:
+    """The functions as plain values, for the launcher: address, name, and image."""
+    return [(each.function.address, each.function.name, each.image.name) for each in functions]

@@ -59,6 +59,11 @@ class RecordedEvents:
         return merged([(self.instances[0], heapq.merge(*each_slot, key=_BY_TIME))])
 
     @property
+    def has_records(self) -> bool:
+        """Whether anything was recorded, even if it has been overwritten."""
+        return bool(self.lost) or any(True for _ in self.merged())
+
+    @property
     def lost(self) -> int:
         """Number of records that were overwritten or dropped."""
         return sum(ring.lost(slot) for ring in self._rings for slot in ring.slots())

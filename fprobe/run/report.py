@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,8 +12,9 @@ from fprobe.run.document import document
 from fprobe.run.durations import Ticks, bars, duration
 from fprobe.run.flame import flame_page, folded_lines, stacks
 from fprobe.run.launching import Program
+from fprobe.run.output import as_bytes, write
+from fprobe.run.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Process, Results, group_heading, read
-from fprobe.run.session import PARTS
 from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
 
 if TYPE_CHECKING:
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
     from fprobe.run.probe_events import RecordedEvents
 
 
+_STANDARD_ERROR = 2
+_WITHOUT_WORDS = ("folded", "flame", "perfetto")
+"""Formats that cannot say why they are empty."""
 _STACKS = 10
 """Stacks shown as text."""
-_LONGEST = 160
-"""Characters of a command that are shown."""
-_LISTED = 5
-"""Functions listed as not probed; the others are only counted."""
 
 
 def text(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> Iterator[str]:
@@ -42,11 +40,22 @@ def text(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> I
             yield from tree_lines(calls, process.names, rate)
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
-    counted = any(process.calls or process.stack_counts or process.maps for process in results.processes)
-    if not (recorded.events or counted):
-        yield f"fprobe: {_why_nothing(results)}"
-    yield from _remarks(results)
     yield from _maps(recorded.maps)
+    yield from not_covered(results)
+    if has_counted(results, recorded):
+        yield from (f"# {sentence}" for sentence in unmatched(results))
+    else:
+        yield f"fprobe: {why_nothing(results)}"
+
+
+def has_counted(results: Results, recorded: Recorded) -> bool:
+    """Whether there is anything to show. Native handlers decide themselves what they count."""
+    is_handled = any(process.maps and process.attached for process in results.processes)
+    return (
+        is_handled
+        or any(process.calls or process.stack_counts for process in results.processes)
+        or any(events.has_records for events in recorded.events.values())
+    )
 
 
 def _maps(maps: Mapping[int, Contents]) -> Iterator[str]:
@@ -66,37 +75,10 @@ def _stacks(process: Process, rate: float) -> Iterator[str]:
         yield f"# {len(found) - _STACKS:,} more stacks; --format folded has every one"
 
 
-def _why_nothing(results: Results) -> str:
-    if not results.processes:
-        return (
-            "nothing was counted: the program did not start as a Python that can import fprobe (python -I, -E or -S?)"
-        )
-    if not any(process.attached for process in results.processes):
-        reasons = dict(reason for process in results.processes for reason in process.waiting.items())
-        return f"nothing was counted: {'; '.join(reasons.values()) or 'nothing matches'}"
-    return f"nothing was counted: no probed function was called{_probed(results)}"
-
-
-def _probed(results: Results) -> str:
-    """How many functions of which images have probes, in parentheses."""
-    of_images: dict[str, set[str]] = {}
-    for process in results.processes:
-        for address in set[int]().union(*process.matched.values()):
-            named = process.names.function(address)
-            of_images.setdefault(named.library, set()).add(named.name)
-    if not of_images:
-        return ""
-    counts = (
-        f"{len(names):,} function{'s' * (len(names) != 1)} of {image}" for image, names in sorted(of_images.items())
-    )
-    return f" (probed: {', '.join(counts)}; a copy that is linked into Python or another library goes by its name)"
-
-
 def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
     origin = f" (forked by {process.parent})" if process.parent else ""
-    yield f"# process {process.pid}{origin}: {_command(process.command)}"
-    yield from (f"# {text}" for text in (*process.errors, *process.remarks))
-    yield from _skipped(process.skipped)
+    yield f"# process {process.pid}{origin}: {shown_command(process.command)}"
+    yield from troubles(process)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
     calls = rows(process, wanted.by, wanted.stats)
@@ -127,54 +109,45 @@ def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Ite
             yield f"{'':88}{each.missed:,} of these calls were not timed"
 
 
-def _skipped(skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
-    yield from (f"# not probed: {name}: {reason}" for name, reason in skipped[:_LISTED])
-    if len(skipped) > _LISTED:
-        yield f"# not probed: {len(skipped) - _LISTED:,} more functions; --json lists them"
-
-
-def _remarks(results: Results) -> Iterator[str]:
-    for pid, command in results.not_covered.items():
-        yield f"# not covered: process {pid}: {_command(command)}"
-    if results.uncounted:
-        yield f"# not covered: {results.uncounted:,} more processes; one run counts at most {PARTS}"
-
-
-def _command(words: Sequence[str]) -> str:
-    """A command line without the program's directory, on one line and truncated."""
-    line = shlex.join([word.rpartition("/")[2] for word in words[:1]] + list(words[1:])).replace("\n", "\\n")
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
-
-
 def report_after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
     """Wait for the program, write the report to the descriptor `output`, and return the program's exit status."""
     ticks = Ticks()
     status = program.wait()
-    found = read(counts, journal)
     try:
-        _write(output, _report(found, counts, wanted, ticks, format_))
+        _write_report(output, read(counts, journal), counts, wanted, ticks, format_)
     except ModuleNotFoundError as error:
-        _report_failure(f"--format {format_} needs the package {error.name}: pip install 'fprobe[targets]'")
+        _say(f"--format {format_} needs the package {error.name}: pip install 'fprobe[targets]'")
     except OSError as error:
-        _report_failure(f"the report could not be written: {error.strerror}")
+        _say(f"the report could not be written: {error.strerror}")
+    except Exception as error:  # the program's exit status is more important
+        _say(f"the report could not be made: {type(error).__name__}: {error}")
     return status
 
 
-def _report_failure(sentence: str) -> None:
+def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
+    recorded = _recorded(found, counts, wanted)
+    write(output, _report(found, wanted, recorded, ticks, format_))
+    if format_ in _WITHOUT_WORDS and output != _STANDARD_ERROR and not has_counted(found, recorded):
+        _say(why_nothing(found))
+
+
+def _say(sentence: str) -> None:
     with contextlib.suppress(OSError):  # standard error is closed
-        _write(2, f"fprobe: {sentence}\n".encode())
+        write(_STANDARD_ERROR, _text_of([f"fprobe: {sentence}"]))
 
 
-def _report(found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> bytes:
+def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
     rate = ticks.per_nanosecond()
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate))
     if format_ == "flame":
-        return flame_page(stacks(found.processes, rate), _title(found)).encode()
-    recorded = _recorded(found, counts, wanted)
+        return as_bytes(flame_page(stacks(found.processes, rate), _title(found)))
     if format_ == "perfetto":
         processes = [
-            RecordedProcess(each.pid, each.command, each.names, recorded.calls[each.pid]) for each in found.processes
+            RecordedProcess(
+                each.pid, each.command, each.names, of_patterns(each, recorded.calls[each.pid], wanted.traces)
+            )
+            for each in found.processes
         ]
         return perfetto_trace(processes, ticks.first, rate)
     if format_ == "json":
@@ -201,7 +174,11 @@ def _native_maps(found: Results, counts: int, wanted: Wanted) -> Mapping[int, Co
         return {}
     from fprobe.run.native_maps import read_maps
 
-    return read_maps(wanted.native, found.processes, counts)
+    try:
+        return read_maps(wanted.native, found.processes, counts)
+    except Exception as error:  # of the user's file, which is executed again
+        _say(f"the maps of native handlers could not be read: {error}")
+        return {}
 
 
 def _title(found: Results) -> str:
@@ -209,9 +186,4 @@ def _title(found: Results) -> str:
 
 
 def _text_of(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+    return as_bytes("".join(f"{line}\n" for line in lines))

@@ -89,15 +89,15 @@ class PartHeader(NamedTuple):
 
 def create(settings: Settings) -> tuple[int, int]:
     """Create a file of counts and a journal, and return their descriptors. Raises OSError."""
-    counts = _memory_file("fprobe-run")
+    counts = memory_file("fprobe-run")
     os.truncate(counts, _SIZE)
     os.pwrite(counts, _HEADER.pack(MAGIC, 0), 0)
-    journal = _memory_file("fprobe-run-journal")
+    journal = memory_file("fprobe-run-journal")
     os.write(journal, json.dumps(settings._asdict()).encode() + b"\n")
     return counts, journal
 
 
-def _memory_file(name: str) -> int:
+def memory_file(name: str) -> int:
     """A descriptor above 2, also if standard descriptors are closed: else output would go to the memory file."""
     made = os.memfd_create(name, os.MFD_CLOEXEC)
     if made > 2:

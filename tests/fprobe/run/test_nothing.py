@@ -1,0 +1,178 @@
+"""What `fprobe run` and `fprobe top` say about patterns and functions that are not probed, and of reports that fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMPRESSES = "import zlib; zlib.compress(b'x')"
+HANDLERS = """
+import fprobe
+from sandbox.native import u64
+
+lengths = fprobe.Array(u64, 1, shared=True)
+
+@fprobe.native
+def asked(fp, ip, ret_ip, regs, data):
+    lengths[0] += regs.dx
+"""
+
+
+def test_a_pattern_without_match_is_told_beside_what_is_counted(launch):
+    options = ("--stat", "libz:deflate", "--stat", "libnone:foo", "--stat", "libz:deflat")
+    lines = launch(*options, source=COMPRESSES, as_json=False).err.splitlines()
+    assert lines[2].endswith(" 1  deflate [libz]")
+    assert lines[3] == "# no module, library or other image 'libnone' is loaded"
+    assert lines[4].startswith("# no function of [libz.so.1] matches 'deflat'; did you mean libz:deflate or ")
+    assert len(lines) == 5
+
+
+def test_a_pattern_that_a_child_finds_is_not_told(launch):
+    source = """
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "import bz2; bz2.compress(b'x')"])
+    """
+    done = launch("--stat", "libbz2:BZ2_bzCompressEnd", source=source, as_json=False)
+    assert "1  BZ2_bzCompressEnd [libbz2]" in done.err and "is loaded" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "causes"),
+    [
+        (("-e", "p:packs libz:deflate"), "no probed function was called (probed: 1 function of libz; "),
+        (("-e", "p:packs libz:deflate a=%zz"), "the errors above prevented it"),
+        (("--stat", "libc:*setjmp*"), "none of the functions that match can be probed; the reasons are above"),
+        (
+            ("--stat", "libz:deflate", "-e", "p:packs libnone:deflat"),
+            "a copy that is linked into Python or another library goes by its name); no module, library or other image ",
+        ),
+    ],
+)
+def test_why_nothing_is_counted(launch, options, causes):
+    last = launch(*options, source="pass", as_json=False).err.splitlines()[-1]
+    assert last.startswith("fprobe: nothing was counted: ") and causes in last
+
+
+def test_native_handlers_without_functions(launch, tmp_path):
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    native = ("--trace", "libz:nosuchfunction", "--native", f"{tmp_path}/handlers.py:asked")
+    done = launch(*native, source=COMPRESSES, as_json=False)
+    assert "fprobe: nothing was counted: no function of [libz.so.1] matches 'nosuchfunction'" in done.err
+
+
+def test_a_report_in_a_file_that_shows_nothing(launch, tmp_path):
+    path = tmp_path / "flame.html"
+    options = ("--stacks", "libz:deflate", "--format", "flame", "-o", str(path))
+    done = launch(*options, source="exit(3)", as_json=False)
+    assert done.returncode == 3 and path.stat().st_size
+    assert done.err.startswith("fprobe: nothing was counted: no probed function was called")
+
+
+def test_a_report_in_a_file_leaves_standard_error_alone(launch, tmp_path):
+    path = tmp_path / "report.txt"
+    done = launch("--stat", "libz:deflate", "-o", str(path), source="exit(3)", as_json=False)
+    assert (done.returncode, done.err) == (3, "")
+    assert "fprobe: nothing was counted: no probed function was called" in path.read_text()
+
+
+def test_each_function_that_cannot_be_probed_is_told(launch):
+    (process,) = launch("--stat", "libc:*setjmp*", source="pass").report["processes"]
+    assert len(process["skipped"]) >= 2 and process["attached"] == 0
+    assert all(each["reason"].endswith(" returns twice") for each in process["skipped"])
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_an_indirect_function_outside_its_library(launch, tmp_path):
+    """One such, as of libc where its debug file is installed, kept every function of `libc:*` from being probed."""
+    (tmp_path / "chooses.c").write_text(
+        "int plain(void) { return 3; }\n"
+        "static void *none(void) { return 0; }\n"
+        'int chosen(void) __attribute__((ifunc("none")));\n'
+    )
+    library = tmp_path / "libchooses.so"
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "chooses.c", "-o", library], check=True)
+    done = launch("--stat", "libchooses:*", source=f"import ctypes; ctypes.CDLL({str(library)!r}).plain()")
+    assert done.functions()["plain"]["hits"] == 1
+    reasons = {each["name"]: each["reason"] for each in done.report["processes"][0]["skipped"]}
+    assert reasons["chosen [libchooses.so]"] == "the dynamic loader has chosen nothing for it"
+
+
+# -- reports that fail
+
+
+def test_handlers_that_are_gone_at_the_end(launch, tmp_path):
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    options = ("--stat", "libz:deflate", "--trace", "libz:adler32_z", "--native", f"{tmp_path}/handlers.py:asked")
+    source = COMPRESSES + f"; import os; os.remove({str(tmp_path / 'handlers.py')!r}); exit(3)"
+    done = launch(*options, source=source, as_json=False)
+    assert done.returncode == 3 and "1  deflate [libz]" in done.err
+    assert f"fprobe: the maps of native handlers could not be read: {tmp_path}/handlers.py: no such file" in done.err
+
+
+def test_handlers_by_a_relative_path_with_a_colon_in_a_program_that_changes_its_directory(tmp_path):
+    directory = tmp_path / "a:b"
+    directory.mkdir()
+    (directory / "handlers.py").write_text(HANDLERS)
+    source = f"import os, subprocess, sys; os.chdir('/'); subprocess.run([sys.executable, '-c', {COMPRESSES!r}])"
+    options = ("--trace", "libz:crc32_z", "--trace", "libz:adler32_z", "--native", "handlers.py:asked")
+    command = [sys.executable, "-m", "fprobe.cli", "run", *options, "-c", source]
+    done = subprocess.run(command, cwd=directory, text=True, capture_output=True, timeout=60)
+    assert "no such file" not in done.stderr
+    assert [line.split() for line in done.stderr.splitlines() if line.startswith("  ")] == [["0", "1"]]
+
+
+def test_handlers_that_end_the_program(launch, tmp_path):
+    (tmp_path / "handlers.py").write_text("raise SystemExit(9)")
+    options = ("--trace", "libz:deflate", "--native", f"{tmp_path}/handlers.py:asked")
+    done = launch(*options, source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (0, "1\n")
+    assert f"NativeFileError: {tmp_path}/handlers.py: it ends with SystemExit(9) when it is executed" in done.err
+
+
+@pytest.mark.parametrize("format_", ["text", "json", "folded", "flame", "perfetto"])
+def test_a_program_whose_name_is_no_utf_8(launch, tmp_path, format_):
+    if format_ == "perfetto":
+        pytest.importorskip("perfetto", reason="no package perfetto")
+    script, report = os.fsdecode(os.fsencode(tmp_path) + b"/app\xff.py"), tmp_path / "report"
+    Path(script).write_text(COMPRESSES)
+    options = ("--trace", "libz:deflate", "--stacks", "libz:crc32", "--stacks", "libz:deflate")
+    done = launch(*options, "--format", format_, "-o", str(report), words=(script,), as_json=False)
+    assert (done.returncode, done.err) == (0, "")
+    assert (
+        b"\\udcff" if format_ == "json" else b"app?.py" if format_ == "perfetto" else b"app\xff.py"
+    ) in report.read_bytes()
+
+
+def test_top_tells_why_nothing_is_counted(launch):
+    done = launch("--stat", "libnone:foo", source="exit(4)", verb="top", as_json=False)
+    assert done.returncode == 4
+    assert done.err.splitlines()[-1].startswith(
+        "fprobe: nothing was counted: no module, library or other image 'libnone'"
+    )
+
+
+@pytest.mark.parametrize("full", [1, 2])
+def test_top_without_space_for_its_output(full):
+    source = COMPRESSES + "; print('out'); exit(5)"
+    command = [sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:deflate", "-c", source]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {full}>/dev/full', "sh", *command], text=True, capture_output=True, timeout=60
+    )
+    assert done.returncode == 5
+    if full == 1:
+        assert "fprobe: the program's output could not be written: No space left on device" in done.stderr
+        assert "deflate [libz]" in done.stderr
+    else:
+        assert done.stdout == "out\n"
+
+
+def test_top_with_standard_error_closed():
+    source = COMPRESSES + "; import time; time.sleep(0.5); print('out')"
+    command = [sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:deflate", "-d", "0.1", "-c", source]
+    done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], text=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "out\n")
