@@ -126,6 +126,10 @@ class Map(Container):
         """The listing's line about them; empty if there are none."""
         return f"  {self.dropped} dropped: no place for them" if self.dropped else ""
 
+    def items(self) -> Iterable[tuple[int, Any]]:
+        """Pairs of index, key or row, and what is there."""
+        raise NotImplementedError
+
     def clear(self) -> None:
         """Forget everything. What threads write at the same time may be lost."""
         for area in self._areas():

@@ -31,8 +31,6 @@ def lines(contents: Map | PerTask, describe: Describe = str) -> Iterator[str]:
 
 def entries(contents: Map | PerTask) -> Iterator[dict[str, Any]]:
     """A map's entries as plain values: of a Histogram the buckets, of others key and value."""
-    if not isinstance(contents, (Array, Hash, Histogram, PerTask)):
-        return
     for key, value in contents.items():
         if isinstance(value, Bucket):
             yield {"row": key, "low": value.low, "high": value.high, "count": value.count}
