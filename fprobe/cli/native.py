@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.handlers.native import NativeFileError, NativeHandlers, load_file
+from fprobe.handlers.native_file import NativeFileError, NativeHandlers, load_file
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match

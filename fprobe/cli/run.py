@@ -120,13 +120,15 @@ def _checked_native(native: str | None, traces: tuple[str, ...]) -> str:
         return ""
     if not traces:
         raise Failure("--native handles the calls of --trace, which is not given; give --trace PATTERN")
-    found = re.fullmatch(r"(.+?):(\w+|\w*:\w+|\w+:)", native)
-    if not found:
-        raise Failure(f"--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not {native!r}")
-    path, names = found.groups()
+    from fprobe.handlers.native_file import NativeFileError, split
+
+    try:
+        path, entry, exit_ = split(native)
+    except NativeFileError as error:
+        raise Failure(str(error)) from None
     if not Path(path).is_file():
         raise Failure(f"{path}: no such file")
-    return f"{Path(path).absolute()}:{names}"
+    return f"{Path(path).absolute()}:{entry}:{exit_}"
 
 
 def _check_events(events: tuple[str, ...]) -> None:

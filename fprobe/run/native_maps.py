@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fprobe.handlers.native import NativeHandlers, load_file
+from fprobe.handlers.native_file import NativeHandlers, load_file
 from fprobe.run import session
 from fprobe.run.results import Process
 from fprobe.run.table import Table
