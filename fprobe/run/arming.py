@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
-from fprobe.run import names, session
-from fprobe.run.patterns import Pattern, described, new_functions
+from fprobe.run import session
+from fprobe.run.names import described
+from fprobe.run.patterns import Pattern, new_functions, plain_values
 from fprobe.run.session import Settings
 from fprobe.run.table import Calls, Table
 from ftrace.entries.locate import outside
@@ -129,7 +130,9 @@ class Arming:
         if not new:
             return
         group.known |= {each.function.address: each for each in new}
-        session.note(self._address, pattern=pattern.text, functions=described(functions), skipped=self._arm(new, group))
+        session.note(
+            self._address, pattern=pattern.text, functions=plain_values(functions), skipped=self._arm(new, group)
+        )
 
     def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions. Returns name and reason for each that cannot be probed."""
@@ -159,4 +162,4 @@ class Arming:
         found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]
         self._libraries.update((str(library.path), library.base) for library in found)
         if found:
-            session.note(self._address, libraries=[names.described(library) for library in found])
+            session.note(self._address, libraries=[described(library) for library in found])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fprobe.events.recorded import define
 from fprobe.export.formats import parse_format
 from fprobe.run import session
-from fprobe.run.patterns import Pattern, described
+from fprobe.run.patterns import Pattern, plain_values
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.backing import share
 from sandbox.memory import mappings
@@ -51,7 +51,7 @@ class Definitions:
         for each in [waiting for waiting in self._waiting if waiting.can_be_defined]:
             self._waiting.remove(each)
             if each.pattern is not None:
-                session.note(self._address, pattern=each.pattern.text, functions=described(each.pattern.found()))
+                session.note(self._address, pattern=each.pattern.text, functions=plain_values(each.pattern.found()))
             try:
                 self._record(each.text)
             except OSError as error:

@@ -65,6 +65,6 @@ def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterat
             yield each
 
 
-def described(functions: Iterable[Found]) -> list[tuple[int, str, str]]:
+def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str]]:
     """The functions as plain values, for the launcher: address, name, and image."""
     return [(each.function.address, each.function.name, each.image.name) for each in functions]
