@@ -14,6 +14,7 @@ from fprobe.export import trace_dat_pages as pages
 from fprobe.export.compression import NONE, algorithm
 from fprobe.export.trace_dat_pages import GAP, Area, Owner
 from fprobe.export.trace_dat_sections import MAGIC, SECTION, U32, U64, VERSION, Metadata, Region, tail
+from sandbox.process.writing import write_all
 
 
 class TraceDat:
@@ -56,7 +57,7 @@ class TraceDat:
     def add(self, slot: int, page: bytes, buffer: int = 0) -> None:
         """Append a sub-buffer of a slot of a trace array. If it raises OSError, nothing is appended."""
         try:
-            _write_all(self.descriptor, page)
+            write_all(self.descriptor, page)
         except OSError:
             self.truncate()
             raise
@@ -96,7 +97,7 @@ class TraceDat:
             regions = pages.layout(self._area, self.owners, len(metadata.buffers))
             sections, options = tail(metadata, regions, self.page_size, self._end, None)
             try:
-                _write_all(self.descriptor, sections)
+                write_all(self.descriptor, sections)
                 return before - self.pages, regions, options
             except OSError as full:
                 if full.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not self.pages:
@@ -111,7 +112,7 @@ class TraceDat:
         end = found[-1].header + SECTION.size + found[-1].size
         sections, options = tail(metadata, found, self.page_size, end, self._how)
         os.lseek(self.descriptor, end, os.SEEK_SET)
-        _write_all(self.descriptor, sections)  # over what is written already: a full disk has space for that
+        write_all(self.descriptor, sections)  # over what is written already: a full disk has space for that
         os.ftruncate(self.descriptor, end + len(sections))
         return found, options
 
@@ -128,9 +129,3 @@ def _opened(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]

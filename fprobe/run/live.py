@@ -15,9 +15,10 @@ from fprobe.run import results
 from fprobe.run.durations import Ticks, duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
-from fprobe.run.output import as_bytes, write
+from fprobe.run.output import as_bytes
 from fprobe.run.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Results, group_heading
+from sandbox.process.writing import write_all
 
 _HISTORY, _NARROW = 16, 6
 """Updates that a row's graph shows, on a wide and on a narrow terminal."""
@@ -192,7 +193,7 @@ class Screen:
         if self._is_closed:
             return
         try:
-            write(self._descriptor, as_bytes(text))
+            write_all(self._descriptor, as_bytes(text))
         except OSError:  # nobody reads it, or the disk is full: the program goes on
             self._is_closed = True
 
@@ -201,6 +202,6 @@ def _copy(source: int, target: int, screen: Screen) -> None:
     os.lseek(source, 0, os.SEEK_SET)
     try:
         while data := os.read(source, 1 << 16):
-            write(target, data)
+            write_all(target, data)
     except OSError as error:
         screen.print([f"fprobe: the program's output could not be written: {error.strerror}"])

@@ -1,8 +1,6 @@
-"""Writing the reports of a run to descriptors."""
+"""How the text of a report becomes bytes."""
 
 from __future__ import annotations
-
-import os
 
 
 def as_bytes(text: str) -> bytes:
@@ -11,9 +9,3 @@ def as_bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # surrogates that Python has not made
         return text.encode("utf-8", "replace")
-
-
-def write(descriptor: int, data: bytes) -> None:
-    """Write all of `data`. Raises OSError."""
-    while data:
-        data = data[os.write(descriptor, data) :]

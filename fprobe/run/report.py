@@ -12,10 +12,11 @@ from fprobe.run.document import document
 from fprobe.run.durations import Ticks, bars, duration
 from fprobe.run.flame import flame_page, folded_lines, stacks
 from fprobe.run.launching import Program
-from fprobe.run.output import as_bytes, write
+from fprobe.run.output import as_bytes
 from fprobe.run.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Process, Results, group_heading, read
 from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
+from sandbox.process.writing import write_all
 
 if TYPE_CHECKING:
     from fprobe.run.native_maps import Contents
@@ -126,14 +127,14 @@ def report_after(program: Program, counts: int, journal: int, wanted: Wanted, ou
 
 def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
     recorded = _recorded(found, counts, wanted)
-    write(output, _report(found, wanted, recorded, ticks, format_))
+    write_all(output, _report(found, wanted, recorded, ticks, format_))
     if format_ in _WITHOUT_WORDS and output != _STANDARD_ERROR and not has_counted(found, recorded):
         _say(why_nothing(found))
 
 
 def _say(sentence: str) -> None:
     with contextlib.suppress(OSError):  # standard error is closed
-        write(_STANDARD_ERROR, _text_of([f"fprobe: {sentence}"]))
+        write_all(_STANDARD_ERROR, _text_of([f"fprobe: {sentence}"]))
 
 
 def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:

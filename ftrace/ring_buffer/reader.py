@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import heapq
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -18,6 +17,7 @@ from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
 from ftrace.ring_buffer.view import DROPPED
 from ftrace.runtime import runtime
+from sandbox.process.writing import write_all
 from sandbox.threads.tasks import FREE
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class Reader:
         for each in self._readers(slot):
             due = self._ring.view.slot_word(each.slot, "pages")
             while count := each.drain(memory, min(due, _BATCH)):
-                _write_all(descriptor, memoryview(memory)[: count * size])
+                write_all(descriptor, memoryview(memory)[: count * size])
                 written += count * size
                 due -= count
         return written
@@ -308,11 +308,6 @@ class Reader:
 
 def _marked(page: Page, lost: int) -> bytes:
     return pages.marked(pages.without_first(page.data, page.skip), lost)
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def stats(ring: Rings, slot: int, now: int) -> Stats:

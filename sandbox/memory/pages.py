@@ -8,6 +8,8 @@ import mmap
 import os
 from pathlib import Path
 
+from sandbox.process.writing import write_all
+
 PAGE = mmap.PAGESIZE
 PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC = 0, 1, 2, 4
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
@@ -117,9 +119,7 @@ def filled(contents: bytes | int, name: str) -> int:
     if isinstance(contents, int):
         os.ftruncate(fd, contents)
     else:
-        view = memoryview(contents)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, contents)
     return fd
 
 
