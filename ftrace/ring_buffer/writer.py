@@ -120,7 +120,7 @@ def reserve_for(
             segment = volatile_load(addressof(clock.sequence))
             stamp = scaled_by(clock, segment)
             delta = stamp - volatile_load(addressof(slot.last_stamp))
-            if likely(delta < 1 << DELTA_BITS and volatile_load(addressof(clock.sequence)) == segment):
+            if likely(delta < 1 << DELTA_BITS and segment == volatile_load(addressof(clock.sequence))):
                 volatile_store(addressof(slot.last_stamp), stamp)
                 end = tail + size + ENTRY
                 if likely(single_cas(addressof(slot.tail), tail, end)):
@@ -151,16 +151,21 @@ def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], place: ptr[Reservation], t
 
 @native(inline=True)
 def commit(mark: ptr[Mark], place: ptr[Reservation]) -> void:
-    """Publish the reserved event. If it is nested, the outermost record publishes it."""
+    """Publish the reserved event. If it is nested, the outermost record publishes it.
+
+    A tail that is still at the end of a record that was reserved fast says that the record is the outermost: a nested one is
+    reserved slowly, and moves the tail.
+    """
     slot = place.slot
     end = place.end
     signal_fence()
-    if likely(volatile_load(addressof(slot.writer)) == cast(u64, mark)):
-        if likely(volatile_load(addressof(slot.tail)) == end):
-            volatile_store(addressof(place.page.commit), end & OFFSET_MASK)
-            volatile_store(addressof(slot.writer), 0)
-            if likely(volatile_load(addressof(slot.tail)) == end):
-                return
+    if likely(end == volatile_load(addressof(slot.tail))):
+        volatile_store(addressof(place.page.commit), end & OFFSET_MASK)
+        volatile_store(addressof(slot.writer), 0)
+        if likely(end == volatile_load(addressof(slot.tail))):
+            return
+        publish_slowly(mark)
+    elif volatile_load(addressof(slot.writer)) == cast(u64, mark):
         publish_slowly(mark)
 
 
