@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+from sandbox.memory.pages import PAGE
 from sandbox.process import fork
 
 
@@ -54,6 +57,7 @@ ENCLOSING = 8
 
 
 _address_of = operator.itemgetter(1)
+_start_of = operator.itemgetter(0)
 
 
 def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
@@ -72,51 +76,95 @@ def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
     return None
 
 
+def _nearness(location: Location) -> tuple[bool, int, bool]:
+    """Of the symbols that modules have for one address, the one that begins last has it; a compiler's alias only if need be."""
+    return location.symbol.size > 0, location.symbol.address, "." not in location.symbol.name
+
+
+class Span(NamedTuple):
+    """Symbols of a module whose memory is contiguous, by ascending address. Symbols of other modules are seldom among them."""
+
+    start: int
+    end: int
+    module: str
+    symbols: tuple[Symbol, ...]
+
+
+def spans(module: str, symbols: Iterable[Symbol]) -> Iterator[Span]:
+    """The symbols, parted where none covers a page or more: another mapping may lie there."""
+    ordered = sorted(symbols, key=_address_of)
+    first, end = 0, ordered[0].address if ordered else 0
+    for index, symbol in enumerate(ordered):
+        if symbol.address - end >= PAGE:
+            yield Span(ordered[first].address, end, module, tuple(ordered[first:index]))
+            first = index
+        end = max(end, symbol.end, symbol.address + 1)
+    if ordered:
+        yield Span(ordered[first].address, end, module, tuple(ordered[first:]))
+
+
+class Spans:
+    """The spans of all modules by ascending address. Immutable."""
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self.ordered = tuple(sorted(spans, key=_start_of))
+        self._reach = tuple(accumulate((span.end for span in self.ordered), max))
+
+    def around(self, address: int) -> list[Span]:
+        """Those that contain `address`."""
+        index = bisect_right(self.ordered, address, key=_start_of)
+        found = []
+        while index and self._reach[index - 1] > address:
+            index -= 1
+            if self.ordered[index].end > address:
+                found.append(self.ordered[index])
+        return found[::-1]
+
+
 class SymbolTable:
-    """Symbols of any number of modules, each added and removed as a whole. Safe to use from several threads."""
+    """Symbols of any number of modules, each added and removed as a whole. Safe to use from several threads.
+
+    What adding and removing costs depends on the module alone, however many symbols there are.
+    """
 
     def __init__(self) -> None:
         self._lock = fork.renew(threading.Lock())
         self._modules: dict[str, tuple[Symbol, ...]] = {}
-        # Replaced as a whole, never changed: readers take no lock.
-        self._sorted: tuple[Symbol, ...] = ()
-        self._names: dict[str, list[Symbol]] | None = {}
+        # Readers take no lock: the spans are replaced as a whole, and the symbols of each name.
+        self._spans = Spans()
+        self._names: dict[str, tuple[Symbol, ...]] = {}
 
     def add(self, module: str, symbols: Iterable[Symbol]) -> None:
         """Register the symbols of `module`. Raises ValueError if it is there already."""
         with self._lock:
             if module in self._modules:
                 raise ValueError(f"symbols of module {module!r} are already registered")
-            self._modules[module] = tuple(symbols)
-            self._publish((*self._sorted, *self._modules[module]))
+            self._modules[module] = added = tuple(symbols)
+            self._spans = Spans((*self._spans.ordered, *spans(module, added)))
+            for symbol in added:
+                known = self._names.get(symbol.name, ())
+                at = bisect_right(known, symbol.address, key=_address_of)
+                self._names[symbol.name] = (*known[:at], symbol, *known[at:])
 
     def remove(self, module: str) -> None:
         """Forget the symbols of `module`. Raises LookupError if there are none."""
         with self._lock:
             if module not in self._modules:
                 raise LookupError(f"no symbols of module {module!r} are registered")
-            del self._modules[module]
-            self._publish(symbol for symbols in self._modules.values() for symbol in symbols)
-
-    def _publish(self, everything: Iterable[Symbol]) -> None:
-        self._sorted, self._names = tuple(sorted(everything, key=_address_of)), None
-
-    def _by_name(self) -> dict[str, list[Symbol]]:
-        names = self._names
-        if names is None:
-            with self._lock:
-                names = {}
-                for symbol in self._sorted:
-                    names.setdefault(symbol.name, []).append(symbol)
-                self._names = names
-        return names
+            self._spans = Spans(span for span in self._spans.ordered if span.module != module)
+            for symbol in self._modules.pop(module):
+                left = tuple(other for other in self._names.get(symbol.name, ()) if other is not symbol)
+                if left:
+                    self._names[symbol.name] = left
+                else:
+                    self._names.pop(symbol.name, None)
 
     def named(self, name: str) -> list[Symbol]:
         """Every symbol called `name`, written `symbol` or `module:symbol`, by ascending address."""
-        found = self._by_name().get(name)
+        found = self._names.get(name)
         if found is None and ":" in name:
             module, _, bare = name.partition(":")
-            found = [symbol for symbol in self._by_name().get(bare, ()) if symbol.module == module]
+            return [symbol for symbol in self._names.get(bare, ()) if symbol.module == module]
         return list(found or ())
 
     def lookup(self, name: str) -> int:
@@ -131,17 +179,18 @@ class SymbolTable:
 
     def locate(self, address: int) -> Location | None:
         """The symbol that contains `address`, and the offset in it; None if there is none."""
-        return locate(self._sorted, address)
+        around = [location for span in self._spans.around(address) if (location := locate(span.symbols, address))]
+        return max(around, key=_nearness, default=None)
 
     def describe(self, address: int) -> str:
         """`name+0xoff/0xsize [module]`, or the bare address in hexadecimal if no symbol covers it."""
         return str(self.locate(address) or f"{address:#x}")
 
     def __iter__(self) -> Iterator[Symbol]:
-        return iter(self._sorted)
+        return heapq.merge(*(span.symbols for span in self._spans.ordered), key=_address_of)
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return sum(len(span.symbols) for span in self._spans.ordered)
 
 
 symbol_table = SymbolTable()

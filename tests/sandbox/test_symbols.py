@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -74,6 +75,49 @@ def test_locating_is_what_looking_at_every_symbol_gives(stretches, address):
     expected = next((symbol for symbol in ordered if symbol.address <= address < symbol.end), None)
     found = locate(ordered, address)
     assert (found.symbol if found else None) == expected
+
+
+_BLOCKS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=8)
+
+
+@given(st.lists(_BLOCKS, max_size=4), st.integers(0, 35), st.integers(-1, 1))
+def test_several_modules_are_searched_as_one(modules, block, beside):
+    """In blocks of 1,000 bytes, so that some of a module's symbols are a page apart, and modules lie within each other."""
+    table, every = SymbolTable(), []
+    for number, blocks in enumerate(modules):
+        symbols = [Symbol(f"s{start}", start * 1000, size * 1000, f"m{number}") for start, size in blocks]
+        table.add(f"m{number}", symbols)
+        every += symbols
+    address = block * 1000 + beside
+    covering = [symbol for symbol in every if symbol.address <= address < symbol.end]
+    labels = [symbol for symbol in every if symbol.address == address]
+    found = table.locate(address)
+    if covering:
+        assert found.symbol.address == max(symbol.address for symbol in covering) and found.symbol.size
+    else:
+        assert (found is not None) == bool(labels)
+    assert sorted(table) == sorted(every) and [s.address for s in table] == sorted(s.address for s in every)
+    assert [s.address for s in table.named("s3")] == [3000 for s in every if s.name == "s3"]
+    for number in range(len(modules)):
+        table.remove(f"m{number}")
+    assert not len(table) and table.locate(address) is None and table.named("s3") == []
+
+
+def test_what_adding_a_module_costs_does_not_depend_on_the_symbols_that_are_there():
+    def calls(there: int) -> int:
+        table, made = SymbolTable(), []
+        table.add("there", [Symbol(f"t{i}", 16 * i, 16, "there") for i in range(there)])
+        sys.setprofile(lambda _frame, event, _function: made.append(event))
+        try:
+            table.add("new", [Symbol("f", 1 << 40, 16, "new")])
+            found = table.lookup("f"), table.describe((1 << 40) + 1)
+            table.remove("new")
+        finally:
+            sys.setprofile(None)
+        assert found == (1 << 40, "f+0x1/0x10 [new]")
+        return len(made)
+
+    assert calls(10) == calls(20_000)
 
 
 @pytest.mark.parametrize("names", [("rec", "rec.localalias"), ("rec.localalias", "rec")])
