@@ -94,7 +94,7 @@ def _sample_first(size: int) -> Sample:
     text = generate_flat(size)
     module = sandbox.load(text.ir, name="fresh", opt=0)
     try:
-        attachment = probes.both_native("*")
+        attachment = probes.both_native("fresh:*")
         figures = {"register_ms": _timed_ms(attachment.attach), "unregister_ms": _timed_ms(attachment.detach)}
     finally:
         module.unload()
@@ -137,7 +137,7 @@ def large_rows(size: int, calls: int) -> list[Row]:
     among = partial(_sample_among, size, calls)
     return [
         *rows(size),
-        Row(f"attach.{size}.first", "`*`, both ends, on a program just loaded", partial(_sample_first, size), rounds=3),
+        Row(f"attach.{size}.first", "all functions of a program just loaded, both ends", partial(_sample_first, size), rounds=3),
         Row(f"sweep.{size}", "each function once, from cold caches", partial(_sample_sweep, size), rounds=10),
         Row(f"fprobe.both.native.among{size}", f"... while {size:,} others are probed", among),
     ]
