@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.handlers.resolve import data_size_of
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     FPROBE_FL_KPROBE_SHARED,
+    EntryHandler,
+    ExitHandler,
     disable_fprobe,
     enable_fprobe,
     extend_fprobe,
@@ -24,6 +26,7 @@ from fprobe.registration import (
 from ftrace.attaching import Attaching, log
 from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
 from ftrace.probe import Counts
+from ftrace.shown import Row, shortened
 from ftrace.sites.locations import Skipped
 from sandbox.jit.arrivals import follow, unfollow
 from sandbox.process.gil import back_soon
@@ -43,21 +46,6 @@ ActionOrNone = TypeVar("ActionOrNone", bound=Action | None)
 AnyAction = TypeVar("AnyAction", bound=Action)
 
 
-class EntryHandler(Protocol):
-    """Called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
-
-    Non-zero: do not call the exit handler for this call.
-    """
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
-
-
-class ExitHandler(Protocol):
-    """Called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
-
-
 class Attachment(Attaching, Generic[ActionOrNone]):
     """An fprobe and the functions it is for.
 
@@ -71,6 +59,12 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         self.action = action
         if action is not None:
             fp.prepare = self._use_action
+
+    def _shown(self) -> list[Row]:
+        (_, state), *rows = self.fp._shown()
+        if self.action is not None:
+            rows = [("action", type(self.action).__name__), *(row for row in rows if row[0] not in ("entry", "exit"))]
+        return [("on", shortened(self.target)), ("state", state if self.fp.registered else "not attached"), *rows]
 
     @property
     def hits(self) -> int:

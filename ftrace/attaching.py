@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ftrace.shown import Shown
 from sandbox.process.fork import ProcessBound
 
 This = TypeVar("This", bound="Attaching")
@@ -32,7 +33,7 @@ def _warn_all() -> None:
         attaching._warn_of_limit()
 
 
-class Attaching(ProcessBound, abc.ABC):
+class Attaching(Shown, ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
     _has_warned = False

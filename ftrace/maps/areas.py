@@ -124,7 +124,7 @@ class Map(Container):
 
     def dropped_line(self) -> str:
         """The listing's line about them; empty if there are none."""
-        return f"  {self.dropped} dropped: no place for them" if self.dropped else ""
+        return f"  {self.dropped} dropped: the map has no element for them" if self.dropped else ""
 
     def items(self) -> Iterable[tuple[int, Any]]:
         """Pairs of index, key or row, and what is there."""

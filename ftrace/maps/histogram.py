@@ -81,7 +81,8 @@ class Histogram(Map):
 
     def _repr_html_(self) -> str:
         rows = [(f"{bucket.low} .. {bucket.high}", bucket.count) for _, bucket in self.items()]
-        return table(rows, f"Histogram {self.label}: {len(self):,} values")
+        dropped = [("dropped", self.dropped)] if self.dropped else []
+        return table([*rows, *dropped], f"Histogram {self.label}: {len(self):,} values")
 
     def __len__(self) -> int:
         return sum(bucket.count for row in range(self.rows) for bucket in self.row(row))
