@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from fprobe.actions import Action
@@ -225,10 +225,10 @@ def attach(
 
     Unless `nr_maxactive` is given, no return is missed for want of a node. Unless `entry_data_size` is given, native handlers
     get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
-    for a native handler. Attaching raises OSError as `register_fprobe` does.
+    for a native handler; TypeError for another target or action. Attaching raises OSError as `register_fprobe` does.
     """
-    if action is not None and (entry is not None or exit is not None):
-        raise ValueError("give handlers or an action, not both")
+    _check_target(target)
+    _check_action(action, entry, exit)
     flags = FPROBE_FL_KPROBE_SHARED * shared | FPROBE_FL_DISABLED * disabled
     fp = fprobe(
         entry,
@@ -241,6 +241,26 @@ def attach(
         python_unsafe=python_unsafe,
     )
     return Attachment(target, exclude, fp, action)
+
+
+def _check_target(target: Target) -> None:
+    if isinstance(target, str):
+        return
+    types = {int if isinstance(item, int) else type(item) for item in target} if isinstance(target, Iterable) else None
+    if types not in (set(), {int}, {str}):
+        wanted = "give a pattern, a list of names, or a list of addresses"
+        raise TypeError(f"{shortened(target)} is not a target of fprobes; {wanted}")
+
+
+def _check_action(action: Action | None, *handlers: Any) -> None:
+    if action is None:
+        return
+    if not isinstance(action, Action):
+        raise TypeError(
+            f"{action!r} is not an action of fprobes; give fprobe.Count(), fprobe.Record() or fprobe.Stat()"
+        )
+    if any(handler is not None for handler in handlers):
+        raise ValueError("give handlers or an action, not both")
 
 
 __all__ = ["Attachment", "attach"]

@@ -51,7 +51,7 @@ class Shown:
 
 def shortened(target: Any) -> str:
     """The target of an attachment as Python writes it; of a long list, the beginning."""
-    is_one = isinstance(target, (str, int))
+    is_one = not isinstance(target, (list, tuple))
     items = [f"{item:#x}" if isinstance(item, int) else repr(item) for item in ([target] if is_one else target)]
     if is_one:
         return items[0]

@@ -245,7 +245,7 @@ def find_module(name: str) -> Module:
     try:
         return _modules[name]
     except KeyError:
-        raise LookupError(f"no module {name!r} is loaded") from None
+        raise LookupError(f"no module {name!r} is loaded{did_you_mean(name, list(_modules))}") from None
 
 
 def is_loaded(name: str) -> bool:

@@ -204,9 +204,11 @@ def native(
 
 
 def plain_function(target: Any) -> FunctionType:
-    """*target*. Raises TypeError if it is not a function written in Python."""
+    """*target*. Raises TypeError if it is not a function written in Python, or is a lambda."""
     if not isinstance(target, FunctionType):
         raise TypeError(f"@native takes a function written in Python, not {target!r}")
+    if target.__name__ == "<lambda>":
+        raise TypeError("a lambda cannot be compiled; define the function with `def`")
     return target
 
 

@@ -108,7 +108,8 @@ def library_called(name: str) -> Library:
         names = {library.name, library.path.resolve().name}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
             return library
-    raise LookupError(f"no module or library {name!r} is loaded")
+    known = [*(library.name.partition(".so")[0] for library in libraries()), *(module.name for module in modules())]
+    raise LookupError(f"no module or library {name!r} is loaded{did_you_mean(name, known)}")
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sandbox.process import fork
+from sandbox.symbols.near import did_you_mean
 
 
 class Symbol(NamedTuple):
@@ -126,7 +127,7 @@ class SymbolTable:
         """
         found = self.named(name)
         if not found:
-            raise LookupError(f"no symbol {name!r}")
+            raise LookupError(f"no symbol {name!r}{did_you_mean(name, (symbol.name for symbol in self._sorted))}")
         return found[0].address
 
     def locate(self, address: int) -> Location | None:
