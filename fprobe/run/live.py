@@ -15,10 +15,9 @@ from fprobe.run import results
 from fprobe.run.durations import Ticks, duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
-from fprobe.run.output import as_bytes
 from fprobe.run.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Results, group_heading
-from sandbox.process.writing import write_all
+from sandbox.process.writing import as_bytes, write_all
 
 _HISTORY, _NARROW = 16, 6
 """Updates that a row's graph shows, on a wide and on a narrow terminal."""

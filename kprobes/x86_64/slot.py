@@ -29,7 +29,7 @@ SLOT_SIZE = 64
 BOOSTED, DETOUR, RECORD = 16, 32, 56
 """Offsets in a slot."""
 
-_FILL = b"\xcc"
+_FILL = bytes([INT3])
 _SKIP_RED_ZONE = bytes.fromhex("488d642480")
 _JUMP_AT = DETOUR + 11
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sandbox.x86_64.decoding import Decoded, decoded
+from sandbox.x86_64.syscalls import SYS_RT_SIGRETURN
 
 _WORD = 8
 _PAGE = 4096
-_RT_SIGRETURN = 15
 _NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)$")
 _NAME = re.compile(r"[a-z]\w+")
 _MEMORY = re.compile(r"\[(?P<base>\w+)(?: (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+))?\]$")
@@ -184,7 +184,7 @@ class _Walk:
             return [(to, state) for to in ways + ([] if name == "jmp" else [following])]
         if name in ("ud2", "hlt"):
             return ()
-        if name == "syscall" and state.number == _RT_SIGRETURN:
+        if name == "syscall" and state.number == SYS_RT_SIGRETURN:
             raise self._moved(insn, "returns from a signal's handler (rt_sigreturn)")
         return ((following, self._after(insn, name, _operands(insn.operands), state)),)
 
