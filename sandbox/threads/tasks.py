@@ -158,11 +158,11 @@ class Task(Structure):
     guard: ptr[Guard]  # where the next guarded call is noted
     guard_end: ptr[Guard]
     fault: Fault
-    guards: array[Guard, 32]
+    guards: array[Guard, GUARDS]
     serial: u64  # outermost hits that took the slow path
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
-    kprobe_ctlblk: array[u64, 13]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
+    kprobe_ctlblk: array[u64, KPROBE_CTLBLK]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     vectors: (
