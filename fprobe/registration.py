@@ -161,7 +161,7 @@ class fprobe(Shown, ProcessBound):
         """Hits, and misses by cause, since the last registration. They are kept after unregistering."""
         if self._final is not None:
             return self._final
-        with tracer().table.lock:  # nothing of it is freed meanwhile
+        with tracer().table.lock:  # nothing of it is freed within the block
             return self.ops.probe.counts() if self._final is None else self._final
 
     @property

@@ -159,7 +159,7 @@ def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
 
 
 def ftrace_get_regs(fregs: Any) -> Any:
-    """All registers, or None unless an ops on the same function has asked for them. fregs has the arguments."""
+    """All registers, or None unless an ops on the same function requires them. fregs has the arguments."""
     return fregs if fregs.cs else None
 
 

@@ -97,7 +97,7 @@ class Reclaimer:
                 self._free(lists, probes)
 
     def _free(self, lists: list[ListRecord], probes: list[NativeProbe]) -> None:
-        """Free those that no shadow stack refers to and that no other thread has freed meanwhile."""
+        """Free those that no shadow stack refers to and that no other thread has freed."""
         self._table.lists.free(lists)
         for probe in probes:
             if probe in self._waiting and probe not in self._unread and not self._table.lists.in_retired(probe):

@@ -158,7 +158,7 @@ class _Probes(Attaching):
             raise
 
     def _renew(self) -> None:
-        """Make the probes anew: a glob may match other functions now, and a registration changes a probe's addr and flags."""
+        """Make new probes: a glob may match other functions now, and a registration changes a probe's addr and flags."""
         self._before = self._count.hits if self._count else 0
         self.skipped = []
         if has_glob(self.target):

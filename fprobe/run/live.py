@@ -193,7 +193,7 @@ class Screen:
             return
         try:
             write_all(self._descriptor, as_bytes(text))
-        except OSError:  # nobody reads it, or the disk is full: the program goes on
+        except OSError:  # nobody reads it, or the disk is full: the program continues
             self._is_closed = True
 
 

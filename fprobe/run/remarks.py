@@ -1,4 +1,4 @@
-"""What a report says beside the counts: patterns that match nothing, why nothing was counted, processes that are not covered."""
+"""What a report says besides the counts: patterns that match nothing, why nothing was counted, processes that are not covered."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class ProbeEvent(TraceEvent):
         self._shorten(probe)
 
     def file_changed(self) -> None:
-        """Choose the shortcuts anew."""
+        """Choose the shortcuts again."""
         if self.is_armed:
             for probe in self.probes:
                 self._shorten(probe)
@@ -355,7 +355,7 @@ def add_probe(probe: Probe) -> None:
         _register(probe)
         with events_locked():
             if probe not in probe.event.probes:
-                after_unlocking(probe.unregister)  # deleted meanwhile
+                after_unlocking(probe.unregister)  # deleted by another thread
             elif probe.event.is_armed:
                 probe.event.arm_probe(probe)
     except OSError:

@@ -42,7 +42,7 @@ BUCKETS = 248
 PATIENCE = 20_000
 """Naps, some seconds in all, for which a thread waits that another one has taken a part."""
 PROBES = 64
-"""Places that are looked at for a cell."""
+"""The maximum number of places that are probed for a cell."""
 EVENTS_AT, EVENT = 4 << 20, 32
 """Offset in a row of the thread's ring of events, and bytes of one."""
 ENTER, LEAVE = 1, 2
@@ -95,7 +95,7 @@ class Row(Structure):
 
 @struct
 class Cell(Structure):
-    """What one thread knows of one function; times in ticks of the time-stamp counter."""
+    """The counts of one function in one thread; times in ticks of the time-stamp counter."""
 
     ip: u64
     by: u64  # return address or thread

@@ -260,7 +260,7 @@ def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data
 def report_error(this: ptr[PythonHandler]) -> void:
     """Pass the exception to Python's `report`; it never reaches the traced program.
 
-    A KeyboardInterrupt is meant for the program's caller: it is raised again, at the latest when the call returns.
+    A KeyboardInterrupt belongs to the program's caller: it is raised again, at the latest when the call returns.
     """
     error: array[Object, 3] = zeroed
     error_fetch(addressof(error[0]), addressof(error[1]), addressof(error[2]))
@@ -332,12 +332,12 @@ this_thread = extern("PyGILState_GetThisThreadState", fn[ptr[u8]])
 coming = global_var(u64, 0, name="thread_states_coming")
 """How many threads may be in the midst of getting a state."""
 held_off = global_var(u64, 0, name="thread_states_held_off")
-"""Not 0 while a fork is under way."""
+"""Not 0 while a fork is in progress."""
 
 
 @native
 def begin_state() -> void:
-    """Count this thread in `coming`, when no fork is under way."""
+    """Count this thread in `coming` once no fork is in progress."""
     atomic_add(addressof(coming), 1)
     for _ in range(PATIENCE):
         if load(addressof(held_off), "seq_cst") == 0:
@@ -349,7 +349,7 @@ def begin_state() -> void:
 
 @native
 def enter_interpreter() -> i32:
-    """PyGILState_Ensure, but not while a fork is under way if that makes a thread state."""
+    """PyGILState_Ensure. If this makes a thread state, it waits until no fork is in progress."""
     if this_thread() != null:
         return gil_ensure()
     begin_state()

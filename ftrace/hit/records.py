@@ -130,7 +130,7 @@ class ProbeList(Structure):
     count: u32
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
-    wants_regs: u16  # an ops asked for all registers
+    wants_regs: u16  # an ops requires all registers
     last: u16  # offset of the last item from the first, if there are no more than ARMED_IN_NODE
     armed_at: u32  # where in the entry data the bits are, if there are more
     keeping: u32  # 1: for code without stubs, where every vector register is live

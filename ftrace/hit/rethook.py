@@ -205,7 +205,7 @@ def defer(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def node_return(task: ptr[Task], node: ptr[Node]) -> void:
-    """The handlers of a call have run. The nodes of its frame are given back together, after the last of them."""
+    """The handlers of a call have run. The nodes of its frame are released together, after the last of them."""
     if outer_of_frame(node) != null:
         defer(task, node)
         return

@@ -83,7 +83,7 @@ memory = Memory()
 class Map(Container):
     """A container in areas: what its Python side shares.
 
-    Its memory is reserved when it is made and charged as it is touched; it is given back with the map.
+    Its memory is reserved when it is made and charged as it is touched; it is freed with the map.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Map(Container):
 
     @property
     def state(self) -> bytes:
-        """What native functions know of the map."""
+        """The map's state, as native functions have it."""
         return bytes(self._state)
 
     @property

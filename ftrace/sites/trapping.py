@@ -21,7 +21,7 @@ log = logging.getLogger("ftrace")
 _PATIENCE = 20
 """For how many milliseconds a thread may block it."""
 _strangers = set[int]()
-"""The unknown threads that blocked it when they were last looked at."""
+"""The unknown threads that blocked it at the last check."""
 
 
 def refuse_blocked_traps(runtime: Runtime) -> None:

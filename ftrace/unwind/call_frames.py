@@ -47,7 +47,7 @@ _BREG6, _DEREF = 0x76, 0x06
 class FrameRules(Structure):
     """How to leave a function: the canonical frame address (CFA), and rbp's place."""
 
-    register: u64  # RSP or RBP, to which `offset` is added; _NO_REGISTER: cannot be told
+    register: u64  # RSP or RBP, to which `offset` is added; _NO_REGISTER: unknown
     offset: i64
     dereferenced: u64  # not 0: the CFA is the word there
     bp: u64  # 0: rbp is as it is; RSP: saved at the CFA plus `bp_offset`; RBP: at rbp plus that

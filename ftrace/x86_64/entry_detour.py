@@ -69,7 +69,7 @@ ROUTINE, HOOKED_SLOW, _TO_BODY, SLOT_AT, HOOKED = 36, 41, 46, 123, 163
 _RESTORE = bytes.fromhex("8b442418 047f 9e 488b0424 4c8b542408 4c8b5c2410 488d642420")
 _SAVE = bytes.fromhex("488d6424e0 48890424 4c89542408 4c895c2410 9f 0f90c0 89442418")
 _LOWERED = ((SLOW, 34), (69, 162), (167, BODY))
-"""Offsets between which the stack pointer is below what is kept."""
+"""Offsets between which the stack pointer is below the saved registers."""
 
 
 def detour_template(task_offset: int, fast: int, rec: int) -> bytes:

@@ -35,7 +35,7 @@ _GET_ALL = """
     xrstor (%rsp)
     mov %ebx, %eax
 """
-"""The way back from _KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
+"""Undoes _KEEP_ALL; eax, the result of the called function, is preserved. Uses rbx, rdx, r10 and r11."""
 
 _FRAME = """    push %rbp
     .cfi_offset %rbp, -16
@@ -208,7 +208,7 @@ def _moved(move: str, register: str, keep: bool, registers: range = range(8), ap
 
 
 def _masks(keep: bool) -> str:
-    """Move the mask registers to the stack behind 32 vector registers, or back."""
+    """Move the mask registers to the stack after 32 vector registers, or back."""
     pairs = [(f"%k{i}", f"{2048 + 8 * i}(%rsp)") for i in range(8)]
     return "\n".join(f"    kmovq {a}, {b}" if keep else f"    kmovq {b}, {a}" for a, b in pairs)
 

@@ -63,7 +63,7 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
 
 @native
 def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool_:
-    """Call the children's fault_handlers, newest first, until one handles the fault. A kprobe is running meanwhile."""
+    """Call the children's fault_handlers, newest first, until one handles the fault. While they run, a kprobe is running."""
     kcb = get_kprobe_ctlblk(task)
     outer = task.kprobe
     outer_status = kcb.status

@@ -31,7 +31,7 @@ _FINISH = """    mov %fs:$TASK, %r11
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)"""
 # A fast trampoline holds ftrace's recursion lock. A kretprobe's return must not hold it, nor its entry outside of ftrace
-# locations, so it is released meanwhile. On a complete trampoline it is not held, or the calling callback holds it and keeps it.
+# locations, so it is released during the call. On a complete trampoline it is not held, or the calling callback keeps it.
 _UNLOCK = """    cmpl $$$FAST, $REC(%r11)
     jne 3f
     movl $$$FAST_UNLOCKED, $REC(%r11)

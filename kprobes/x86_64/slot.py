@@ -38,7 +38,7 @@ def slot_bytes(insn: Instruction, slot: int, boosted: bool) -> bytes:
     """The copy of `insn` at `slot`, with what follows it: a jump back if `boosted`, otherwise an int3.
 
     The trap's address tells nothing of the instruction's length: a system call is followed by the `lea` that puts the
-    original return address into rcx. Raises OverflowError if an operand or the way back is beyond 2 GB.
+    original return address into rcx. Raises OverflowError if an operand or the jump back is beyond 2 GB.
     """
     copy = expand(insn, slot) if insn.flow is Flow.SYSCALL else relocate(insn, slot)
     return copy + (jump(slot + len(copy), insn.end) if boosted else bytes([INT3]))

@@ -121,7 +121,7 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 
 def _delete_oldest(directory: Path, limit: int) -> int:
-    """How many more bytes may be added before it has to be looked at again: others add some, too."""
+    """How many more bytes may be added before the size is determined again: other processes add some, too."""
     with os.scandir(directory) as entries:
         found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
     for _, size, path in sorted(found, reverse=True):

@@ -76,7 +76,7 @@ class DeclaredImages:
             return [image for image in self._images if image.is_live and image.is_mapped()]
 
     def _update(self) -> None:
-        """Keep those that have been made patchable; make the others anew where their functions have changed."""
+        """Keep those that have been made patchable; rebuild the others if their functions have changed."""
         kept = _patched()
         rest = [line for line in self._there() if not any(image.shares_pages_with(line.span) for image in kept)]
         for image in kept:
@@ -87,7 +87,7 @@ class DeclaredImages:
         self._images = sorted([*kept, *known], key=lambda image: image.bounds)
 
     def _there(self) -> Iterator[Declared]:
-        """The lines whose code is mapped executable, apart from files and modules, ascending."""
+        """The lines whose code is mapped executable and belongs to no file or module, ascending."""
         own = [text for module in modules() for text in module.texts]
         spans = [
             (start, end)

@@ -82,4 +82,4 @@ class Source(Protocol):
     is_named: bool
 
     def images(self) -> Sequence[Image]:
-        """Those that are there now: the same objects whenever it is asked, so long as the code is there."""
+        """The present images: each call returns the same objects as long as their code exists."""

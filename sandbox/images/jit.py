@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 before_patching: list[Callable[[], None]] = []
-"""Called whenever code of an image is about to be made patchable: who has to know when it goes watches from then on."""
+"""Called before code of an image is made patchable, for callers that must notice when the code is freed."""
 
 patched: list[JitImage] = []
 """Those whose text has been made patchable, and which have not left."""

@@ -68,7 +68,7 @@ class Module(ProcessBound):
     """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
 
     def __init__(self, name: str, loaded: LoadedCode, interface: Interface) -> None:
-        # Imported now and not when a function is first asked for: a signal's handler that asks may have interrupted that import.
+        # Imported now and not at a function's first use: a signal handler may use one after interrupting that import.
         from sandbox.loading.calls import Function
 
         self._function = Function
@@ -181,7 +181,7 @@ class Module(ProcessBound):
             raise
 
     def _show(self) -> None:
-        """Let crash reports, profilers and debuggers know the code."""
+        """Make the code known to crash reports, profilers and debuggers."""
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.functions)
         if self._loaded and self._loaded.debug_image:
             source_lines.add(self.name, self._loaded.debug_image)

@@ -21,7 +21,7 @@ CAPACITY = 1 << 16
 """Pages of the file, which is sparse, at most: as many as a process may have mappings."""
 SIZE = CAPACITY * PAGE
 _AHEAD = 64
-"""How many pages more than there are to open for writing, since more are on their way."""
+"""How many more pages than present are opened for writing, since more will follow."""
 
 
 class ScatteredText:

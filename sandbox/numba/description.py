@@ -48,7 +48,7 @@ class Description:
         return [place for place, is_used in zip(places(words), used, strict=True) if is_used]
 
     def _used(self, count: int) -> list[bool]:
-        """Of each word after the two pointers, whether the compiled code reads it; True where that cannot be told."""
+        """Of each word after the two pointers, whether the compiled code reads it; True where that is unknown."""
         library, symbol = self._result.library, self._result.fndesc.llvm_func_name
         modules: tuple[Any, ...] = (getattr(library, "_shared_module", None), library._final_module)
         for module in modules:
@@ -80,7 +80,7 @@ def describe(ip: int) -> Description:
     """The specialisation that the function at `ip` is.
 
     Raises LookupError if no function of Numba is there, or one that Numba keeps no description of: loops for NumPy, methods of
-    jitclasses as Python calls them, and code whose dispatcher has gone.
+    jitclasses as Python calls them, and code whose dispatcher has been freed.
     """
     image = compiled.source.at(ip)
     symbol = next((it.name for it in image.object.functions if it.address == ip), "") if image else ""

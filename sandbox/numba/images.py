@@ -92,7 +92,7 @@ def _carriers_version() -> int:
 
 
 def retry_unknown_carriers() -> bool:
-    """Numba has compiled something: whether that may tell what code is part of that could not be told before."""
+    """Numba has compiled something. Returns whether the owner of code that had none may be known now."""
     if not _unknown:
         return False
     _new_methods.update(_unknown)

@@ -23,7 +23,9 @@ def dispatchers() -> Iterator[Any]:
     module = sys.modules.get("numba.core.dispatcher")
     if module is not None:
         kind = module._DispatcherBase
-        yield from [it for it in gc.get_objects() if issubclass(type(it), kind)]  # isinstance() asks proxies, too
+        yield from [
+            it for it in gc.get_objects() if issubclass(type(it), kind)
+        ]  # isinstance() would call proxies' code
 
 
 def specialisations() -> Iterator[tuple[Any, Any]]:

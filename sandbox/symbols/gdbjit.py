@@ -128,7 +128,7 @@ def is_making_own() -> bool:
 def listed(read: Callable[[list[Listed]], T]) -> T:
     """What `read` makes of the list of all objects but those of `register`, the oldest first.
 
-    Nobody changes the list, or the objects, meanwhile.
+    While it runs, nobody changes the list or the objects.
     """
     interface = _find_interface()
     return interface.read(read) if interface else read([])

@@ -105,11 +105,11 @@ class Library:
 
     @cached_property
     def _answers(self) -> dict[str | int, tuple[Symbol, ...]]:
-        """The symbols that are called, or lie around, what has been asked for, as long as it was little."""
+        """Cached symbols by name and by address, while few have been requested."""
         return {}
 
     def _symbols_for(self, asked: str | int, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
-        """All symbols if they are known or much has been asked for, else those among `entries`."""
+        """All symbols if they are known or many have been requested, else those among `entries`."""
         if "symbols" in vars(self) or len(self._answers) >= _FEW:
             return self.symbols
         if asked not in self._answers:
@@ -317,7 +317,7 @@ def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:
 
 
 def _unpacked(file: elf.ElfFile, table: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """The entries of a symbol table as they stand there, without an object for each."""
+    """The entries of a symbol table in their binary form, without an object for each."""
     return elf.SYMBOL.iter_unpack(file.contents(table))
 
 

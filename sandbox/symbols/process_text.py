@@ -177,7 +177,7 @@ _libraries: dict[tuple[str, int], Library] = {}
 
 
 def unique(library: Library) -> Library:
-    """The same object whenever the library is asked for, since its tables are read once and kept in it."""
+    """Each call returns the same object for a library, because its tables are read once and stored in it."""
     return _libraries.setdefault((str(library.path), library.base), library)
 
 

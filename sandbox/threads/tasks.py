@@ -4,7 +4,7 @@ A *task* is the record of a thread that has hit a probe. Records are in one prea
 header and the shadow stack. The rows of `Counters` follow at the same stride, one line for each registered probe
 (ftrace.counter_file). A thread finds its record through a `pthread` key whose offset from %fs is discovered at start-up: a new
 thread reads 0 there and claims a record on its first hit; the key's destructor releases it.
-Nothing is allocated on the way.
+This allocates nothing.
 """
 
 from __future__ import annotations
@@ -138,9 +138,7 @@ class Task(Structure):
     """A thread's record."""
 
     rec: u32  # recursion bits (ftrace.hit.recursion); 0 exactly when the thread is in no tracing code
-    list: (
-        u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: cannot be told. Cleared with rec
-    )
+    list: u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: unknown. Cleared with rec
     top: ptr[Node]  # the newest node
     limit: u64  # a node at this address or above does not fit; 0 while nodes are parked: only the slow path reserves one then
     bottom: ptr[Node]  # a sentinel that is no call

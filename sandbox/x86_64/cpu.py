@@ -41,7 +41,7 @@ class SaveArea(NamedTuple):
 
 
 class _Cpu:
-    """CPUID and XGETBV, from a page of code that is given back."""
+    """CPUID and XGETBV, from a temporary page of code."""
 
     def __init__(self) -> None:
         self._text = mappings.allocate_text((1 << 32, 1 << 32), mappings.PAGE, "fprobe-cpuid")

@@ -1,6 +1,6 @@
 """The first instructions of functions, read natively for thousands of them at a time.
 
-Of an instruction that is not read here (`Kind.OTHER`), or where a single function is asked for, `decode` says the same.
+`decode` gives the same for instructions that are not read here (`Kind.OTHER`), and for single functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading instructions natively: lengths, operands in memory, and which fields name general registers.
 
 For scans of whole libraries, where a Python object for each instruction would take seconds. What compilers do not write
-(moves of control registers, 32-bit addresses, prefixes after REX) is not read: `read` says so, and callers ask `decode`.
+(moves of control registers, 32-bit addresses, prefixes after REX) is not read: `read` reports this, and callers use `decode`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions whose return cannot be hooked, told by their code: they move their return address, or their stack.
+"""Functions whose return cannot be hooked, found by their code: they move their return address, or their stack.
 
 The paths of a function are followed from its entry, up to indirect jumps, with what is known of the stack: how far the stack
 pointer is below the return slot, which registers point into the stack, and which hold the return address.

@@ -246,7 +246,7 @@ def begin_record(
 
 @native(cc="preserve_most", noinline=True, name="event_begin_judged")
 def begin_judged_record(state: ptr[EventState], size: u64) -> ptr[u8]:
-    """The address of a record in scratch memory; null if there is no room for it."""
+    """The address of a record in scratch memory; null if it does not fit."""
     scratch = scratch_of(state, current())
     start = scratch.used
     if claim(scratch, size + 8) < start + size + 8:
