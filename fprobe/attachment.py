@@ -24,7 +24,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching, log
-from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
+from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_be_compiled
 from ftrace.probe import Counts
 from ftrace.shown import Row, shortened
 from ftrace.sites.locations import Skipped
@@ -35,7 +35,7 @@ Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
 
 
-MAY_COME = 500
+SPARE_FUNCTIONS = 500
 """Functions that a JIT compiler may add after an action is attached; the action reserves memory for so many."""
 
 MAX_PENDING = 1 << 24
@@ -115,7 +115,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         try:
             register_fprobe(self.fp, pattern, self.exclude)
         except BaseException as error:
-            if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_come(pattern):
+            if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_be_compiled(pattern):
                 unfollow(self._extend)
                 raise
         for sentence in inlined_calls(pattern):
@@ -132,8 +132,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
     def _use_action(self, functions: int) -> None:
         assert self.action is not None
         self.action.belong_to(self.fp)
-        to_come = MAY_COME if isinstance(self.target, str) and is_compiled(self.target) else 0
-        self.action.prepare(functions + to_come)
+        spare = SPARE_FUNCTIONS if isinstance(self.target, str) and is_compiled(self.target) else 0
+        self.action.prepare(functions + spare)
         self.fp.entry_handler, self.fp.exit_handler = self.action.entry, self.action.exit
         self.fp.entry_data_size, self.fp.action = self.action.entry_data_size, self.action.state
 

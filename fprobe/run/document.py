@@ -20,7 +20,7 @@ def document(results: Results, rate: float, wanted: Wanted, recorded: Recorded) 
     return {
         "processes": [_process(each, rate, wanted, recorded) for each in results.processes],
         "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
-        "not_told_apart": results.uncounted,
+        "more_not_covered": results.uncounted,
     }
 
 

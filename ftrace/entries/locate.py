@@ -64,7 +64,7 @@ def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
 
 
 def _functions_of(image: Image) -> dict[int, Symbol]:
-    """By address, the first of each."""
+    """The first function at each address, by address."""
     if image.module is not None:
         return {}
     return {function.address: function for function in reversed(image.functions) if not function.indirect}
@@ -156,5 +156,5 @@ def examine_returns(selection: Selection) -> None:
 
 
 def unsafe_for_python(selection: Selection) -> Selection:
-    """Those of these locations where a Python handler could wait for its own thread."""
+    """The locations among these where a Python handler could wait for its own thread."""
     return Selection({b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)})

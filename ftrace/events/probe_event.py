@@ -51,7 +51,7 @@ class Probe(DynamicEvent):
         self.group = group
         self.name = name
         self.scope = scope
-        """What the arguments may refer to. `scope.saved`: the parameters that are saved at entry."""
+        """The names that arguments may refer to. `scope.saved`: the parameters that are saved at entry."""
         self.arguments = tuple(arguments)
         self.layout = record_layout(arguments, self.is_return)
         self.event: ProbeEvent

@@ -84,7 +84,7 @@ def float_argument(regs: Any, n: int, bits: int = 64) -> float:
 
 
 def float_return_value(regs: Any, bits: int = 64) -> float:
-    """What the function returns in a vector register, a double or (32) a float; in a Python exit handler."""
+    """The function's result in a vector register, a double or (32) a float; in a Python exit handler."""
     return _as_float(_get_xmm(regs, 0), bits)
 
 

@@ -1,4 +1,4 @@
-"""What a handler of any kind of probe is: its role, with checks of parameters and results, and its code."""
+"""Handlers of all kinds of probes: their roles, with checks of parameters and results, and their code."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def node_return(task: ptr[Task], node: ptr[Node]) -> void:
 
 
 @native
-def room_for_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
+def allocate_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
     """The address for the entry data of a new node, or 0 if there is no space."""
     if size <= INLINE_DATA:
         return cast(u64, addressof(node.inline_data[0]))
@@ -236,7 +236,7 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
     while not reserved:  # a signal handler may leave there a call that it has jumped past
         top = task.top
         node = above(top)
-        data = room_for_data(task, node, size)
+        data = allocate_data(task, node, size)
         if cast(u64, node) > task.nodes_end or data == 0:
             return null
         if size > INLINE_DATA:

@@ -21,7 +21,7 @@ from sandbox.x86_64.encoding import INT3
 
 DROP_RETURN_KEEPING = 54
 """Offset after the decision to hook: the return address is taken off the stack, and the body called."""
-ROOM_MADE = 69
+SLOT_RESTORED = 69
 """Up to this offset the return address is in the node only (ftrace.x86_64.frames)."""
 AFTER_CALL = 75
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)

@@ -20,7 +20,7 @@ from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
 from ftrace.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.frames import HOOKED_TO
-from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, ROOM_MADE, keeping_stub
+from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, SLOT_RESTORED, keeping_stub
 from ftrace.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes.breakpoint import patching
 from kprobes.fast.single import FastReturn
@@ -70,7 +70,7 @@ class _StubSpace:
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
-        hooked_to = ROOM_MADE if self._keeping else HOOKED_TO
+        hooked_to = SLOT_RESTORED if self._keeping else HOOKED_TO
         size = piece.end - self._next
         self._frames.append(describe_stubs(runtime().slab, name, self._next, size, False, hooked_to))
 

@@ -21,7 +21,7 @@ _MAGIC = b"fprobe-cache-1\n"
 _SEAL_SIZE = hashlib.sha256().digest_size
 _HEAD = len(_MAGIC) + _SEAL_SIZE
 _left: dict[tuple[Path, int], int] = {}
-"""By directory and limit: how many more bytes this process may add before it lists the directory again."""
+"""(directory, limit) -> how many more bytes this process may add before it lists the directory again."""
 
 
 def key(*parts: str | bytes) -> str:
@@ -35,7 +35,7 @@ def key(*parts: str | bytes) -> str:
 
 
 def default_directory() -> Path:
-    """Where the cache of this user is."""
+    """The directory of this user's cache."""
     chosen = os.environ.get(DIRECTORY)
     if chosen:
         return Path(chosen)

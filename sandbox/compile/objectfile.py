@@ -219,7 +219,7 @@ def _only_kind(kinds: set[Flavour]) -> Flavour:
 
 
 def patchable_stub(code: memoryview | bytes, start: int) -> int:
-    """Where in `code` the stub of the patchable entry recorded at `start` is.
+    """The offset in `code` of the stub of the patchable entry recorded at `start`.
 
     Raises StubError if there are not five bytes of NOP.
     """

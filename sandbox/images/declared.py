@@ -58,7 +58,7 @@ class DeclaredImage(JitImage):
 
 
 class DeclaredImages:
-    """What the perf map declares, so far as it is executable code and not a module's or a library's."""
+    """The functions declared in the perf map that are executable code of no module and no library."""
 
     def __init__(self) -> None:
         self._lines: list[Declared] = []
@@ -66,7 +66,7 @@ class DeclaredImages:
         self._images: list[DeclaredImage] = []
 
     def images(self) -> list[DeclaredImage]:
-        """Those that are there now, ascending by address."""
+        """The present images, ascending by address."""
         with mappings.text_mutex:
             news = declarations.news()
             if news:
@@ -106,7 +106,7 @@ def _patched() -> list[DeclaredImage]:
 
 
 def _newest(lines: Sequence[Declared]) -> list[Declared]:
-    """Of lines that overlap, the last: the code of the others has been replaced."""
+    """The last of lines that overlap: the code of the others has been replaced."""
     ordered = sorted(enumerate(lines), key=lambda pair: (pair[1].address, pair[0]))
     kept: list[tuple[int, Declared]] = []
     for order, line in ordered:

@@ -1,4 +1,4 @@
-"""Modules: programs loaded into this process, and notifiers of their coming and going.
+"""Modules: programs loaded into this process, and notifiers of loading and unloading.
 
 A module is registered while it is loaded, and registered modules are never collected: only `unload()` ends one.
 """
@@ -38,7 +38,7 @@ class ModuleState(enum.Enum):
 
 
 class Interface(Protocol):
-    """What a source says about its functions."""
+    """The information that a source has about its functions."""
 
     def signature(self, name: str) -> Signature | None:
         """The signature of function `name`; None if the source does not give it."""
@@ -169,7 +169,7 @@ class Module(ProcessBound):
             if self._gate.running:
                 names = ", ".join(sorted(set(self._gate.running)))
                 raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
-            # One that is registered meanwhile has been told that the module is there.
+            # A notifier that is registered during this loop has been called for the module, and must be called for its end.
             while unaware := [notifier for notifier in _notifiers if notifier not in notified]:
                 unaware[-1](ModuleState.GOING, self)
                 notified.append(unaware[-1])

@@ -69,7 +69,7 @@ def is_available(size: int) -> bool:
 
 
 def why_unavailable() -> str:
-    """That this process's address space is limited, and how; empty if it is not."""
+    """A sentence on the limit of this process's address space; empty if there is none."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -46,7 +46,7 @@ class ScatteredText:
 
     @property
     def addresses(self) -> list[int]:
-        """Where pages are mapped, ascending."""
+        """The addresses of mapped pages, ascending."""
         return sorted(self._pages)
 
     def new_page(self) -> int:

@@ -74,4 +74,4 @@ class Changes:
 
 
 changes = Changes()
-"""Those of this process."""
+"""The changes of this process."""

@@ -63,7 +63,7 @@ class NativeFunction(Callee):
         self.text = SourceText(function)
         """The file that it was written in."""
         self.made: dict[Any, Any] = {}
-        """What users of the function have made of it, which is to live as long: each has a key of its own."""
+        """Objects derived from the function, which live as long: each user has a key of its own."""
 
     def __repr__(self) -> str:
         return f"<native function {self.name}>"

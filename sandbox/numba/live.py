@@ -1,6 +1,6 @@
-"""What Numba's own objects say about compiled code: dispatchers, their specialisations, methods of jitclasses, inlined calls.
+"""Numba's own objects for compiled code: dispatchers, their specialisations, methods of jitclasses, inlined calls.
 
-Nothing here imports Numba: where the program has not, there is no code of Numba's.
+Nothing here imports Numba: if the program has not imported it, there is no code of Numba's.
 """
 
 from __future__ import annotations

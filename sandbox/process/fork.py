@@ -50,7 +50,7 @@ class Phase(enum.IntEnum):
 
 
 class Close(Protocol):
-    """What is done last before every fork, and first after it."""
+    """Callbacks that run last before every fork, and first after it."""
 
     def before(self) -> None:
         """Called with all locks held; other threads may run Python meanwhile."""

@@ -20,7 +20,7 @@ from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
 JIT_NAMES = frozenset({"jit", "numba", "perf"})
-"""What stands before the colon of a name for code of JIT compilers (sandbox.images.jit): many objects share each."""
+"""The prefixes, before the colon, of names of code of JIT compilers (sandbox.images.jit): many objects share each."""
 
 _chosen: dict[int, Symbol] = {}
 """Resolved indirect functions, by the address of the chosen one."""
@@ -113,7 +113,7 @@ def library_called(name: str) -> Library:
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:
-    """What the dynamic loader has chosen for an indirect function; its address is 0 if that is nothing."""
+    """The function that the dynamic loader has chosen for an indirect function; its address is 0 if there is none."""
     loaded = ctypes.CDLL(str(library.path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     address = _dlsym(loaded._handle, os.fsencode(symbol.name))
     if address is None:  # not exported: ask its resolver, which takes no arguments

@@ -51,7 +51,7 @@ ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 <
 
 @struct
 class Counters(Structure):
-    """What one task has counted for one probe; a cache line, written by its thread only."""
+    """The counts of one task for one probe: a cache line, written only by its thread."""
 
     tally: u64  # low 48 bits: hits; high 16, signed: return nodes that this task may take without asking
     missed_recursion: u64
@@ -104,7 +104,7 @@ TEXT = 256
 
 @struct
 class Text(Structure):
-    """What is written down in a crash; a 0 follows the `length` letters."""
+    """A text that is printed in a crash; a 0 follows the `length` letters."""
 
     length: u64
     letters: array[u8, 256]
@@ -174,7 +174,7 @@ IN_NO_LIST = 1
 HITS_MASK = (1 << 48) - 1
 CREDIT_UNIT = 1 << 48
 HIT_WITH_CREDIT = 1 - CREDIT_UNIT
-"""What a hit that takes a credit adds to a tally."""
+"""The amount that a hit adds to a tally when it takes a credit."""
 
 HEADER = 4096 + 512
 COUNTERS = CAPACITY * STRIDE + 5 * 4096
@@ -186,7 +186,7 @@ access to one evicts the other (measured: 25 ns a hit).
 FIRST_LINE = 8
 """Lines are handed out from this on: where the hot fields of a record are in a page, others would delay each other's loads."""
 VARIABLES = HEADER
-"""Where the per-task variables of native functions are."""
+"""The offset of the per-task variables of native functions."""
 VARIABLE_SPACE = 1024
 NODES = VARIABLES + VARIABLE_SPACE
 DATA_STACK = STRIDE - (1 << 18)

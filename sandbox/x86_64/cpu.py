@@ -66,7 +66,7 @@ class _Cpu:
 
 
 def save_area() -> SaveArea:
-    """What this CPU offers. Raises OSError if it has no XSAVE (or the kernel does not allow it)."""
+    """The features of this CPU. Raises OSError if it has no XSAVE (or the kernel does not allow it)."""
     cpu = _Cpu()
     try:
         if not cpu.cpuid(1)[2] >> 27 & 1:

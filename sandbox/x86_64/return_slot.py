@@ -46,11 +46,11 @@ _HARMLESS = frozenset({
 _SYSCALL = b"\x0f\x05"
 
 STACK, RETURN, ABOVE = "the stack", "the return address", "the stack pointer after the return"
-"""What a register may hold."""
+"""The kinds of values in a register."""
 
 
 class _State(NamedTuple):
-    """What is known in front of an instruction.
+    """The state before an instruction.
 
     `depth`: bytes from the stack pointer up to the return slot; None: not known. `held`: what registers hold, and how far below
     the return slot that is if it is on the stack. `pushed`: the same of what was pushed, by depth. `number`: the constant in eax.
@@ -291,7 +291,7 @@ def _aligns(source: str) -> bool:
 
 
 def _held(name: str, operands: _Operands, state: _State) -> tuple[str, int | None] | None:
-    """What a register holds after `mov` or `lea` from the last operand."""
+    """The value of a register after `mov` or `lea` from the last operand."""
     source, memory = operands.words[-1], operands.memory[-1]
     if memory is not None:
         base, offset = memory

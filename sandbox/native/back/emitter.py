@@ -26,7 +26,7 @@ class Emitter:
         self.current = ENTRY
 
     def position(self, at: At) -> None:
-        """What follows comes from the source position *at*."""
+        """Attribute the following code to the source position *at*."""
         self._location = f", !dbg !{self.module.metadata.location(at, self._subprogram)}"
 
     def value(self, instruction: str) -> str:
