@@ -91,7 +91,7 @@ class fprobe(Shown, ProcessBound):
     located: Located | None = None
     """The functions that the pattern of the last registration matched, if the pattern names images."""
     pattern: tuple[str, str | None] | None = None
-    """That pattern, and the pattern of excluded functions."""
+    """The pattern of the last registration if it names images, and the pattern of excluded functions."""
     _handlers: tuple[Resolved, ...] = ()
     _claimed = 0
     """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""

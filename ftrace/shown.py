@@ -59,7 +59,7 @@ def shortened(target: Any) -> str:
 
 
 def handler_name(handler: Any) -> str:
-    """What a handler is called; '' for none."""
+    """The name of a handler; '' for none."""
     if handler is None:
         return ""
     return str(getattr(handler, "__qualname__", None) or getattr(handler, "name", None) or repr(handler))

@@ -20,7 +20,7 @@ from sandbox.symbols import gdbjit, other_jits
 
 ListChange = Callable[[], tuple[int, bool] | None]
 _watching: dict[int, kprobe] = {}
-"""By the address of the hook."""
+"""Address of the hook -> the kprobe there."""
 
 
 def watch() -> None:

@@ -242,13 +242,13 @@ class kprobe(Shown, ProcessBound):
             self.fast = single.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
 
     def stop(self) -> None:
-        """It is being unregistered: call no handler any more."""
+        """Call no handler any more, because the probe is being unregistered."""
         owner = self.return_hook or self.fast
         if owner is not None:
             owner.stop()
 
     def release(self) -> None:
-        """It has been removed from its place. Calls of a kretprobe's function may still be in progress."""
+        """Called when the probe has been removed from its place. Calls of a kretprobe's function may still be in progress."""
         if self.return_hook is not None:
             self.return_hook.retire()
         elif self.fast is not None:

@@ -62,7 +62,7 @@ class Followed(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to record of a function's entry or return, in addition to the general registers.
+    """The parts of a function's entry or return to record, in addition to the general registers.
 
     `stack`: bytes above the return address. `follow`: pointers to follow; only the first 32 are.
     """
@@ -73,7 +73,7 @@ class Wanted(NamedTuple):
 
 
 Sights = tuple[Wanted, Wanted]
-"""What to record at the entry, and at the return."""
+"""The records to make at the entry, and at the return."""
 REGISTERS_ONLY: Sights = (Wanted(), Wanted())
 
 

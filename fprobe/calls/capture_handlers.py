@@ -50,7 +50,7 @@ _PAUSE_NS = 50_000
 
 @struct
 class Sight(Structure):
-    """What to record of a function's entry, or of its return."""
+    """The parts of a function's entry, or of its return, to record."""
 
     length: u64  # of the record
     vectors: u64  # 1: vector registers too

@@ -20,7 +20,7 @@ GAP = -1
 
 
 class Owner(NamedTuple):
-    """What a sub-buffer belongs to. `buffer`: index of the trace array; `slot`: or GAP."""
+    """The owner of a sub-buffer. `buffer`: index of the trace array; `slot`: or GAP."""
 
     buffer: int
     slot: int

@@ -66,7 +66,7 @@ def _histogram(calls: Calls, rate: float) -> Iterator[dict[str, Any]]:
 
 
 def _recorded(process: Process, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
-    """What only some options record, if they are given."""
+    """The members that only some options add."""
     found: dict[str, Any] = {}
     if (call_events := recorded.calls.get(process.pid)) is not None:
         found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, rate, wanted.traces))}

@@ -144,7 +144,7 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
 
 
 def _remarks(found: Results) -> Iterator[str]:
-    """What the table does not show: errors, functions and processes that are not probed, patterns that match nothing."""
+    """Lines below the table: errors, functions and processes that are not probed, patterns that match nothing."""
     for process in found.processes:
         yield from troubles(process)
     yield from not_covered(found)

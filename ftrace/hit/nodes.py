@@ -122,7 +122,7 @@ def is_armed(node: ptr[Node], index: u32) -> bool_:
 
 @native
 def real_caller(node: ptr[Node]) -> u64:
-    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot."""
+    """The real return address of a call: in a tail call's slot is the stub of the caller's own hook."""
     caller = node.parent
     older = below(node)
     while frame_of(older) == frame_of(node):

@@ -153,7 +153,7 @@ ftrace_nothing = extern("ftrace_nothing", fn[void])
 
 @struct
 class Member(Structure):
-    """What goes into a list."""
+    """An element of a list."""
 
     probe: ptr[Probe]
     header: u64  # bytes in front of its entry data, if it is not alone
@@ -161,7 +161,7 @@ class Member(Structure):
 
 @native
 def fill_item(item: ptr[Item], probe: ptr[Probe], index: u64) -> void:
-    """But for where its data is."""
+    """Fill in all but the place of its data."""
     item.probe = probe
     item.counters = probe.counters
     item.data_size = probe.data_size

@@ -109,7 +109,7 @@ class Map(Container):
 
     @property
     def label(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return self.name.removeprefix(PREFIX)
 
     @property
@@ -137,7 +137,7 @@ class Map(Container):
 
     @property
     def address(self) -> int:
-        """Where its memory is."""
+        """The addresses of its memory."""
         return int(self._state.base)
 
     def load(self, parts: Iterable[tuple[int, bytes]]) -> None:
@@ -195,7 +195,7 @@ def _sum(left: Any, right: Any) -> Any:
 
 
 def _sum_of_fields(left: Any, right: Any) -> Any:
-    """Of plain numbers (pointers are None or a number), or of nested structures and arrays."""
+    """The sum of plain numbers (pointers are None or a number), or of nested structures and arrays."""
     if isinstance(left, (int, type(None))):
         return (left or 0) + (right or 0)
     return _sum(left, right)

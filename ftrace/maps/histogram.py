@@ -99,7 +99,7 @@ class Histogram(Map):
         return [Bucket(*self.limits(index), count) for index, count in enumerate(counts)]
 
     def limits(self, bucket: int) -> tuple[int, int]:
-        """Where a bucket begins and ends."""
+        """The first value of a bucket, and the first value after it."""
         if self.step:
             return self.low + bucket * self.step, self.low + (bucket + 1) * self.step
         return (1 << bucket >> 1, 1 << bucket)

@@ -23,7 +23,7 @@ from sandbox.threads.tasks import current
 
 @struct
 class Place(Structure):
-    """Where a variable is in the task record."""
+    """The offset of a variable in the task record."""
 
     offset: u64
 

@@ -1,4 +1,4 @@
-"""What the patched entry of a function without a stub leads to. Bytes in, bytes out.
+"""Detours: the code that the patched entry of a function without a stub leads to. Bytes in, bytes out.
 
 In code that was not compiled here no register is free, at an entry and at a return (ftrace.x86_64.keeping_stub). The detour of a
 function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them:

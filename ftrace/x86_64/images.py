@@ -47,7 +47,7 @@ GET_REGISTERS = "\n".join(f"    mov {8 * at}(%rsp), %{register}" for at, registe
 
 _ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
 ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip"}, _ARGUMENT_FIELDS)
-"""What of a pt_regs a handler may read and write that is given the image of arguments."""
+"""The fields of a pt_regs that a handler with the image of arguments may read and write."""
 ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp", "bp"}, ARGUMENTS.written)
 """The same with sp, by which it may change what is on the stack, and bp, from which the stack can be walked."""
 _RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})

@@ -246,7 +246,7 @@ def _no_maxactive(word: str) -> int:
 
 
 def _scope(where: EventPlace, is_return: bool) -> Scope:
-    """What arguments can refer to. A place given as an address allows only registers and memory, even at a function's entry."""
+    """The names that arguments can refer to. A place given as an address allows only registers and memory."""
     symbol = where.symbol
     if symbol is None:
         return Scope()
@@ -283,7 +283,7 @@ def _library_loaded() -> None:
 
 
 library_watch = LibraryWatch(_library_loaded, lambda: any(probe.is_waiting for probe in _probes()))
-"""That of the probes that wait for a library."""
+"""The watch for the probes that wait for a library."""
 
 
 def _module_event(event: ModuleState, module: Module) -> None:

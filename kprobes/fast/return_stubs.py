@@ -128,7 +128,7 @@ def call_through(place: Aggregate, body: int) -> None:
 
 
 def hooked_point(place: Aggregate) -> int:
-    """Where a hooked call continues, with its return address on top of the stack; 0 if the place has no stub."""
+    """The address at which a hooked call continues, with its return address on top of the stack; 0 without a stub."""
     if not place.record.return_stub:
         return 0
     drop = DROP_RETURN if place.scratch_is_free else DROP_RETURN_KEEPING
@@ -198,7 +198,7 @@ class FastStub:
 
 
 _fast_stubs: dict[int, FastStub] = {}
-"""By the address of the detour."""
+"""Address of the detour -> the return stub."""
 
 
 def update_fast_returns(place: Aggregate) -> None:

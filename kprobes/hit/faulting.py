@@ -43,7 +43,7 @@ from sandbox.threads.system_calls import set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, Task, current
 
 no_access = extern("kprobe_no_access", fn[void])
-"""Where kprobe_load and kprobe_store continue after a fault."""
+"""The address at which kprobe_load and kprobe_store continue after a fault."""
 
 
 @native

@@ -1,4 +1,4 @@
-"""What a slot holds: copies of the probed instruction, and a detour. Bytes in, bytes out.
+"""The contents of a slot: copies of the probed instruction, and a detour. Bytes in, bytes out.
 
 A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed:
 
@@ -45,10 +45,10 @@ def slot_bytes(insn: Instruction, slot: int, boosted: bool) -> bytes:
 
 
 def trapping_bytes(insn: Instruction, slot: int, emulation: Emulation | None) -> bytes:
-    """The copy that ends in an int3; with an `emulation`, what runs when memory that it accesses is not there.
+    """The copy that ends in an int3; with an `emulation`, the copy for the case that its memory is not mapped.
 
-    That faults at `slot`, as the instruction would at its place. If the memory has come meanwhile, it does what it is there
-    for; a call through memory or a register returns to the int3. Raises OverflowError as `slot_bytes` does.
+    That copy faults at `slot`, as the instruction would at its place. If the memory has been mapped since, the copy succeeds;
+    a call through memory or a register returns to the int3. Raises OverflowError as `slot_bytes` does.
     """
     if emulation is not None and not emulation.accesses_memory:
         return b""
