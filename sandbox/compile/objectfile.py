@@ -119,7 +119,7 @@ class _Preparation:
         for entry in self.entries:
             if entry.info & 15 == elf.STT_TLS:
                 name = elf.string_at(self.strings, entry.name_offset)
-                raise StubError(f"thread-local variable {name!r}: the JIT linker has no place for such variables")
+                raise StubError(f"thread-local variable {name!r}: the JIT linker does not support such variables")
 
     def _calls_to_hooks(self) -> dict[Flavour, dict[int, list[int]]]:
         """Flavour -> text section -> offsets of calls; their relocations are taken out of the image."""

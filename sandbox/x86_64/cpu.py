@@ -70,7 +70,7 @@ def save_area() -> SaveArea:
     cpu = _Cpu()
     try:
         if not cpu.cpuid(1)[2] >> 27 & 1:
-            raise OSError(38, "this CPU has no XSAVE: vector registers cannot be kept around handlers")
+            raise OSError(38, "this CPU has no XSAVE: vector registers cannot be saved around handlers")
         mask = cpu.xgetbv() & WANTED
         features = cpu.cpuid(0xD, 1)[0]
         tells_use = bool(features >> 2 & 1) and (not mask & AVX512 or cpu.has_wide_masks())
