@@ -25,16 +25,16 @@ style: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-# By whole files, so that what the tests of a file share is made once; in the order of tests/conftest.py.
+# Whole files are distributed, so that the fixtures of a file are made once; tests/conftest.py gives their order.
 tests: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# What runs for as long as it is asked to, ten minutes unless FPROBE_STRESS_SECONDS says otherwise, has the machine to itself.
+# tests/stress runs for FPROBE_STRESS_SECONDS, by default ten minutes, alone on the machine.
 stress: $(VENV)/.installed
 	$(BIN)/pytest -m stress -n 2 --dist worksteal --durations 20 --ignore tests/stress
 	$(BIN)/pytest -m stress -n 0 -s tests/stress
 
-# The suite as on machines that lack something: vector units, stores that patch, memfd and membarrier, a second CPU.
+# The suite as on machines that lack something: vector units, patching by one store, memfd and membarrier, a second CPU.
 MASKED := $(BIN)/pytest -n 2 tests/hazards tests/ftrace tests/fprobe tests/kprobes tests/stress
 
 masks: $(VENV)/.installed
@@ -47,7 +47,7 @@ masks: $(VENV)/.installed
 libraries: $(VENV)/.installed
 	$(BIN)/python -m tests.libraries
 
-# Single changes of the hit path, in a copy of the tree: which ones the tests notice. MUTANTS="glob-* exit-order" for some.
+# Changes the hit path, one change at a time, in a copy of the tree, and shows which changes the tests notice. MUTANTS="glob-* exit-order" for some.
 mutants: $(VENV)/.installed
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 

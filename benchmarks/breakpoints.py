@@ -157,7 +157,7 @@ def _sample_register(number: int, functions: int) -> Sample:
 
 
 def rows(calls: int, functions: int) -> list[Row]:
-    """The rows of this room. Those with a breakpoint make fewer than `calls` calls a sample."""
+    """The rows of this group. Those with a breakpoint make fewer than `calls` calls a sample."""
     few = max(calls // 100, 10)
     number = min(REGISTERED, functions)
     bench = program.program

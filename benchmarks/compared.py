@@ -73,7 +73,7 @@ def _sample(calls: int) -> Sample:
 
 
 def rows(calls: int) -> list[Row]:
-    """The row of this room; none where there is no C compiler."""
+    """The row of this group; none where there is no C compiler."""
     try:
         find_compiler("C", Path("handler.c"))
     except ProgramError:

@@ -83,7 +83,7 @@ def _sample_attach(library: str) -> Sample:
 
 
 def rows(calls: int, functions: int) -> list[Row]:
-    """The rows of this room. `functions`: of the large program."""
+    """The rows of this group. `functions`: of the large program."""
     few = max(calls // 100, 10)
     large = _LARGE if functions >= _MANY else _SMALL
     return [

@@ -186,7 +186,7 @@ def _layouts(calls: int) -> _Layouts:
 
 
 def rows(calls: int) -> list[Row]:
-    """The rows of this room; the slow ones make fewer than `calls` calls a sample."""
+    """The rows of this group; the slow ones make fewer than `calls` calls a sample."""
     few = max(calls // 100, 10)
     return [
         Row("nop", "a stub and no probe, over 20 layouts", lambda: _layouts(max(calls // 10, 10)).sample()),

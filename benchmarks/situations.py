@@ -152,7 +152,7 @@ def _registrations() -> tuple[float, float]:
 
 
 def rows(calls: int) -> list[Row]:
-    """The rows of this room."""
+    """The rows of this group."""
     threads = _THREADS if calls > 10_000 else 20
     maxactive1 = "fprobe.both.native.maxactive1"
     return [

@@ -2,14 +2,14 @@ from fprobe.actions import Count as Count
 from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
 from fprobe.attachment import Attachment as Attachment
-from fprobe.attachment import EntryHandler as EntryHandler
-from fprobe.attachment import ExitHandler as ExitHandler
 from fprobe.attachment import attach as attach
 from fprobe.events.recorded import Event as Event
 from fprobe.events.recorded import event as event
 from fprobe.handlers.native import native as native
 from fprobe.registration import FPROBE_FL_DISABLED as FPROBE_FL_DISABLED
 from fprobe.registration import FPROBE_FL_KPROBE_SHARED as FPROBE_FL_KPROBE_SHARED
+from fprobe.registration import EntryHandler as EntryHandler
+from fprobe.registration import ExitHandler as ExitHandler
 from fprobe.registration import disable_fprobe as disable_fprobe
 from fprobe.registration import enable_fprobe as enable_fprobe
 from fprobe.registration import fprobe as fprobe

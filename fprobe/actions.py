@@ -22,9 +22,11 @@ from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE, TIMED_CELL_SIZE
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.ring_buffer.layout import event_size
 from ftrace.runtime import runtime
+from ftrace.shown import Row, Shown, table
 from ftrace.tracer import tracer
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
+from sandbox.symbols.table import symbol_table
 from sandbox.threads import tasks
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _BUCKET_WIDTH = 1.25
 """The largest ratio of a bucket's end to its start."""
 
 
-class Action:
+class Action(Shown):
     """A built-in pair of handlers. `entry` or `exit` is None if it has nothing to do."""
 
     entry_data_size = 0
@@ -58,6 +60,9 @@ class Action:
     def state(self) -> int:
         """Address of the native ActionState, or 0."""
         return 0
+
+    def _shown(self) -> list[Row]:
+        return []
 
 
 def _handler(name: str, keep: Any = None) -> Resolved:
@@ -158,6 +163,9 @@ class Record(_Exclusive):
         for record in calls.buffer.records() if calls is not None else ():
             _, entered, ip, caller = _CALL.unpack_from(record.data)
             yield CallRecord(entered, record.stamp, ip, caller, record.common.pid)
+
+    def _shown(self) -> list[Row]:
+        return [("written", self.written), ("lost", self.lost), ("capacity", self.capacity)]
 
     def _forget(self) -> None:
         self._calls = None
@@ -268,6 +276,23 @@ class Stat(_Exclusive):
             if self._durations:
                 _add_durations(stat, _TIMED_CELL.from_address(place).durations, scale)
         return found
+
+    def _shown(self) -> list[Row]:
+        found = self.functions().values()
+        return [("functions", len(found)), ("hits", sum(stat.hits for stat in found))]
+
+    def _repr_html_(self) -> str:
+        stats = sorted(self.functions().values(), key=lambda stat: stat.total_ns, reverse=True)
+        rows = [
+            (
+                symbol_table.describe(stat.ip),
+                stat.hits,
+                stat.missed,
+                *(f"{time:,.0f}" for time in (stat.total_ns, stat.min_ns, stat.max_ns)),
+            )
+            for stat in stats
+        ]
+        return table([("function", "hits", "missed", "total ns", "min ns", "max ns"), *rows], "Stat")
 
     def _forget(self) -> None:
         self._cells = None

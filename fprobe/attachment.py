@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.handlers.resolve import data_size_of
 from fprobe.registration import (
     FPROBE_FL_DISABLED,
     FPROBE_FL_KPROBE_SHARED,
+    EntryHandler,
+    ExitHandler,
     disable_fprobe,
     enable_fprobe,
     extend_fprobe,
@@ -22,8 +24,9 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.attaching import Attaching, log
-from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
+from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_be_compiled
 from ftrace.probe import Counts
+from ftrace.shown import Row, shortened
 from ftrace.sites.locations import Skipped
 from sandbox.jit.arrivals import follow, unfollow
 from sandbox.process.gil import back_soon
@@ -32,7 +35,7 @@ Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
 
 
-MAY_COME = 500
+SPARE_FUNCTIONS = 500
 """Functions that a JIT compiler may add after an action is attached; the action reserves memory for so many."""
 
 MAX_PENDING = 1 << 24
@@ -41,21 +44,6 @@ MAX_PENDING = 1 << 24
 This = TypeVar("This", bound="Attachment[Any]")
 ActionOrNone = TypeVar("ActionOrNone", bound=Action | None)
 AnyAction = TypeVar("AnyAction", bound=Action)
-
-
-class EntryHandler(Protocol):
-    """Called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
-
-    Non-zero: do not call the exit handler for this call.
-    """
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
-
-
-class ExitHandler(Protocol):
-    """Called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
 
 
 class Attachment(Attaching, Generic[ActionOrNone]):
@@ -71,6 +59,12 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         self.action = action
         if action is not None:
             fp.prepare = self._use_action
+
+    def _shown(self) -> list[Row]:
+        (_, state), *rows = self.fp._shown()
+        if self.action is not None:
+            rows = [("action", type(self.action).__name__), *(row for row in rows if row[0] not in ("entry", "exit"))]
+        return [("on", shortened(self.target)), ("state", state if self.fp.registered else "not attached"), *rows]
 
     @property
     def hits(self) -> int:
@@ -121,7 +115,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         try:
             register_fprobe(self.fp, pattern, self.exclude)
         except BaseException as error:
-            if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_come(pattern):
+            if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_be_compiled(pattern):
                 unfollow(self._extend)
                 raise
         for sentence in inlined_calls(pattern):
@@ -138,8 +132,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
     def _use_action(self, functions: int) -> None:
         assert self.action is not None
         self.action.belong_to(self.fp)
-        to_come = MAY_COME if isinstance(self.target, str) and is_compiled(self.target) else 0
-        self.action.prepare(functions + to_come)
+        spare = SPARE_FUNCTIONS if isinstance(self.target, str) and is_compiled(self.target) else 0
+        self.action.prepare(functions + spare)
         self.fp.entry_handler, self.fp.exit_handler = self.action.entry, self.action.exit
         self.fp.entry_data_size, self.fp.action = self.action.entry_data_size, self.action.state
 
@@ -231,10 +225,10 @@ def attach(
 
     Unless `nr_maxactive` is given, no return is missed for want of a node. Unless `entry_data_size` is given, native handlers
     get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
-    for a native handler. Attaching raises OSError as `register_fprobe` does.
+    for a native handler; TypeError for another target or action. Attaching raises OSError as `register_fprobe` does.
     """
-    if action is not None and (entry is not None or exit is not None):
-        raise ValueError("give handlers or an action, not both")
+    _check_target(target)
+    _check_action(action, entry, exit)
     flags = FPROBE_FL_KPROBE_SHARED * shared | FPROBE_FL_DISABLED * disabled
     fp = fprobe(
         entry,
@@ -247,6 +241,26 @@ def attach(
         python_unsafe=python_unsafe,
     )
     return Attachment(target, exclude, fp, action)
+
+
+def _check_target(target: Target) -> None:
+    if isinstance(target, str):
+        return
+    types = {int if isinstance(item, int) else type(item) for item in target} if isinstance(target, Iterable) else None
+    if types not in (set(), {int}, {str}):
+        wanted = "give a pattern, a list of names, or a list of addresses"
+        raise TypeError(f"{shortened(target)} is not a target of fprobes; {wanted}")
+
+
+def _check_action(action: Action | None, *handlers: Any) -> None:
+    if action is None:
+        return
+    if not isinstance(action, Action):
+        raise TypeError(
+            f"{action!r} is not an action of fprobes; give fprobe.Count(), fprobe.Record() or fprobe.Stat()"
+        )
+    if any(handler is not None for handler in handlers):
+        raise ValueError("give handlers or an action, not both")
 
 
 __all__ = ["Attachment", "attach"]

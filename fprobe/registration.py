@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fprobe.handlers.resolve import resolve_pair
 from ftrace import ops as ftrace
@@ -32,10 +32,11 @@ from ftrace.hit.records import (
 from ftrace.ops import ftrace_ops
 from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.probe import Counts, NativeProbe
-from ftrace.shown import handler_name, table
+from ftrace.shown import Row, Shown, handler_name
 from ftrace.sites.locations import Located, Selection, Skipped
 from ftrace.tracer import tracer
 from sandbox.images import jit
+from sandbox.native import NativeFunction
 from sandbox.process import fork
 from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.fork import ProcessBound
@@ -51,7 +52,22 @@ ENTRY_DATA_MAX = STRIDE - DATA_STACK
 """The maximum entry_data_size in bytes: all the entry data that a thread has."""
 
 
-class fprobe(ProcessBound):
+class EntryHandler(Protocol):
+    """Called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
+
+    Non-zero: do not call the exit handler for this call.
+    """
+
+    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
+
+
+class ExitHandler(Protocol):
+    """Called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
+
+    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
+
+
+class fprobe(Shown, ProcessBound):
     """A function probe.
 
     entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered. If it returns non-zero, the
@@ -75,15 +91,15 @@ class fprobe(ProcessBound):
     located: Located | None = None
     """The functions that the pattern of the last registration matched, if the pattern names images."""
     pattern: tuple[str, str | None] | None = None
-    """That pattern, and the pattern of excluded functions."""
+    """The pattern of the last registration if it names images, and the pattern of excluded functions."""
     _handlers: tuple[Resolved, ...] = ()
     _claimed = 0
     """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""
 
     def __init__(
         self,
-        entry_handler: Any = None,
-        exit_handler: Any = None,
+        entry_handler: EntryHandler | NativeFunction | Resolved | None = None,
+        exit_handler: ExitHandler | NativeFunction | Resolved | None = None,
         *,
         flags: int = 0,
         entry_data_size: int = 0,
@@ -92,8 +108,8 @@ class fprobe(ProcessBound):
         max_hits: int = 0,
         python_unsafe: bool = False,
     ) -> None:
-        self.entry_handler = entry_handler
-        self.exit_handler = exit_handler
+        self.entry_handler: Any = entry_handler
+        self.exit_handler: Any = exit_handler
         self.entry_data_size = entry_data_size
         self.nr_maxactive = nr_maxactive
         self.thread = thread
@@ -106,13 +122,7 @@ class fprobe(ProcessBound):
         self._final: Counts | None = Counts()
         """The counts at its unregistration; None while it is registered."""
 
-    def __repr__(self) -> str:
-        return f"<fprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
-
-    def _repr_html_(self) -> str:
-        return table(self._shown(), "fprobe")
-
-    def _shown(self) -> list[tuple[str, Any]]:
+    def _shown(self) -> list[Row]:
         state = "not registered" if not self.registered else "disabled" if fprobe_disabled(self) else "registered"
         handlers = [("entry", self.entry_handler), ("exit", self.exit_handler)]
         names = {role: "built-in" if isinstance(it, Resolved) else handler_name(it) for role, it in handlers}
@@ -151,7 +161,7 @@ class fprobe(ProcessBound):
         """Hits, and misses by cause, since the last registration. They are kept after unregistering."""
         if self._final is not None:
             return self._final
-        with tracer().table.lock:  # nothing of it is freed meanwhile
+        with tracer().table.lock:  # nothing of it is freed within the block
             return self.ops.probe.counts() if self._final is None else self._final
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ftrace.shown import Shown
 from sandbox.process.fork import ProcessBound
 
 This = TypeVar("This", bound="Attaching")
@@ -32,29 +33,29 @@ def _warn_all() -> None:
         attaching._warn_of_limit()
 
 
-class Attaching(ProcessBound, abc.ABC):
+class Attaching(Shown, ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
     _has_warned = False
 
     def _limit_missed(self) -> str:
-        """What it has missed because of a limit that its owner can raise, as a sentence that names it; '' for nothing."""
+        """A sentence on misses that a higher limit would prevent, with the limit's name; '' if there are none."""
         return ""
 
     def _warn_of_limit(self) -> None:
-        """Warn of that, once for each attachment."""
+        """Warn of such misses, once for each attachment."""
         missed = "" if self._has_warned else self._limit_missed()
         if missed:
             self._has_warned = True
             log.warning("%s", missed)
 
     def _watch_limit(self) -> None:
-        """If it is still attached when the process ends, warn then."""
+        """Warn when the process ends, if it is still attached then."""
         _warn_at_exit()
         _attached.add(self)
 
     def _end_limit(self) -> None:
-        """Warn now, and not at the end: calls that come while it is being detached are missed for another reason."""
+        """Warn now, and not at the process's end. Misses during the detachment have another cause."""
         self._warn_of_limit()
         _attached.discard(self)
 

@@ -56,7 +56,7 @@ class CounterFile:
         return self._identity is not None and self._identify() == self._identity
 
     def line(self, row: int, number: int) -> Line:
-        """What a task has counted for a probe, if `readable`."""
+        """The counts of a task for a probe, if `readable`."""
         return counters.read_line(self.fd, self.header, row, number)
 
     def clear(self, row: int, number: int) -> None:
@@ -107,7 +107,7 @@ class CounterFile:
             self._into_file()
 
     def _others(self) -> list[tuple[int, int]]:
-        """Where the rows are that are not the forking thread's, as offsets from the first."""
+        """The offsets, from the first row, of all rows but the forking thread's."""
         if self._row == _NO_ROW:
             return [(0, _SIZE)]
         own = self._row * tasks.STRIDE
@@ -117,7 +117,7 @@ class CounterFile:
         self._move(mappings.map_shared(self.fd, self._position(), tasks.STRIDE), to_file=True)
 
     def _into_private_memory(self, old: int | None) -> None:
-        """There can be no other file. `old`: the one before; None: only its mapping is left."""
+        """No other file can be made. `old`: the previous one; None: only its mapping exists."""
         for start, end in self._others():
             if old is not None:
                 parts = counters.used(old, counters.ROWS_AT + start, counters.ROWS_AT + end)

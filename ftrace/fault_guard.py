@@ -73,12 +73,12 @@ class FaultGuard:
         """mov $address,%r11 ; mov $guard,%r10 ; jmp *%r10"""
         guard = self._image.address("sandbox_guard")
         code = b"\x49\xbb" + address.to_bytes(8, "little") + b"\x49\xba" + guard.to_bytes(8, "little") + b"\x41\xff\xe2"
-        page, where = self._room(address)
+        page, where = self._free_entry(address)
         page.write(where, code)
         return where
 
-    def _room(self, near: int) -> tuple[mappings.TextMapping, int]:
-        """For one entrance. Taken in one step, so that the handler of a signal in between takes another."""
+    def _free_entry(self, near: int) -> tuple[mappings.TextMapping, int]:
+        """Space for one entry. It is taken by one operation, so that a signal handler that interrupts takes another."""
         found = next(self._free, None)
         while found is None:
             page = mappings.allocate_text((near, near), mappings.PAGE, "fprobe-guards")

@@ -8,7 +8,7 @@ import re
 ULONG_MAX = (1 << 64) - 1
 _LONG_MAX = (1 << 63) - 1
 _MOST_DIGITS = 22
-"""Of a number of 64 bits in octal. int() refuses decimal numbers of thousands of digits."""
+"""The digits of a 64-bit number in octal. int() refuses decimal numbers of thousands of digits."""
 _DIGITS = {8: "01234567", 10: "0123456789", 16: "0123456789abcdefABCDEF"}
 _TRUE, _FALSE = (*"yYtT1", "on"), (*"nNfF0", "of")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]")

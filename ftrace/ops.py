@@ -48,7 +48,7 @@ class ftrace_ops:
         """func(ip, parent_ip, ops, fregs): a Python callable, or the address of a native function."""
         self.flags = flags
         self.errors = HandlerErrors()
-        """What a Python callback has raised."""
+        """Exceptions of a Python callback."""
         self.private: Any = None
         """The owner's."""
         self.direct_call = 0
@@ -65,12 +65,12 @@ class ftrace_ops:
 
     @property
     def filter_hash(self) -> Selection:
-        """What it is for; empty: everything."""
+        """The functions that it is for; empty: all."""
         return self.func_hash.filter_hash
 
     @property
     def notrace_hash(self) -> Selection:
-        """What it is not for."""
+        """The functions that it is not for."""
         return self.func_hash.notrace_hash
 
     @property
@@ -159,7 +159,7 @@ def _in_order(func: Callable[..., Any]) -> Callable[..., None]:
 
 
 def ftrace_get_regs(fregs: Any) -> Any:
-    """All registers, or None unless an ops on the same function has asked for them. fregs has the arguments."""
+    """All registers, or None unless an ops on the same function requires them. fregs has the arguments."""
     return fregs if fregs.cs else None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Counts(NamedTuple):
-    """What a probe has counted, over all threads. `missed_*` are the causes; their sum is nmissed."""
+    """The counts of a probe, over all threads. `missed_*` are misses by cause; their sum is nmissed."""
 
     hits: int = 0
     missed_recursion: int = 0
@@ -95,7 +95,7 @@ def _number(offset: int) -> int:
 
 
 live_probes: weakref.WeakSet[NativeProbe] = weakref.WeakSet()
-"""Those whose records are in memory, wherever they are registered."""
+"""All probes whose records are in memory, wherever they are registered."""
 
 
 class NativeProbe:

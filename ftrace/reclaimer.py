@@ -23,7 +23,7 @@ class _Due(NamedTuple):
 
 
 class _Deferred(threading.local):
-    """What a thread has deferred, and how many deferring blocks it is in."""
+    """The calls that a thread has deferred, and the number of deferring blocks it is in."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -42,7 +42,7 @@ class Reclaimer:
         self._table = table
         self._waiting: list[NativeProbe] = []
         self._unread: list[NativeProbe] = []
-        """Those of the waiting probes whose counts their owner has still to read: another thread must not free them."""
+        """Waiting probes whose counts their owner has not read yet: another thread must not free them."""
         self._deferred = _Deferred()
 
     def add(self, probe: NativeProbe, unread: bool) -> None:
@@ -97,7 +97,7 @@ class Reclaimer:
                 self._free(lists, probes)
 
     def _free(self, lists: list[ListRecord], probes: list[NativeProbe]) -> None:
-        """Free those that no shadow stack refers to and that no other thread has freed meanwhile."""
+        """Free those that no shadow stack refers to and that no other thread has freed."""
         self._table.lists.free(lists)
         for probe in probes:
             if probe in self._waiting and probe not in self._unread and not self._table.lists.in_retired(probe):

@@ -1,4 +1,4 @@
-"""What is traced in this process: the location table and the operations that are registered on it.
+"""The state of tracing in this process: the location table and the operations that are registered on it.
 
 A registration: the ops' hashes select locations -> each site gets a list with the probe in its place -> one batch switches the
 sites. Unregistering does the same, and leaves what was replaced to the reclaimer (ftrace.reclaimer).

@@ -1,11 +1,6 @@
 from ftrace.handlers.registers import regs_return_value as regs_return_value
 from kprobes.attachment import Attachment as Attachment
-from kprobes.attachment import FaultHandler as FaultHandler
-from kprobes.attachment import PostHandler as PostHandler
-from kprobes.attachment import PreHandler as PreHandler
 from kprobes.attachment import ReturnAttachment as ReturnAttachment
-from kprobes.attachment import ReturnEntryHandler as ReturnEntryHandler
-from kprobes.attachment import ReturnHandler as ReturnHandler
 from kprobes.attachment import attach as attach
 from kprobes.attachment import attach_return as attach_return
 from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
@@ -29,6 +24,9 @@ from kprobes.probe import KPROBE_FLAG_FTRACE as KPROBE_FLAG_FTRACE
 from kprobes.probe import KPROBE_FLAG_GONE as KPROBE_FLAG_GONE
 from kprobes.probe import KPROBE_FLAG_ON_FUNC_ENTRY as KPROBE_FLAG_ON_FUNC_ENTRY
 from kprobes.probe import KPROBE_FLAG_OPTIMIZED as KPROBE_FLAG_OPTIMIZED
+from kprobes.probe import FaultHandler as FaultHandler
+from kprobes.probe import PostHandler as PostHandler
+from kprobes.probe import PreHandler as PreHandler
 from kprobes.probe import kprobe as kprobe
 from kprobes.registration import disable_kprobe as disable_kprobe
 from kprobes.registration import disable_kretprobe as disable_kretprobe
@@ -42,6 +40,8 @@ from kprobes.registration import unregister_kprobe as unregister_kprobe
 from kprobes.registration import unregister_kprobes as unregister_kprobes
 from kprobes.registration import unregister_kretprobe as unregister_kretprobe
 from kprobes.registration import unregister_kretprobes as unregister_kretprobes
+from kprobes.return_probe import ReturnEntryHandler as ReturnEntryHandler
+from kprobes.return_probe import ReturnHandler as ReturnHandler
 from kprobes.return_probe import get_kretprobe as get_kretprobe
 from kprobes.return_probe import get_kretprobe_retaddr as get_kretprobe_retaddr
 from kprobes.return_probe import kretprobe as kretprobe

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ftrace.attaching import Attaching
 from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.shown import Row, shortened
 from kprobes import departures, registration
 from kprobes.breakpoint.patching import patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
-from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
+from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, FaultHandler, PostHandler, PreHandler, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes, unregister_kretprobes
-from kprobes.return_probe import kretprobe, kretprobe_instance
+from kprobes.return_probe import ReturnEntryHandler, ReturnHandler, kretprobe
 from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
 from sandbox.jit.arrivals import follow, unfollow
 from sandbox.process.gil import back_soon
@@ -23,36 +24,6 @@ _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """Errors that are due to the place, not to the process: a glob skips such a place."""
 
 This = TypeVar("This", bound="_Probes")
-
-
-class PreHandler(Protocol):
-    """Called before the probed instruction. Non-zero: do not execute it; continue at regs.ip."""
-
-    def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
-
-
-class PostHandler(Protocol):
-    """Called after the probed instruction."""
-
-    def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
-
-
-class FaultHandler(Protocol):
-    """Called when the probed instruction faults. Non-zero: the fault is handled."""
-
-    def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
-
-
-class ReturnEntryHandler(Protocol):
-    """Called when a function is entered whose returns are probed. Non-zero: do not call the return handler for this call."""
-
-    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
-
-
-class ReturnHandler(Protocol):
-    """Called when a function returns whose returns are probed."""
-
-    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...
 
 
 class Skipped(NamedTuple):
@@ -83,6 +54,14 @@ class _Probes(Attaching):
         self._wheres = [] if has_glob(target) else places(target)
         self._probes = [make(where) for where in self._wheres]
 
+    def _shown(self) -> list[Row]:
+        attached = sum(probe.registered for probe in self._probes)
+        rows: list[Row] = [("on", shortened(self.target)), ("state", "attached" if attached else "not attached")]
+        rows += [("probes", attached)] if attached else []
+        rows += [("hits", self.hits)] if self._count else []
+        rows += [("errors", self.errors.count)] if self.errors.count else []
+        return [*rows, ("nmissed", self.nmissed)]
+
     @property
     def hits(self) -> int:
         """Calls of the handler since the last `attach`: before the instruction or, for return probes, at the return.
@@ -94,6 +73,11 @@ class _Probes(Attaching):
                 "hits of native and C handlers are not counted; count in the handler, or give action=Count()"
             )
         return self._count.hits - self._before
+
+    @property
+    def action(self) -> Count | None:
+        """The action that it was given; None for handlers."""
+        return self._count if isinstance(self._count, Count) else None
 
     @property
     def nmissed(self) -> int:
@@ -174,7 +158,7 @@ class _Probes(Attaching):
             raise
 
     def _renew(self) -> None:
-        """Make the probes anew: a glob may match other functions now, and a registration changes a probe's addr and flags."""
+        """Make new probes: a glob may match other functions now, and a registration changes a probe's addr and flags."""
         self._before = self._count.hits if self._count else 0
         self.skipped = []
         if has_glob(self.target):

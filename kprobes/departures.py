@@ -1,7 +1,7 @@
 """Removal of probes from JIT code that is being freed: they become GONE, like those of an unloaded module.
 
 LLVM calls the hook of the GDB JIT interface before it frees code; a kprobe on the hook notices. Its handler runs with LLVM's
-locks held, so it must not wait: waiting and freeing are left to later calls. The locks that it needs are taken before LLVM's,
+locks held, so it must not wait: later calls wait and free. The locks that it needs are taken before LLVM's,
 around those calls of llvmlite that free code.
 """
 
@@ -20,7 +20,7 @@ from sandbox.symbols import gdbjit, other_jits
 
 ListChange = Callable[[], tuple[int, bool] | None]
 _watching: dict[int, kprobe] = {}
-"""By the address of the hook."""
+"""Address of the hook -> the kprobe there."""
 
 
 def watch() -> None:

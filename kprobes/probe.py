@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.handlers.kinds import Resolved
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.hit.records import FOREIGN, PYTHON
-from ftrace.shown import handler_name, table
+from ftrace.shown import Row, Shown, handler_name
 from kprobes.fast import single
 from kprobes.handlers.resolve import FAULT, POST, PRE, is_plain, resolve_for
 from kprobes.hit import attribution
@@ -26,6 +26,7 @@ from kprobes.hit.records import (
     Child,
 )
 from kprobes.place.aggregate import State
+from sandbox.native import NativeFunction
 from sandbox.process.fork import ProcessBound
 
 if TYPE_CHECKING:
@@ -47,7 +48,25 @@ _POST_KIND = {0: 0, FOREIGN: POST_FOREIGN, FOREIGN | PYTHON: POST_FOREIGN | POST
 _FAULT_KIND = {0: 0, FOREIGN: FAULT_FOREIGN, FOREIGN | PYTHON: FAULT_FOREIGN | FAULT_PYTHON}
 
 
-class kprobe(ProcessBound):
+class PreHandler(Protocol):
+    """Called before the probed instruction. Non-zero: do not execute it; continue at regs.ip."""
+
+    def __call__(self, p: kprobe, regs: Any, /) -> int | None: ...
+
+
+class PostHandler(Protocol):
+    """Called after the probed instruction."""
+
+    def __call__(self, p: kprobe, regs: Any, flags: int, /) -> object: ...
+
+
+class FaultHandler(Protocol):
+    """Called when the probed instruction faults. Non-zero: the fault is handled."""
+
+    def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
+
+
+class kprobe(Shown, ProcessBound):
     """A probe on an instruction.
 
     Its place: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
@@ -88,18 +107,18 @@ class kprobe(ProcessBound):
         symbol_name: str | None = None,
         offset: int = 0,
         addr: int | None = None,
-        pre_handler: Any = None,
-        post_handler: Any = None,
-        fault_handler: Any = None,
+        pre_handler: PreHandler | NativeFunction | None = None,
+        post_handler: PostHandler | NativeFunction | None = None,
+        fault_handler: FaultHandler | NativeFunction | None = None,
         flags: int = 0,
         python_unsafe: bool = False,
     ) -> None:
         self.symbol_name = symbol_name
         self.offset = offset
         self.addr = addr
-        self.pre_handler = pre_handler
-        self.post_handler = post_handler
-        self.fault_handler = fault_handler
+        self.pre_handler: Any = pre_handler
+        self.post_handler: Any = post_handler
+        self.fault_handler: Any = fault_handler
         self.python_unsafe = python_unsafe
         self._flags = flags
         self.errors = HandlerErrors()
@@ -112,13 +131,7 @@ class kprobe(ProcessBound):
         """Whether it belongs to a kretprobe."""
         return self.return_hook is not None
 
-    def __repr__(self) -> str:
-        return f"<kprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
-
-    def _repr_html_(self) -> str:
-        return table(self._shown(), "kprobe")
-
-    def _shown(self) -> list[tuple[str, Any]]:
+    def _shown(self) -> list[Row]:
         handlers = [("pre", self.pre_handler), ("post", self.post_handler), ("fault", self.fault_handler)]
         named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
         return [("at", self.where()), ("state", self.state()), *named, ("nmissed", self.nmissed)]
@@ -229,13 +242,13 @@ class kprobe(ProcessBound):
             self.fast = single.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
 
     def stop(self) -> None:
-        """It is being unregistered: call no handler any more."""
+        """Call no handler any more, because the probe is being unregistered."""
         owner = self.return_hook or self.fast
         if owner is not None:
             owner.stop()
 
     def release(self) -> None:
-        """It has been removed from its place. Calls of a kretprobe's function may still be in progress."""
+        """Called when the probe has been removed from its place. Calls of a kretprobe's function may still be in progress."""
         if self.return_hook is not None:
             self.return_hook.retire()
         elif self.fast is not None:

@@ -261,7 +261,7 @@ def register_kretprobe_locked(rp: kretprobe) -> None:
 def _check_kretprobe(rp: kretprobe, place: Place) -> None:
     """Raises OSError if `rp` cannot be registered at `place`; changes nothing."""
     if not place.is_entry:
-        raise OSError(errno.EINVAL, f"{place} is not the entry of a function; a kretprobe has to be at one")
+        raise OSError(errno.EINVAL, f"{place} is not the entry of a function; a kretprobe must be at one")
     if rp.kp.addr and rp.registered:
         raise OSError(errno.EINVAL, f"this kretprobe is already registered, at {place.address:#x}; unregister it first")
     reason = blacklist.kretprobe_blacklist(place.symbol)

@@ -122,13 +122,13 @@ class ReturnHook:
         self.native.pool = self.fast.probe.address if self.fast else 0
 
     def stop(self) -> None:
-        """It is being unregistered: call no handler from now on, not even at the return of calls in progress."""
+        """Call no handler from now on, not even at the return of calls in progress: the kretprobe is being unregistered."""
         self.native.flags |= STOPPED
         if self.fast is not None:
             self.fast.stop()
 
     def retire(self) -> None:
-        """It has been unregistered: keep it until its last call has returned."""
+        """Keep the hook until its last call has returned: the kretprobe has been unregistered."""
         _retired.append(self)
 
     def is_idle(self) -> bool:

@@ -6,14 +6,15 @@ import contextlib
 import ctypes
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.handlers.python_handler import HandlerErrors, kept_too_long
-from ftrace.shown import handler_name, table
+from ftrace.shown import Row, Shown, handler_name
 from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
 from kprobes.hit.records import Instance
 from kprobes.probe import kprobe
 from kprobes.return_hook import ReturnHook
+from sandbox.native import NativeFunction
 from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
 
@@ -37,6 +38,10 @@ class kretprobe_instance:
         self._address = address
         self._handler = handler
         self._view: memoryview | None = None
+
+    def __repr__(self) -> str:
+        state = f"task {self.task}, ret_addr {self.ret_addr:#x}" if self._address else "whose handler has returned"
+        return f"<kretprobe_instance of {self.rp.kp.where()}, {state}>"
 
     @property
     def data(self) -> memoryview | None:
@@ -87,6 +92,18 @@ class kretprobe_instance:
         self._view = None
 
 
+class ReturnEntryHandler(Protocol):
+    """Called when a function is entered whose returns are probed. Non-zero: do not call the return handler for this call."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> int | None: ...
+
+
+class ReturnHandler(Protocol):
+    """Called when a function returns whose returns are probed."""
+
+    def __call__(self, ri: kretprobe_instance, regs: Any, /) -> object: ...
+
+
 def get_kretprobe(ri: kretprobe_instance) -> kretprobe:
     """get_kretprobe(): the kretprobe of an instance."""
     return ri.rp
@@ -110,7 +127,7 @@ def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-class kretprobe(ProcessBound):
+class kretprobe(Shown, ProcessBound):
     """A probe on the returns of a function.
 
     Its place: as for `kprobe`, but it must be a function's entry. entry_handler(ri, regs) -> int runs when the function is
@@ -127,16 +144,16 @@ class kretprobe(ProcessBound):
         symbol_name: str | None = None,
         offset: int = 0,
         addr: int | None = None,
-        handler: Any = None,
-        entry_handler: Any = None,
+        handler: ReturnHandler | NativeFunction | None = None,
+        entry_handler: ReturnEntryHandler | NativeFunction | None = None,
         maxactive: int = 0,
         data_size: int = 0,
         flags: int = 0,
         python_unsafe: bool = False,
     ) -> None:
         self.kp = kprobe(symbol_name=symbol_name, offset=offset, addr=addr, flags=flags, python_unsafe=python_unsafe)
-        self.handler = handler
-        self.entry_handler = entry_handler
+        self.handler: Any = handler
+        self.entry_handler: Any = entry_handler
         self.maxactive = maxactive
         self.data_size = data_size
         self.action = 0
@@ -148,13 +165,7 @@ class kretprobe(ProcessBound):
         self._hook: ReturnHook | None = None
         """The hook that the last registration has made."""
 
-    def __repr__(self) -> str:
-        return f"<kretprobe: {', '.join(' '.join(map(str, row)) for row in self._shown())}>"
-
-    def _repr_html_(self) -> str:
-        return table(self._shown(), "kretprobe")
-
-    def _shown(self) -> list[tuple[str, Any]]:
+    def _shown(self) -> list[Row]:
         handlers = [("entry", self.entry_handler), ("handler", self.handler)]
         named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
         return [("at", self.kp.where()), ("state", self.kp.state()), *named, ("nmissed", self.nmissed)]

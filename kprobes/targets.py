@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ftrace.filters.resolve import is_compiled, may_come, resolve
+from ftrace.filters.resolve import is_compiled, may_be_compiled, resolve
 from sandbox.symbols.process_text import JIT_NAMES
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
@@ -66,7 +66,7 @@ def is_followed(target: Target) -> bool:
 def may_follow(target: Target) -> bool:
     """Whether all of `target` may be missing now, because it may be compiled later."""
     items = [target] if isinstance(target, (str, int)) else target
-    return all(isinstance(item, str) and may_come(item) for item in items)
+    return all(isinstance(item, str) and may_be_compiled(item) for item in items)
 
 
 def _places_of(item: str | int) -> Iterator[Where]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 _IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
@@ -24,7 +25,15 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], object]
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return found.setdefault(name, getattr(import_module(homes[name]), name))
 
-    return list(homes), get, lambda: sorted({*found, *homes})
+    def names() -> list[str]:
+        own = (name for name, value in found.items() if name.startswith("__") or _is_submodule(value, package, name))
+        return sorted({*homes, *own})
+
+    return list(homes), get, names
+
+
+def _is_submodule(value: object, package: str, name: str) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == f"{package}.{name}"
 
 
 def exported(stub: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("mypy")
 
 TEXT = """\
+from ctypes import CFUNCTYPE
 from typing import Any
 import fprobe
 import kprobes
@@ -34,6 +35,11 @@ kprobes.attach("f", pre=entry)  # wrong
 kprobes.attach("f", post=pre)  # wrong
 kprobes.attach_return("f", pre)  # wrong
 fprobe.attach("f", entry=entry, action=Count())  # wrong
+fprobe.fprobe(entry, pre)  # wrong
+kprobes.kprobe(symbol_name="f", pre_handler=entry)  # wrong
+kprobes.kretprobe(symbol_name="f", handler=entry)  # wrong
+fprobe.fprobe(entry, CFUNCTYPE(None)())
+kprobes.kretprobe(symbol_name="f", handler=returned, entry_handler=lambda ri, regs: 0)
 """
 
 

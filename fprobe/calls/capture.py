@@ -56,13 +56,13 @@ class Followed(NamedTuple):
     is_text: bool = True
 
     @property
-    def room(self) -> int:
-        """Bytes that its target takes in a record. A text is read with one more byte, which tells whether it ends there."""
+    def space(self) -> int:
+        """Bytes that its target takes in a record. A text is read with one more byte, which shows whether it ends there."""
         return self.size + self.is_text
 
 
 class Wanted(NamedTuple):
-    """What to record of a function's entry or return, in addition to the general registers.
+    """The parts of a function's entry or return to record, in addition to the general registers.
 
     `stack`: bytes above the return address. `follow`: pointers to follow; only the first 32 are.
     """
@@ -73,7 +73,7 @@ class Wanted(NamedTuple):
 
 
 Sights = tuple[Wanted, Wanted]
-"""What to record at the entry, and at the return."""
+"""The records to make at the entry, and at the return."""
 REGISTERS_ONLY: Sights = (Wanted(), Wanted())
 
 
@@ -193,7 +193,7 @@ def _places(wanted: Wanted) -> tuple[int, list[int]]:
     found = []
     for followed in wanted.follow[:MAX_FOLLOWED]:
         found.append(at)
-        at += _LENGTH.size + (followed.room + 7 & ~7)
+        at += _LENGTH.size + (followed.space + 7 & ~7)
     return at, found
 
 
@@ -204,7 +204,7 @@ def _sight(wanted: Wanted) -> Any:
     for number, followed in enumerate(wanted.follow[:MAX_FOLLOWED]):
         missing = VECTORS if followed.offset >= REGISTERS + VECTORS and not wanted.vectors else 0
         where = HEAD + followed.offset - missing
-        sight.follow[number] = where << FOLLOW_SHIFT | followed.is_text * TEXT | followed.room
+        sight.follow[number] = where << FOLLOW_SHIFT | followed.is_text * TEXT | followed.space
         sight.count = number + 1
     return sight
 

@@ -34,6 +34,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.tasks import current
+from sandbox.x86_64.syscalls import SYS_NANOSLEEP
 
 ENTRY, EXIT = 1, 2
 """Types of the records."""
@@ -44,13 +45,12 @@ FOLLOW_SHIFT, FOLLOW_MASK = 32, (1 << 31) - 1
 """A followed pointer: its offset in the record, whether it is text (bit 31), and the bytes to record."""
 TEXT = 1 << 31
 _LOWEST, _HIGHEST = 1 << 12, 1 << 47
-_SYS_NANOSLEEP = 35
 _PAUSE_NS = 50_000
 
 
 @struct
 class Sight(Structure):
-    """What to record of a function's entry, or of its return."""
+    """The parts of a function's entry, or of its return, to record."""
 
     length: u64  # of the record
     vectors: u64  # 1: vector registers too
@@ -106,7 +106,7 @@ def wait_for_reader(state: ptr[Capture]) -> void:
         ring = volatile_load(addressof(state.buffer.ring))
         if ring == null or not is_nearly_full(ring) or volatile_load(addressof(state.patience)) == 0:
             return
-        syscall(_SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
+        syscall(SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
 
 
 @native(inline=True)

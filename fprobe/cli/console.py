@@ -62,7 +62,7 @@ class Console:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """With --json, redirect the program's stdout to stderr meanwhile, so that ours contains only JSON."""
+        """With --json, redirect the program's stdout to stderr within the block, so that ours contains only JSON."""
         if not self.json:
             yield
             return

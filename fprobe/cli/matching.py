@@ -33,7 +33,7 @@ class Site(NamedTuple):
 
 @dataclass
 class Match:
-    """What patterns select."""
+    """The functions that patterns select."""
 
     sites: list[Site] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)

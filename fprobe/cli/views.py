@@ -18,7 +18,7 @@ ANYTHING = (
     Wanted(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
     Wanted(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
 )
-"""What is recorded of functions without a view."""
+"""The parts recorded for functions without a view."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Side:
 
     @property
     def wanted(self) -> Wanted:
-        """What to record for these values."""
+        """The parts to record for these values."""
         vectors = any(value.place is not None and value.place.in_vectors for value in self.values)
         return Wanted(vectors, self.stack, self.follow)
 
@@ -112,7 +112,7 @@ class Views(dict[int, View]):
         return view
 
     def sights(self) -> dict[int, Sights]:
-        """What to record of each function that has a view."""
+        """The parts to record for each function that has a view."""
         return {ip: (view.entry.wanted, view.leave.wanted) for ip, view in self.items()}
 
     def seen(self, event: Event) -> Event:

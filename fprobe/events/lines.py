@@ -211,7 +211,7 @@ class FprobeLines(ProbeLineType):
 
 
 def _of_tracepoint(name: str) -> Prototype | None:
-    """That of the stub the kernel calls for a tracepoint, or of a function of its name, without the first parameter."""
+    """The prototype of a tracepoint's stub in the kernel, or of a function of its name, without the first parameter."""
     found = prototype(f"__probestub_{name}") or prototype(name)
     if found is None:
         return None

@@ -74,18 +74,18 @@ class Zstd:
 
     def compress(self, data: bytes) -> bytes:
         """The data, compressed."""
-        room = ctypes.create_string_buffer(self._library.ZSTD_compressBound(len(data)))
-        return self._taken(room, self._library.ZSTD_compress(room, len(room), data, len(data), _ZSTD_LEVEL))
+        buffer = ctypes.create_string_buffer(self._library.ZSTD_compressBound(len(data)))
+        return self._taken(buffer, self._library.ZSTD_compress(buffer, len(buffer), data, len(data), _ZSTD_LEVEL))
 
     def decompress(self, data: bytes, size: int) -> bytes:
         """The original data, of `size` bytes. Raises ValueError for anything else."""
-        room = ctypes.create_string_buffer(_checked(size) or 1)
-        return _of_size(self._taken(room, self._library.ZSTD_decompress(room, size, data, len(data))), size)
+        buffer = ctypes.create_string_buffer(_checked(size) or 1)
+        return _of_size(self._taken(buffer, self._library.ZSTD_decompress(buffer, size, data, len(data))), size)
 
-    def _taken(self, room: ctypes.Array[ctypes.c_char], size: int) -> bytes:
+    def _taken(self, buffer: ctypes.Array[ctypes.c_char], size: int) -> bytes:
         if self._library.ZSTD_isError(size):
             raise ValueError("damaged compressed data")
-        return ctypes.string_at(room, size)
+        return ctypes.string_at(buffer, size)
 
 
 def _checked(size: int) -> int:

@@ -110,7 +110,7 @@ class Recording:
         self.lost = 0
         """Records that were overwritten or dropped before they could be written."""
         self.dropped_pages = 0
-        """Sub-buffers that were dropped to make room for the rest of the file."""
+        """Sub-buffers that were dropped so that the rest of the file fits."""
 
     def drain(self) -> bool:
         """Write the full sub-buffers. Returns whether there were any."""

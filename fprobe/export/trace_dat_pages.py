@@ -20,7 +20,7 @@ GAP = -1
 
 
 class Owner(NamedTuple):
-    """What a sub-buffer belongs to. `buffer`: index of the trace array; `slot`: or GAP."""
+    """The owner of a sub-buffer. `buffer`: index of the trace array; `slot`: or GAP."""
 
     buffer: int
     slot: int
@@ -110,7 +110,7 @@ def _compress_cpu(area: Area, writer: _Writer, cpu: Cpu, how: Algorithm) -> Cpu:
 
 
 class _Writer:
-    """Writes behind a reader of the same file: what would overwrite something unread waits in memory."""
+    """Writes to a file that is being read from its start: data that would overwrite something unread waits in memory."""
 
     def __init__(self, area: Area) -> None:
         self._descriptor = area.descriptor

@@ -30,7 +30,7 @@ _DONE = 0
 
 @dataclass(frozen=True)
 class BufferMetadata:
-    """What belongs to one trace array. `name`: empty for the top level; `stats`: slot -> `stats` file."""
+    """The sections of one trace array. `name`: empty for the top level; `stats`: slot -> `stats` file."""
 
     name: str = ""
     clock: str = "local"

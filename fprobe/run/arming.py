@@ -62,7 +62,7 @@ class Arming:
         self._lock = fork.renew(threading.RLock())
         self._watches: list[Any] = []
         self._waiting: list[tuple[str, str]] = []
-        """The patterns that match nothing and why, as the launcher knows it."""
+        """The patterns that match nothing and why, as published to the launcher."""
         counts = session.open_counts(address)
         try:
             table = Table(counts, settings.by, settings.with_events)

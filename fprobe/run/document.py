@@ -20,7 +20,7 @@ def document(results: Results, rate: float, wanted: Wanted, recorded: Recorded) 
     return {
         "processes": [_process(each, rate, wanted, recorded) for each in results.processes],
         "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
-        "not_told_apart": results.uncounted,
+        "more_not_covered": results.uncounted,
     }
 
 
@@ -66,7 +66,7 @@ def _histogram(calls: Calls, rate: float) -> Iterator[dict[str, Any]]:
 
 
 def _recorded(process: Process, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
-    """What only some options record, if they are given."""
+    """The members that only some options add."""
     found: dict[str, Any] = {}
     if (call_events := recorded.calls.get(process.pid)) is not None:
         found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, rate, wanted.traces))}

@@ -15,10 +15,9 @@ from fprobe.run import results
 from fprobe.run.durations import Ticks, duration, levels
 from fprobe.run.launching import Program
 from fprobe.run.names import Named
-from fprobe.run.output import as_bytes
 from fprobe.run.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Results, group_heading
-from sandbox.process.writing import write_all
+from sandbox.process.writing import as_bytes, write_all
 
 _HISTORY, _NARROW = 16, 6
 """Updates that a row's graph shows, on a wide and on a narrow terminal."""
@@ -145,7 +144,7 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
 
 
 def _remarks(found: Results) -> Iterator[str]:
-    """What the table does not show: errors, functions and processes that are not probed, patterns that match nothing."""
+    """Lines below the table: errors, functions and processes that are not probed, patterns that match nothing."""
     for process in found.processes:
         yield from troubles(process)
     yield from not_covered(found)
@@ -194,7 +193,7 @@ class Screen:
             return
         try:
             write_all(self._descriptor, as_bytes(text))
-        except OSError:  # nobody reads it, or the disk is full: the program goes on
+        except OSError:  # nobody reads it, or the disk is full: the program continues
             self._is_closed = True
 
 

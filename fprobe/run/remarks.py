@@ -1,4 +1,4 @@
-"""What a report says beside the counts: patterns that match nothing, why nothing was counted, processes that are not covered."""
+"""Lines of a report besides the counts: patterns that match nothing, why nothing was counted, processes that are not covered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def unmatched(results: Results) -> list[str]:
 
 
 def _refusals(results: Results) -> Iterator[str]:
-    """What prevented probes on functions that match."""
+    """Reasons why functions that match are not probed."""
     if any(process.skipped for process in results.processes):
         yield "none of the functions that match can be probed; the reasons are above"
     if any(process.errors for process in results.processes):

@@ -12,11 +12,10 @@ from fprobe.run.document import document
 from fprobe.run.durations import Ticks, bars, duration
 from fprobe.run.flame import flame_page, folded_lines, stacks
 from fprobe.run.launching import Program
-from fprobe.run.output import as_bytes
 from fprobe.run.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Process, Results, group_heading, read
 from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
-from sandbox.process.writing import write_all
+from sandbox.process.writing import as_bytes, write_all
 
 if TYPE_CHECKING:
     from fprobe.run.native_maps import Contents

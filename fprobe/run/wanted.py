@@ -1,4 +1,4 @@
-"""What a report is to show, and the calls that this selects."""
+"""The contents of a report, and the calls that they select."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _sysctl(read: Callable[[], int], write: Callable[[int], None]) -> TextFile:
 
 
 def _outside(tracing: Directory, temporary: Mapping[str, Node]) -> Directory:
-    """What a script finds from / on."""
+    """The paths that a script finds below /."""
     kernel = Directory(
         {"tracing": tracing, "debug": Directory({"kprobes": debugfs.find("kprobes"), "tracing": tracing})}
     )

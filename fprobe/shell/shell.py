@@ -205,7 +205,7 @@ class Shell:
         return part["escaped"] or self._value(part["parameter"])
 
     def _value(self, parameter: str) -> str:
-        """What a parameter, an expression or commands stand for; a name that is not set, for itself."""
+        """The value of a parameter, an expression or commands; the text itself for a name that is not set."""
         if parameter == "$?":
             return str(self.status)
         if parameter.startswith("$(("):

@@ -91,7 +91,7 @@ class Record:
 
     @property
     def flags(self) -> int:
-        """What the kernel would have in dyn_ftrace.flags (6.12)."""
+        """The value of dyn_ftrace.flags in the kernel (6.12)."""
         patched = bool(self.count) and self.switched_on
         flags = self.count | TOUCHED * self.touched | MODIFIED * self.modified
         flags |= ENABLED * patched | (REGS | REGS_EN * patched) * self.wants_regs | IPMODIFY * self.modifies
@@ -115,7 +115,7 @@ class Record:
 
 
 def callback_name(ops: Operation) -> str:
-    """What the kernel would call: the ops' callback, as `name+0x0/0xsize`. A Python function has no size."""
+    """The function that the kernel would call: the ops' callback, as `name+0x0/0xsize`. A Python function has no size."""
     if ops.direct_call:
         return "call_direct_funcs+0x0/0x0"
     native = ops.probe.native
@@ -127,7 +127,7 @@ def callback_name(ops: Operation) -> str:
 
 
 def _list_function() -> str:
-    """What the common trampoline calls, by the kernel's name."""
+    """The function that the common trampoline calls, by the kernel's name."""
     return f"arch_ftrace_ops_list_func+{_described(runtime().image.address('dispatch_entry')).partition('+')[2]}"
 
 

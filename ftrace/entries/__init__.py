@@ -1,1 +1,1 @@
-"""From patterns to locations, in images of any kind; other probes beside them; images that are unloaded."""
+"""From patterns to locations, in images of any kind; other probes at the same entries; images that are unloaded."""

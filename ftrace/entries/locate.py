@@ -1,4 +1,4 @@
-"""Locations by pattern, for images of every kind: the stubs that a compiler has left, or made at the entry when asked for."""
+"""Locations by pattern, for images of every kind: stubs that a compiler has emitted, or that are made at the entry on demand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def locate_addresses(addresses: Iterable[int]) -> Located:
 
 
 def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
-    """What begins at each address. An image and its functions are looked up once for addresses that follow each other."""
+    """The function that begins at each address. For consecutive addresses, an image and its functions are looked up once."""
     image: Image | None = None
     functions: dict[int, Symbol] = {}
     for address in addresses:
@@ -64,7 +64,7 @@ def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
 
 
 def _functions_of(image: Image) -> dict[int, Symbol]:
-    """By address, the first of each."""
+    """The first function at each address, by address."""
     if image.module is not None:
         return {}
     return {function.address: function for function in reversed(image.functions) if not function.indirect}
@@ -91,7 +91,7 @@ def _located(wanted: Iterable[Found]) -> Located:
             try:
                 if block is None or not block.covers(found.image, address):
                     block = _block_at(found.image, address)
-            except OSError as error:  # text that no file is behind
+            except OSError as error:  # text without a file
                 skipped.append(Skipped(str(found), error.strerror or str(error)))
             else:
                 by_block.setdefault(block, []).append(bisect_left(block.addresses, address))
@@ -146,7 +146,7 @@ def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
     return [by_address[address] for address in sorted(by_address)]
 
 
-# -- what a registration has to know ---------------------------------------------------------------------------------------
+# -- for registration ---------------------------------------------------------------------------------------------------
 
 
 def examine_returns(selection: Selection) -> None:
@@ -156,5 +156,5 @@ def examine_returns(selection: Selection) -> None:
 
 
 def unsafe_for_python(selection: Selection) -> Selection:
-    """Those of these locations where a Python handler could wait for its own thread."""
+    """The locations among these where a Python handler could wait for its own thread."""
     return Selection({b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)})

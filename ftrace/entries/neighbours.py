@@ -35,7 +35,7 @@ neighbours: list[Neighbour] = []
 
 @contextlib.contextmanager
 def placing() -> Iterator[None]:
-    """Held around `join_neighbours` and the registration that follows: no other probe is placed meanwhile."""
+    """Held around `join_neighbours` and the registration that follows: within it, no other probe is placed."""
     tracing = tracer()
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing.reclaimer.deferred())
@@ -51,9 +51,9 @@ def free_bytes(address: int, size: int) -> int:
 
 
 def join_neighbours(selection: Selection) -> Located:
-    """Let other kinds of probes join these locations, which are about to be patched; what is left of them.
+    """Let other kinds of probes join these locations, which are about to be patched. Within `placing()`.
 
-    Within `placing()`.
+    Returns the locations that can still be patched.
     """
     skipped: list[Skipped] = []
     refused: list[Location] = []

@@ -1,4 +1,4 @@
-"""The events that always exist, as in the kernel: the records of ring buffers, and modules that come and go.
+"""The events that always exist, as in the kernel: the records of ring buffers, and the loading and unloading of modules.
 
 The group events/ftrace/ has the records, with the kernel's ids; they cannot be enabled. module/module_load and
 module/module_free are those of include/trace/events/module.h.
@@ -141,7 +141,7 @@ def _module_event(event: ModuleState, module: Module) -> None:
 
 @cache
 def register_module_events() -> None:
-    """Add both events to the registry, and record modules that come and go."""
+    """Add both events to the registry, and record the loading and unloading of modules."""
     for event in (MODULE_LOAD, MODULE_FREE):
         event_registry.add_permanent(event)
     register_module_notifier(_module_event)

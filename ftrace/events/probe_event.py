@@ -51,7 +51,7 @@ class Probe(DynamicEvent):
         self.group = group
         self.name = name
         self.scope = scope
-        """What the arguments may refer to. `scope.saved`: the parameters that are saved at entry."""
+        """The names that arguments may refer to. `scope.saved`: the parameters that are saved at entry."""
         self.arguments = tuple(arguments)
         self.layout = record_layout(arguments, self.is_return)
         self.event: ProbeEvent
@@ -200,7 +200,7 @@ class ProbeEvent(TraceEvent):
         self._shorten(probe)
 
     def file_changed(self) -> None:
-        """Choose the shortcuts anew."""
+        """Choose the shortcuts again."""
         if self.is_armed:
             for probe in self.probes:
                 self._shorten(probe)
@@ -355,7 +355,7 @@ def add_probe(probe: Probe) -> None:
         _register(probe)
         with events_locked():
             if probe not in probe.event.probes:
-                after_unlocking(probe.unregister)  # deleted meanwhile
+                after_unlocking(probe.unregister)  # deleted by another thread
             elif probe.event.is_armed:
                 probe.event.arm_probe(probe)
     except OSError:

@@ -74,7 +74,7 @@ class SyntheticField:
         return self.length or _NUMBERS[self.type][0]
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """Bytes from the field's start to the next field's."""
         return _MAX_TEXT if self.length else _WORD
 
@@ -137,7 +137,7 @@ def _layout(fields: Sequence[SyntheticField]) -> list[Field]:
         kind = f"__data_loc {field.type}" if field.is_dynamic else field.type
         signed = not kind.startswith("u") and kind != "gfp_t"
         made.append(Field(kind, field.name, offset, field.size, signed))
-        offset += field.room
+        offset += field.space
     return made
 
 

@@ -146,7 +146,7 @@ class TraceArray:
 
     @property
     def judging(self) -> int:
-        """Address of the word that says what is done with each event beside recording it (ftrace.events.hit.builtin_records)."""
+        """Address of the word that says what is done with each event besides recording it (ftrace.events.hit.builtin_records)."""
         return ctypes.addressof(self._judging)
 
     def check_snapshot(self) -> None:

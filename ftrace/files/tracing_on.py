@@ -15,7 +15,7 @@ def _switch() -> ctypes.c_uint64:
 
 
 def switch_address() -> int:
-    """Where native code finds the switch."""
+    """The address of the switch, for native code."""
     return ctypes.addressof(_switch())
 
 
@@ -35,7 +35,7 @@ def tracing_is_on() -> bool:
 
 
 def read_tracing_on() -> str:
-    """What the file reads: "1\\n" or "0\\n"."""
+    """The contents of the file: "1\\n" or "0\\n"."""
     return f"{int(tracing_is_on())}\n"
 
 

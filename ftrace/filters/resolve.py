@@ -68,11 +68,11 @@ def is_there(pattern: str) -> bool:
     return any(True for _ in _functions_in(_images_meant(owner), wanted))
 
 
-def may_come(pattern: str) -> bool:
+def may_be_compiled(pattern: str) -> bool:
     """Whether `pattern` names code that JIT compilers may compile later.
 
-    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. Nobody tells of
-    new lines in a perf map (`perf:`): their functions have to be there.
+    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. New lines
+    of a perf map (`perf:`) are not announced: their functions must be there now.
     """
     owner, _, wanted = pattern.partition(":")
     if owner != "numba":

@@ -40,7 +40,7 @@ _IN_AREA, _HEADER, _SSE = 160, 512, 2
 
 
 def _fill_in(first: int) -> None:
-    """In an XSAVE area registers that are all zero are only marked as such: write them down."""
+    """Write out registers that are all zero: an XSAVE area only marks them as such."""
     present = ctypes.c_uint64.from_address(first - _IN_AREA + _HEADER)
     if not present.value & _SSE:
         ctypes.memset(first, 0, 256)
@@ -84,7 +84,7 @@ def float_argument(regs: Any, n: int, bits: int = 64) -> float:
 
 
 def float_return_value(regs: Any, bits: int = 64) -> float:
-    """What the function returns in a vector register, a double or (32) a float; in a Python exit handler."""
+    """The function's result in a vector register, a double or (32) a float; in a Python exit handler."""
     return _as_float(_get_xmm(regs, 0), bits)
 
 

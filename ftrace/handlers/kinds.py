@@ -1,4 +1,4 @@
-"""What a handler of any kind of probe is: its role, with checks of parameters and results, and its code."""
+"""Handlers of all kinds of probes: their roles, with checks of parameters and results, and their code."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def check_callable(handler: Callable[..., Any], role: Role) -> None:
         signature.bind(*role.parameters)
     except TypeError:
         name = getattr(handler, "__qualname__", repr(handler))
-        wanted = f"{role} is called with {len(role.parameters)} arguments, ({', '.join(role.parameters)})"
-        raise TypeError(f"{name}{signature} cannot be a handler here: {wanted}") from None
+        wanted = f"called with {len(role.parameters)} arguments, ({', '.join(role.parameters)})"
+        raise TypeError(f"{name}{signature} cannot be {role}, which is {wanted}") from None
 
 
 def check_native(handler: NativeFunction, role: Role) -> None:

@@ -38,7 +38,7 @@ def _link(handler: NativeFunction, role: Role) -> Resolved:
 
 
 class Mishaps(NamedTuple):
-    """What went wrong in a native handler without harm."""
+    """Counts of harmless errors in a native handler."""
 
     zero_divisions: int
     """Divisions by zero, which gave 0."""

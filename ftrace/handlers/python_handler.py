@@ -34,6 +34,9 @@ class HandlerErrors:
         self.first: BaseException | None = None
         self.count = 0
 
+    def __repr__(self) -> str:
+        return f"<HandlerErrors: {self.count:,}, the first {self.first!r}>" if self.count else "<HandlerErrors: none>"
+
     def report(self, handler: Any, error: BaseException, traceback: TracebackType | None) -> None:
         """Record an exception; it never reaches the traced program."""
         self.count += 1

@@ -56,7 +56,7 @@ def _argument(regs: Any, n: int) -> int:
 
 
 def _return_value(regs: Any) -> int:
-    """What the function returns (ax), as an unsigned word; at exit only."""
+    """The function's result (ax), as an unsigned word; at exit only."""
     return int(regs.ax)
 
 
@@ -66,7 +66,7 @@ def _set_return_value(regs: Any, value: int) -> None:
 
 
 def _instruction_pointer(regs: Any) -> int:
-    """Where execution continues (ip)."""
+    """The address at which execution continues (ip)."""
     return int(regs.ip)
 
 

@@ -67,7 +67,7 @@ class Record(Structure):
 
 @struct
 class Cell(Structure):
-    """What `stat` knows of one function, in one thread."""
+    """The statistics of one function in one thread."""
 
     ip: u64
     hits: u64

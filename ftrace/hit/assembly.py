@@ -23,7 +23,7 @@ def text(area: SaveArea) -> str:
 
 
 def common(area: SaveArea) -> dict[str, int | str]:
-    """What the assembly of every kind of probe names: selectors, fields of a pt_regs and a task, the area for vectors."""
+    """Constants for the assembly of every kind of probe: selectors, fields of a pt_regs and a task, the area for vectors."""
     task, regs = tasks.Task, pt_regs
     return {
         "USER_SS": USER_SS, "USER_CS": USER_CS, "REGS_IP": regs.offset("ip"), "REGS_SP": regs.offset("sp"),
@@ -36,7 +36,7 @@ def common(area: SaveArea) -> dict[str, int | str]:
 
 
 def _constants(area: SaveArea) -> dict[str, int | str]:
-    """What this assembly names: field offsets, sizes and flags."""
+    """Constants for this assembly: field offsets, sizes and flags."""
     task, node, item, counters = tasks.Task, tasks.Node, Item, tasks.Counters
     first_item = ProbeList.offset("items")
     return {

@@ -36,28 +36,28 @@ from sandbox.native import (
 )
 from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
+from sandbox.x86_64.syscalls import SYS_GETPID, SYS_MREMAP
 
 BUCKETS = 248
-"""Of a cell: four for each power of two."""
+"""The number of buckets of a cell: four for each power of two."""
 PATIENCE = 20_000
-"""Naps, some seconds in all, for which a thread waits that another one has taken a part."""
+"""Naps, some seconds in all, for which a thread waits until another one has claimed the process's part."""
 PROBES = 64
-"""Places that are looked at for a cell."""
+"""The maximum number of places that are probed for a cell."""
 EVENTS_AT, EVENT = 4 << 20, 32
 """Offset in a row of the thread's ring of events, and bytes of one."""
 ENTER, LEAVE = 1, 2
 UNCLAIMED, CLAIMING = 1, 2
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
-"""What distinguishes a function's calls."""
+"""By what the calls of a function are distinguished."""
 
-_SYS_MREMAP, _SYS_GETPID = 25, 39
 _MAYMOVE_FIXED = 3
 """Flags of mremap. With 0 as the old size it maps shared memory once more."""
 
 
 @struct
 class CallTable(Structure):
-    """Where a process counts."""
+    """The table of a process's counts."""
 
     rows: u64  # address of the first thread's row; 0: nowhere
     stride: u64  # from one row to the next
@@ -95,7 +95,7 @@ class Row(Structure):
 
 @struct
 class Cell(Structure):
-    """What one thread knows of one function; times in ticks of the time-stamp counter."""
+    """The counts of one function in one thread; times in ticks of the time-stamp counter."""
 
     ip: u64
     by: u64  # return address or thread
@@ -139,7 +139,7 @@ def table_take(address: u64, parent: u64) -> u64:
         return 0
     start = table.parts + number * table.length
     part = cast(ptr[Part], start)
-    part.pid = cast(u64, syscall(_SYS_GETPID, 0, 0, 0, 0, 0, 0))
+    part.pid = cast(u64, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0))
     part.parent = parent
     table.rows = start + table.rows_at
     return 1
@@ -253,7 +253,7 @@ def table_in_child() -> void:
     table.claim = UNCLAIMED
     if table.maps_size != 0 and table_claim(table_address) != 0:
         own = table.parts + table.part * table.length + table.maps_at
-        syscall(_SYS_MREMAP, cast(i64, own), 0, cast(i64, table.maps_size), _MAYMOVE_FIXED, cast(i64, table.maps), 0)
+        syscall(SYS_MREMAP, cast(i64, own), 0, cast(i64, table.maps_size), _MAYMOVE_FIXED, cast(i64, table.maps), 0)
 
 
 @native(cc="preserve_most")

@@ -377,7 +377,7 @@ def call_handler(
 
 
 MULTI_PROBE = FAST | LIST_NORMAL
-"""What `rec` holds while the entry handlers of several probes run."""
+"""The value of `rec` while the entry handlers of several probes run."""
 
 
 @native
@@ -408,6 +408,6 @@ def multi_probe_cancel(task: ptr[Task], node: ptr[Node], item: ptr[Item]) -> voi
 
 @native
 def saved_vectors() -> u64:
-    """Where the running thread's vector registers are kept | their distance in units of 16 bytes; 0: they are not."""
+    """The address of the running thread's saved vector registers | their distance in units of 16 bytes; 0: not saved."""
     task = current()
     return task.vectors if task != null else 0

@@ -133,7 +133,7 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 
 
 GUARDED_READS = ("ftrace_probe_read", "ftrace_probe_read_str")
-"""What handlers call, from ftrace.x86_64.guard."""
+"""The functions that handlers call, from ftrace.x86_64.guard."""
 
 copy_words = extern("ftrace_probe_read", fn[i64, u64, u64, u64])
 zero_words = extern("ftrace_probe_zero", fn[void])

@@ -39,7 +39,7 @@ Act: TypeAlias = fn[void, u64, u64, u64, ptr[StackPoint]]
 
 @struct
 class FunctionProbe(Structure):
-    """What the callback of a command's ops gets."""
+    """The argument of the callback of a command's ops."""
 
     func: ProbeFunction
     counts: ptr[Table]  # where how often it is still to act at a function is; null: there is no limit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sandbox.native import native, u64
 
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
+GOLDEN = 0x9E37_79B9_7F4A_7C15
 """2**64 divided by the golden ratio."""
 
 
 @native(inline=True)
 def first_place(key: u64, shift: u64) -> u64:
     """An index; `shift` is 64 less the number of its bits."""
-    return (key * _GOLDEN) >> shift
+    return (key * GOLDEN) >> shift

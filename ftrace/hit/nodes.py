@@ -1,8 +1,8 @@
 """Nodes of a shadow stack: what they hold, which calls of one frame belong together, which stack a return slot is on.
 
-Coroutines and signal handlers have stacks of their own. This matters only if a newer call's slot is above an older one's: on one
-stack, the older call never returned. The thread's own stack is known exactly; for two slots elsewhere it is unknown whether they
-share a stack.
+Coroutines and signal handlers have stacks of their own. The stack of a slot must be known only if a newer call's slot is above an
+older one's: on one stack, the older call never returned. The thread's own stack is known exactly; for two slots elsewhere it is
+unknown whether they share a stack.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def is_armed(node: ptr[Node], index: u32) -> bool_:
 
 @native
 def real_caller(node: ptr[Node]) -> u64:
-    """Where a call really returns to: a tail call finds the stub of the caller's own hook in its slot."""
+    """The real return address of a call: in a tail call's slot is the stub of the caller's own hook."""
     caller = node.parent
     older = below(node)
     while frame_of(older) == frame_of(node):

@@ -69,7 +69,7 @@ def is_taken(task: ptr[Task], frame: u64, stub: u64) -> bool_:
 
 @native
 def return_point_for(task: ptr[Task], frame: u64, stub: u64) -> u64:
-    """Where a call that came in through `stub` is to return to: no parked call does so from the same slot. 0: nowhere is left."""
+    """The stub to which a call through `stub` returns: one that no parked call in the same slot uses. 0: none is free."""
     if spare_stubs == 0 or task.limit != 0 or not is_taken(task, frame, stub):
         return stub
     for index in range(SPARES):

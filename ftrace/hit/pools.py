@@ -125,7 +125,7 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
     elif credits_of(line) > 0:
         single_sub(addressof(line.tally), CREDIT_UNIT)
         result = 1
-        if credits_of(line) < 0:  # gathered meanwhile, during a signal handler's hit
+        if credits_of(line) < 0:  # gathered by a signal handler's hit
             single_add(addressof(line.tally), CREDIT_UNIT)
             result = 2
     signal_fence()

@@ -72,7 +72,7 @@ decref = extern("Py_DecRef", fn[void, Object])
 
 @struct
 class PythonHandler(Structure):
-    """What the call needs; the address of one is the `fp` that the hit path passes. The objects are kept alive by Python."""
+    """The data of a call; its address is the `fp` that the hit path passes. Python keeps the objects alive."""
 
     handler: Object
     fp: Object
@@ -106,12 +106,12 @@ class Address(Structure):
 
 entry_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_entry_addresses")
 return_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_return_addresses")
-"""By hash, under the GIL. The same functions and callers come again and again: their ints need not be made each time."""
+"""Caches of int objects for addresses, by hash, under the GIL: the same functions and callers recur."""
 
 
 @struct
 class Lent(Structure):
-    """What a handler gets for one call."""
+    """The objects that a handler gets for one call."""
 
     registers: Object
     memory: ptr[u64]  # of the registers
@@ -134,7 +134,7 @@ def copy_words(to: ptr[u64], source: ptr[u64]) -> void:
 
 @native
 def memory_of(object: Object) -> ptr[u64]:
-    """Where the memory of a ctypes object is, or null with an exception set."""
+    """The memory of a ctypes object, or null with an exception set."""
     buffer: array[u64, 16] = zeroed  # a Py_buffer; the address comes first
     if get_buffer(object, addressof(buffer[0]), _PyBUF_WRITABLE) != 0:
         return null
@@ -260,7 +260,7 @@ def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data
 def report_error(this: ptr[PythonHandler]) -> void:
     """Pass the exception to Python's `report`; it never reaches the traced program.
 
-    A KeyboardInterrupt is meant for the program's caller: it is raised again, at the latest when the call returns.
+    A KeyboardInterrupt belongs to the program's caller: it is raised again, at the latest when the call returns.
     """
     error: array[Object, 3] = zeroed
     error_fetch(addressof(error[0]), addressof(error[1]), addressof(error[2]))
@@ -284,7 +284,7 @@ def report_error(this: ptr[PythonHandler]) -> void:
 
 @native
 def as_result(this: ptr[PythonHandler], result: Object) -> i32:
-    """What an entry handler's object means: 0 for None or 0, else 1."""
+    """The meaning of an entry handler's result: 0 for None or 0, else 1."""
     if this.is_exit != 0 or result == this.none:
         return 0
     value = int_as(result)
@@ -332,12 +332,12 @@ this_thread = extern("PyGILState_GetThisThreadState", fn[ptr[u8]])
 coming = global_var(u64, 0, name="thread_states_coming")
 """How many threads may be in the midst of getting a state."""
 held_off = global_var(u64, 0, name="thread_states_held_off")
-"""Not 0 while a fork is under way."""
+"""Not 0 while a fork is in progress."""
 
 
 @native
 def begin_state() -> void:
-    """Count this thread in `coming`, when no fork is under way."""
+    """Count this thread in `coming` once no fork is in progress."""
     atomic_add(addressof(coming), 1)
     for _ in range(PATIENCE):
         if load(addressof(held_off), "seq_cst") == 0:
@@ -349,7 +349,7 @@ def begin_state() -> void:
 
 @native
 def enter_interpreter() -> i32:
-    """PyGILState_Ensure, but not while a fork is under way if that makes a thread state."""
+    """PyGILState_Ensure. If this makes a thread state, it waits until no fork is in progress."""
     if this_thread() != null:
         return gil_ensure()
     begin_state()

@@ -130,7 +130,7 @@ class ProbeList(Structure):
     count: u32
     data_size: u32  # all entry data together, bytes
     data_words: u32  # what the fast path has to clear, in words of 8
-    wants_regs: u16  # an ops asked for all registers
+    wants_regs: u16  # an ops requires all registers
     last: u16  # offset of the last item from the first, if there are no more than ARMED_IN_NODE
     armed_at: u32  # where in the entry data the bits are, if there are more
     keeping: u32  # 1: for code without stubs, where every vector register is live
@@ -153,7 +153,7 @@ ftrace_nothing = extern("ftrace_nothing", fn[void])
 
 @struct
 class Member(Structure):
-    """What goes into a list."""
+    """An element of a list."""
 
     probe: ptr[Probe]
     header: u64  # bytes in front of its entry data, if it is not alone
@@ -161,7 +161,7 @@ class Member(Structure):
 
 @native
 def fill_item(item: ptr[Item], probe: ptr[Probe], index: u64) -> void:
-    """But for where its data is."""
+    """Fill in all but the place of its data."""
     item.probe = probe
     item.counters = probe.counters
     item.data_size = probe.data_size

@@ -25,7 +25,7 @@ CREDIT = 1 << 11
 SWITCH = 1 << 12
 """The task is switching a pool, for which a hit in a signal that interrupts it must not wait."""
 FAST = INSIDE | FTRACE_NORMAL | CREDIT
-"""What `rec` holds during a hit on the fast path, whose handlers are short and never wait."""
+"""The value of `rec` during a hit on the fast path, whose handlers are short and never wait."""
 
 
 @native(inline=True)

@@ -205,7 +205,7 @@ def defer(task: ptr[Task], node: ptr[Node]) -> void:
 
 @native
 def node_return(task: ptr[Task], node: ptr[Node]) -> void:
-    """The handlers of a call have run. The nodes of its frame are given back together, after the last of them."""
+    """The handlers of a call have run. The nodes of its frame are released together, after the last of them."""
     if outer_of_frame(node) != null:
         defer(task, node)
         return
@@ -219,7 +219,7 @@ def node_return(task: ptr[Task], node: ptr[Node]) -> void:
 
 
 @native
-def room_for_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
+def allocate_data(task: ptr[Task], node: ptr[Node], size: u32) -> u64:
     """The address for the entry data of a new node, or 0 if there is no space."""
     if size <= INLINE_DATA:
         return cast(u64, addressof(node.inline_data[0]))
@@ -236,7 +236,7 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
     while not reserved:  # a signal handler may leave there a call that it has jumped past
         top = task.top
         node = above(top)
-        data = room_for_data(task, node, size)
+        data = allocate_data(task, node, size)
         if cast(u64, node) > task.nodes_end or data == 0:
             return null
         if size > INLINE_DATA:

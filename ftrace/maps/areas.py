@@ -83,7 +83,7 @@ memory = Memory()
 class Map(Container):
     """A container in areas: what its Python side shares.
 
-    Its memory is reserved when it is made and charged as it is touched; it is given back with the map.
+    Its memory is reserved when it is made and charged as it is touched; it is freed with the map.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class Map(Container):
 
     @property
     def label(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return self.name.removeprefix(PREFIX)
 
     @property
     def state(self) -> bytes:
-        """What native functions know of the map."""
+        """The map's state, as native functions have it."""
         return bytes(self._state)
 
     @property
@@ -124,7 +124,7 @@ class Map(Container):
 
     def dropped_line(self) -> str:
         """The listing's line about them; empty if there are none."""
-        return f"  {self.dropped} dropped: no place for them" if self.dropped else ""
+        return f"  {self.dropped} dropped: the map has no element for them" if self.dropped else ""
 
     def items(self) -> Iterable[tuple[int, Any]]:
         """Pairs of index, key or row, and what is there."""
@@ -137,7 +137,7 @@ class Map(Container):
 
     @property
     def address(self) -> int:
-        """Where its memory is."""
+        """The addresses of its memory."""
         return int(self._state.base)
 
     def load(self, parts: Iterable[tuple[int, bytes]]) -> None:
@@ -195,7 +195,7 @@ def _sum(left: Any, right: Any) -> Any:
 
 
 def _sum_of_fields(left: Any, right: Any) -> Any:
-    """Of plain numbers (pointers are None or a number), or of nested structures and arrays."""
+    """The sum of plain numbers (pointers are None or a number), or of nested structures and arrays."""
     if isinstance(left, (int, type(None))):
         return (left or 0) + (right or 0)
     return _sum(left, right)

@@ -81,7 +81,8 @@ class Histogram(Map):
 
     def _repr_html_(self) -> str:
         rows = [(f"{bucket.low} .. {bucket.high}", bucket.count) for _, bucket in self.items()]
-        return table(rows, f"Histogram {self.label}: {len(self):,} values")
+        dropped = [("dropped", self.dropped)] if self.dropped else []
+        return table([*rows, *dropped], f"Histogram {self.label}: {len(self):,} values")
 
     def __len__(self) -> int:
         return sum(bucket.count for row in range(self.rows) for bucket in self.row(row))
@@ -98,7 +99,7 @@ class Histogram(Map):
         return [Bucket(*self.limits(index), count) for index, count in enumerate(counts)]
 
     def limits(self, bucket: int) -> tuple[int, int]:
-        """Where a bucket begins and ends."""
+        """The first value of a bucket, and the first value after it."""
         if self.step:
             return self.low + bucket * self.step, self.low + (bucket + 1) * self.step
         return (1 << bucket >> 1, 1 << bucket)

@@ -58,7 +58,7 @@ def _plain(value: Any) -> str:
 
 
 def _weight(value: Any) -> int:
-    """What entries are ordered by: a number itself, the first field of a struct."""
+    """The sort key of an entry: a number itself, the first field of a struct."""
     if isinstance(value, ctypes.Structure):
         return _weight(getattr(value, type(value)._fields_[0][0]))
     return value if isinstance(value, int) else int(any(value or ()))

@@ -23,7 +23,7 @@ from sandbox.threads.tasks import current
 
 @struct
 class Place(Structure):
-    """Where a variable is in the task record."""
+    """The offset of a variable in the task record."""
 
     offset: u64
 
@@ -41,7 +41,7 @@ class Space:
         self._touched = 0
         """Space below this offset has been used and may not be zero."""
         self._lock = fork.renew(threading.Lock())
-        # Space may be given back by the garbage collector, which can run while the lock is held.
+        # Space may be freed by the garbage collector, which can run while the lock is held.
         self._given_back: deque[int] = deque()
 
     def take(self, size: int) -> int:
@@ -107,7 +107,7 @@ class PerTask(Container):
 
     @property
     def state(self) -> bytes:
-        """What native functions know of the variable."""
+        """The variable's state, as native functions have it."""
         return bytes(self._place)
 
     def items(self) -> Iterator[tuple[int, Any]]:

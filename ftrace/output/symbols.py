@@ -11,11 +11,11 @@ from sandbox.symbols.process_text import symbol_at
 from sandbox.symbols.table import Location, symbol_table
 
 _RUNTIME = f" [{RUNTIME}]"
-"""Not shown: the functions of the hit path are what the kernel's own are, and those have no module."""
+"""Not shown: the functions of the hit path correspond to the kernel's own, which have no module."""
 
 
 def _located(address: int) -> Location | None:
-    """Where an address is: in a module, or else in a library or what else has names."""
+    """The symbol and offset of an address, in a module or else in a library or other named code."""
     if found := symbol_table.locate(address):
         return found
     with contextlib.suppress(OSError):  # of a file that cannot be read

@@ -1,4 +1,4 @@
-"""What a probe's arguments can refer to: registers, parameters, their fields (`->field.field`), the return value."""
+"""Names that a probe's arguments can refer to: registers, parameters, their fields (`->field.field`), the return value."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ class Buffer:
         self._until_done("ring_set_live", ring.address, int(self._is_on))
 
     def _replace_spare(self, address: int) -> None:
-        """Set the spare ring. A thread may take a snapshot meanwhile: retire the rings that are then neither live nor spare."""
+        """Set the spare ring. A thread may take a snapshot at the same time: retire the rings that are then unused."""
         self._until_done("ring_set_spare", address)
         self._retire_unused()
 

@@ -49,7 +49,7 @@ class Segment(Structure):
 
 
 NEXT = Segment.size
-"""What a new segment adds to ClockState.sequence: its size, so that one bit of the sequence is the segment's offset."""
+"""The increment of ClockState.sequence for a new segment: its size, so that one bit of the sequence is the segment's offset."""
 
 
 @struct

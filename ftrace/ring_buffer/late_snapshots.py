@@ -1,6 +1,6 @@
 """Snapshots of a moment in the past: which records of the two rings they moved.
 
-A queued histogram knows only some milliseconds after a hit that its action takes a snapshot. The rings are then exchanged
+A queued histogram decides only some milliseconds after a hit that its action takes a snapshot. The rings are then exchanged
 late, and readers put each record on the side where an exchange at the hit would have left it.
 """
 

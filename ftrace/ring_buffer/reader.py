@@ -255,7 +255,7 @@ class Reader:
                 yield record
 
     def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Consume all sub-buffers: slot and bytes of each, with lost events marked. As `drain`, none that come meanwhile."""
+        """Consume all sub-buffers: slot and bytes of each, with lost events marked. Later arrivals are ignored, as by `drain`."""
         memory = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
             due = self._ring.view.slot_word(each.slot, "pages") + 1

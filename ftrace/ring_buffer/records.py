@@ -122,7 +122,7 @@ class Mark(Structure):
 
 @struct
 class Reservation(Structure):
-    """What the function that makes a record knows of it. Nothing else sees it, so that the compiler keeps it in registers."""
+    """A record's state in the function that makes it. Nothing else refers to it, so the compiler keeps it in registers."""
 
     event: ptr[u8]
     slot: ptr[Slot]

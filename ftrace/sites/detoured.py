@@ -19,7 +19,7 @@ from ftrace.sites.lists import Stubs
 from ftrace.sites.refusals import runs_python
 from ftrace.x86_64.entry_detour import ENTRY
 from ftrace.x86_64.entry_writing import Stubs as NativeStubs
-from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
+from ftrace.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.x86_64.encoding import NOP5, displacement
@@ -45,7 +45,7 @@ class DetouredBlock(ImageBlock):
     """
 
     _routines = ("ftrace_exit_keeping", "ftrace_entry_keeping_all")
-    _hooked_to = ROOM_MADE
+    _hooked_to = SLOT_RESTORED
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class DetouredBlock(ImageBlock):
 
     def _find_mechanism(self, index: int, head: FunctionHead) -> None:
         made: dict[int, tuple[int, list[int]]] = {}
-        for choice in choices(head, self._free(head.address, self._room_behind(index))):
+        for choice in choices(head, self._free(head.address, self._space_after(index))):
             if choice.mechanism is Mechanism.BREAKPOINT and runs_python(self.name):
                 break
             copied = choice.copied
@@ -172,7 +172,7 @@ class DetouredBlock(ImageBlock):
         if straddles or patch.inner or self.mechanisms[index] is Mechanism.BREAKPOINT:
             self._trapping |= 1 << index
 
-    def _room_behind(self, index: int) -> int:
+    def _space_after(self, index: int) -> int:
         """How many bytes from the site on belong to no other function; at most REACH."""
         following = self.addresses[index + 1] if index + 1 < len(self) else self._text.end
         return min(following - self.addresses[index], REACH)

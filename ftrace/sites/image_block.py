@@ -77,7 +77,7 @@ class ImageBlock(SiteBlock, abc.ABC):
         self.unhookable |= sum(1 << index for index, why in known.items() if why)
 
     def _reader_of(self, indexes: Sequence[int]) -> Read:
-        """What reads the code of these functions. For many, all their text is read at once."""
+        """A function that reads the code of these functions. For many, all their text is read at once."""
         if len(indexes) < _MANY:
             return self._read
         start, addresses = self.addresses[min(indexes)], self.addresses
@@ -126,7 +126,7 @@ class PreparedBlock(ImageBlock):
 
 
 def in_images(selection: Selection) -> dict[ImageBlock, list[int]]:
-    """Those of the locations that are not in modules, as positions in their blocks."""
+    """The locations that are not in modules, as positions in their blocks."""
     found: dict[ImageBlock, list[int]] = {}
     for block, mask in selection.items():
         if isinstance(block, ImageBlock):

@@ -210,7 +210,7 @@ def overlay(code: bytearray, offset: int, data: bytes) -> None:
 
 
 class Skipped(NamedTuple):
-    """A function that was asked for and cannot be traced; `reason` is a sentence."""
+    """A requested function that cannot be traced; `reason` is a sentence."""
 
     name: str
     reason: str

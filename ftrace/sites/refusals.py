@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from sandbox.x86_64.return_slot import moves_its_return
 
 CALLED_BY_HITS = ("__errno_location", "pthread_setspecific")
-"""What claiming a task's record calls: a probe there would be hit by its own handler."""
+"""Functions that are called when a task's record is claimed: a probe there would be hit by its own handler."""
 _SWITCH_STACKS = frozenset(
     {
         *("swapcontext", "setcontext", "getcontext", "makecontext", "start_context", "ffi_call_unix64"),
@@ -18,7 +18,7 @@ _SWITCH_STACKS = frozenset(
 )
 _RETURN_TWICE = frozenset({"setjmp", "sigsetjmp", "vfork", "clone", "clone3"})
 _INTERNAL = re.compile(r"^_+(?:(?:GI|libc)_+)?|@.*")
-"""What the C library puts before its own names of a function, and a symbol's version after it."""
+"""Prefixes of the C library's internal names of a function, and the version of a symbol."""
 _RUNS_PYTHON = re.compile(r"(libc|libpthread|ld-linux-x86-64|libpython[\d.]*|python[\d.]*)(\.so.*|-[\d.]+\.so|)$")
 
 

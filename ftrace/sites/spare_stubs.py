@@ -39,7 +39,7 @@ class SpareStubs:
     def make(self) -> None:
         """Treat calls that look dead as calls of other greenlets from now on."""
         from ftrace.unwind.unwinding import describe_stubs
-        from ftrace.x86_64.keeping_stub import ROOM_MADE, keeping_stub
+        from ftrace.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
 
         if self._text is not None:
             return
@@ -51,7 +51,7 @@ class SpareStubs:
         exit_ = image.address("ftrace_exit_keeping_all").to_bytes(8, "little")
         text.write(text.base, exit_.ljust(STUB_SIZE, b"\xcc") + b"".join(stubs))
         self._frames = describe_stubs(
-            self._slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=ROOM_MADE
+            self._slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=SLOT_RESTORED
         )
         self._text = text
         self._own_code.append(text.__contains__)

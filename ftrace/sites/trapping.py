@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("ftrace")
 
 _PATIENCE = 20
-"""For how many milliseconds a thread may block it."""
+"""How long a thread may block SIGTRAP, in milliseconds."""
 _strangers = set[int]()
-"""The unknown threads that blocked it when they were last looked at."""
+"""The unknown threads that blocked SIGTRAP at the last check."""
 
 
 def refuse_blocked_traps(runtime: Runtime) -> None:

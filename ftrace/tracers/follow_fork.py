@@ -1,4 +1,4 @@
-"""The options event-fork and function-fork: new threads and forked processes join the lists that their makers are in.
+"""The options event-fork and function-fork: new threads and forked processes join the lists that their creators are in.
 
 trace_event_follow_fork() and ftrace_pid_follow_fork() of the kernel. What happens to a thread is in ftrace.hit.pid_list.
 """

@@ -60,7 +60,7 @@ class RepeatsRecord(Structure):
 
 @struct
 class LastCall(Structure):
-    """The last call of one slot, for func-no-repeats: struct trace_func_repeats. A thread goes on where the one before it was."""
+    """The last call of one slot, for func-no-repeats: struct trace_func_repeats. It outlives the slot's thread."""
 
     ip: u64
     parent_ip: u64

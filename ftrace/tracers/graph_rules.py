@@ -25,7 +25,7 @@ class AddressSets:
 
     def __init__(self) -> None:
         self._in_use: dict[str, AddressTable] = {}
-        """By the name of the selection."""
+        """Name of the selection -> its table."""
         self._replaced: list[AddressTable] = []
 
     def replace(self, which: str, members: Collection[int]) -> int:
@@ -113,7 +113,7 @@ class Rules:
 
 
 graph_rules = Rules()
-"""Those of the process."""
+"""The rules of the process."""
 
 
 def edited(base: Selection, token: str) -> Selection:

@@ -109,7 +109,7 @@ class FunctionProfiler:
 
 
 function_profiler = FunctionProfiler()
-"""That of the process."""
+"""The profiler of the process."""
 
 
 _HEAD = (

@@ -108,7 +108,7 @@ class StackTracer:
 
 
 stack_tracer = StackTracer()
-"""That of the process."""
+"""The stack tracer of the process."""
 
 
 _DISABLED = """\

@@ -127,7 +127,7 @@ def written_mask(text: str, slots: int) -> int:
 
 
 _MAX_PID = 1 << 30
-"""What the kernel's lists have space for."""
+"""The number of pids that the kernel's lists have space for."""
 _UINT_MAX = (1 << 32) - 1
 ONLY, NEVER = "only", "never"
 """One of the two lists: threads that are recorded, or threads that are not."""
@@ -143,7 +143,7 @@ class PidLists:
     def __init__(self, slots: DroppedSlots, when_set: Callable[[bool], None] = lambda _on: None) -> None:
         self._slots, self._when_set = slots, when_set
         self._lists: dict[str, TracePidList] = {}
-        """Those that are set. One that all threads have left still is."""
+        """The lists that are set. A list from which all threads have been removed is still set."""
         self._replaced: list[TracePidList] = []
         """Lists that hits may be looking into."""
         self._follows = False

@@ -47,7 +47,7 @@ _BREG6, _DEREF = 0x76, 0x06
 class FrameRules(Structure):
     """How to leave a function: the canonical frame address (CFA), and rbp's place."""
 
-    register: u64  # RSP or RBP, to which `offset` is added; _NO_REGISTER: cannot be told
+    register: u64  # RSP or RBP, to which `offset` is added; _NO_REGISTER: unknown
     offset: i64
     dereferenced: u64  # not 0: the CFA is the word there
     bp: u64  # 0: rbp is as it is; RSP: saved at the CFA plus `bp_offset`; RBP: at rbp plus that
@@ -178,7 +178,7 @@ def read_head(reading: ptr[Reading], at: u64) -> bool_:
 
 @native
 def read_augmentation(reading: ptr[Reading], letters: u64) -> void:
-    """What a CIE says about its FDEs. `letters`: up to eight, the first in the low byte."""
+    """The rules of a CIE for its FDEs. `letters`: up to eight, the first in the low byte."""
     reading.encoding = 0
     reading.has_sizes = 0
     reading.is_signal_frame = 0
@@ -228,7 +228,7 @@ def read_cie(reading: ptr[Reading], at: u64) -> bool_:
 
 @native
 def save_register(reading: ptr[Reading], register: u64, offset: i64) -> void:
-    """It is saved at the CFA plus `offset`."""
+    """Note that `register` is saved at the CFA plus `offset`."""
     if register == RBP:
         reading.rules.bp = RSP
         reading.rules.bp_offset = offset

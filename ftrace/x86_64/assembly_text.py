@@ -32,7 +32,7 @@ class DepthError(ValueError):
 
 
 class _Depths:
-    """What is known of the stack while the text is read: the CFA less rsp here, and at the labels that jumps lead to."""
+    """The state of the stack while the text is read: the CFA less rsp here, and at the labels that jumps lead to."""
 
     def __init__(self) -> None:
         self.here: int | None = None

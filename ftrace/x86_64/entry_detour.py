@@ -1,4 +1,4 @@
-"""What the patched entry of a function without a stub leads to. Bytes in, bytes out.
+"""Detours: the code that the patched entry of a function without a stub leads to. Bytes in, bytes out.
 
 In code that was not compiled here no register is free, at an entry and at a return (ftrace.x86_64.keeping_stub). The detour of a
 function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them:
@@ -69,7 +69,7 @@ ROUTINE, HOOKED_SLOW, _TO_BODY, SLOT_AT, HOOKED = 36, 41, 46, 123, 163
 _RESTORE = bytes.fromhex("8b442418 047f 9e 488b0424 4c8b542408 4c8b5c2410 488d642420")
 _SAVE = bytes.fromhex("488d6424e0 48890424 4c89542408 4c895c2410 9f 0f90c0 89442418")
 _LOWERED = ((SLOW, 34), (69, 162), (167, BODY))
-"""Offsets between which the stack pointer is below what is kept."""
+"""Offsets between which the stack pointer is below the saved registers."""
 
 
 def detour_template(task_offset: int, fast: int, rec: int) -> bytes:

@@ -70,7 +70,7 @@ def displacement_of(code: ptr[u8], length: u64) -> i64:
 
 @native
 def put_copy(alias: u64, to: u64, code: ptr[u8], address: u64, length: u64, kind: u64, relative: u64) -> u64:
-    """What does at `to` what an instruction does at its address; how many bytes that takes."""
+    """Write a copy of an instruction that has the same effect at `to` as the original at `address`. Returns its size."""
     end = address + length
     if kind != CALL and kind != JUMP and kind != CONDITIONAL:
         for index in range(min(length, 15)):

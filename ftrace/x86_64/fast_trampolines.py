@@ -382,7 +382,7 @@ WITH_SP = WITH_ARGUMENTS | {
     "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
 }
 _DESTROYED = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10")
-"""What a function in the C calling convention may destroy, beside r11."""
+"""The registers that a function in the C calling convention may destroy, besides r11."""
 LEAN_ENTRY = PLAIN_ENTRY | {
     "save": images.push(_DESTROYED),
     "restore": images.pop(_DESTROYED),

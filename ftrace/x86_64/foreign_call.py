@@ -35,7 +35,7 @@ _GET_ALL = """
     xrstor (%rsp)
     mov %ebx, %eax
 """
-"""The way back from _KEEP_ALL; eax, the result of what was called, is kept. Uses rbx, rdx, r10 and r11."""
+"""Undoes _KEEP_ALL; eax, the result of the called function, is preserved. Uses rbx, rdx, r10 and r11."""
 
 _FRAME = """    push %rbp
     .cfi_offset %rbp, -16
@@ -73,7 +73,7 @@ _NARROW, _WIDE, _HIGH = 512, 1024, 2112
 """Bytes that are kept: 8 registers at 64 bytes' distance or 16 at 32; 16 at 64; 32 at 64 and the masks."""
 
 
-def _room(kept: int) -> str:
+def _stack_space(kept: int) -> str:
     """The stack that `kept` bytes of registers take, and 64 bytes above them, 64-byte aligned."""
     return f"    sub $${kept + 64}, %rsp\n    and $$-64, %rsp\n"
 
@@ -116,7 +116,7 @@ CALL_FOREIGN = (
 # entry of a function that follows the C convention. Of the vector state only what arguments and results can be in is live
 # there: the first eight vector registers, kept here at 64 bytes' distance, and the x87 stack is empty. Task.vectors tells where
 # they are kept meanwhile (ftrace.handlers.floats); what it said before and the x87 control word are kept above them.
-# Where all that is above the xmm registers is zero, only those are kept; and the CPU is told (vzeroupper), because code that
+# Where all that is above the xmm registers is zero, only those are kept; and the CPU is notified (vzeroupper), because code that
 # uses xmm registers is slower while anything else may be there: the interpreter's as well as the function's.
 #   rbx = handler; r12 = ip, r13 = ret_ip; rbp = frame
 # ftrace_call_foreign_return, at the return of one: where the x87 stack is not empty, a long double is returned, and everything
@@ -132,7 +132,7 @@ ftrace_call_foreign_return:
 ftrace_call_foreign:
 """
     + _FRAME
-    + _room(_NARROW)
+    + _stack_space(_NARROW)
     + """$if_wide_vectors
     jne 7f
 $keep_xmm
@@ -208,7 +208,7 @@ def _moved(move: str, register: str, keep: bool, registers: range = range(8), ap
 
 
 def _masks(keep: bool) -> str:
-    """Move the mask registers to the stack behind 32 vector registers, or back."""
+    """Move the mask registers to the stack after 32 vector registers, or back."""
     pairs = [(f"%k{i}", f"{2048 + 8 * i}(%rsp)") for i in range(8)]
     return "\n".join(f"    kmovq {a}, {b}" if keep else f"    kmovq {b}, {a}" for a, b in pairs)
 
@@ -222,13 +222,13 @@ def _around(register: str, apart: int, kept: int, move: str = "vmovaps", clear: 
 
 
 _ONE_BY_ONE = {
-    "xmm": _room(_NARROW) + _around("xmm", 32, _NARROW, "movaps", "") + _get_control(_NARROW),
+    "xmm": _stack_space(_NARROW) + _around("xmm", 32, _NARROW, "movaps", "") + _get_control(_NARROW),
     "ymm": f"""    test $$4, %al
     jne 6f
-{_room(_NARROW)}{_around("xmm", 32, _NARROW)}{_get_control(_NARROW)}
+{_stack_space(_NARROW)}{_around("xmm", 32, _NARROW)}{_get_control(_NARROW)}
 6:
-{_room(_WIDE)}{_around("ymm", 64, _WIDE)}{_get_control(_WIDE)}""",
-    "zmm": f"""{_room(_HIGH)}{_moved("vmovaps", "zmm", True, range(16, 32))}
+{_stack_space(_WIDE)}{_around("ymm", 64, _WIDE)}{_get_control(_WIDE)}""",
+    "zmm": f"""{_stack_space(_HIGH)}{_moved("vmovaps", "zmm", True, range(16, 32))}
 {_masks(keep=True)}
     test $$0x40, %al
     jne 6f

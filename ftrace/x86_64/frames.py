@@ -160,9 +160,9 @@ def _entry(body: bytes) -> bytes:
 
 HOOKED_FROM, HOOKED_TO = 59, 104
 _TAIL_CALL = 1
-"""In Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
+"""A bit of Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
 _SLOT = 0x7FFF_FFFF_FFFF_FFF8
-"""What of Node.frame + 7 is the address of the slot: without the low bits, and without ftrace.hit.parking.PARKED."""
+"""The bits of Node.frame + 7 that are the slot's address: all but the low ones and ftrace.hit.parking.PARKED."""
 
 
 def _is_hooked(hooked_to: int) -> bytes:
@@ -172,7 +172,7 @@ def _is_hooked(hooked_to: int) -> bytes:
 
 
 def cfa(after_prologue: bool = False, hooked_to: int = HOOKED_TO) -> bytes:
-    """Where the frame ends; see above."""
+    """The expression for the canonical frame address; see above."""
     before = register(RBP) + op(PLUS_UCONST, 16) if after_prologue else register(RSP) + op(PLUS_UCONST, 8)
     hooked = register(RSP) + op(PLUS_UCONST, 1)
     is_hooked = _is_hooked(hooked_to)

@@ -75,7 +75,7 @@ $get
 
 
 def frame_rules(constants: Mapping[str, int | str]) -> dict[str, str]:
-    """What GUARD describes to unwinders while the function runs: rules of DWARF that the assembler has no words for."""
+    """GUARD's rules for unwinders while the function runs: DWARF that the assembler has no directives for."""
     parent, bx = int(constants["GUARD_PARENT"]), int(constants["GUARD_BX"])
     return {
         "CALLERS_BX": escaped(rule(IN_MEMORY, register(_RBX, bx), _RBX)),

@@ -1,4 +1,4 @@
-"""Images of pt_regs on the stack around a handler: with all registers, or with those that matter at a function's entry or return.
+"""Images of pt_regs on the stack around a handler: with all registers, or those used at a function's entry or return.
 Assembly text (AT&T) for the trampolines.
 
 A pt_regs is 21 words. From the highest address down: ss, sp, flags, cs, ip, orig_ax by hand; rdi, rsi, rdx, rcx, rax, r8, r9,
@@ -47,7 +47,7 @@ GET_REGISTERS = "\n".join(f"    mov {8 * at}(%rsp), %{register}" for at, registe
 
 _ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
 ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip"}, _ARGUMENT_FIELDS)
-"""What of a pt_regs a handler may read and write that is given the image of arguments."""
+"""The fields of a pt_regs that a handler with the image of arguments may read and write."""
 ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp", "bp"}, ARGUMENTS.written)
 """The same with sp, by which it may change what is on the stack, and bp, from which the stack can be walked."""
 _RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})
@@ -57,7 +57,7 @@ RESULTS = Fields(_RESULT_FIELDS | {"bp"}, _RESULT_FIELDS)
 KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %rsp"
 """The registers that arguments come in, in an image of 176 bytes: that of an entry, with space for the others."""
 GET_ARGUMENTS = "    lea 64(%rsp), %rsp\n" + pop(_ARGUMENTS) + "\n    lea 56(%rsp), %rsp"
-"""Undo KEEP_ARGUMENTS. Flags are kept."""
+"""Undo KEEP_ARGUMENTS. Flags are preserved."""
 ENTRY_IP = """    lea 5(%rsi), %r11
     mov %r11, $REGS_IP(%rsp)
     mov %rsp, %rcx"""
@@ -74,7 +74,7 @@ ENTRY_SP_IP = (
 KEEP_RESULTS = "    sub $$64, %rsp\n" + push(_RESULTS) + "\n    sub $$80, %rsp"
 """The registers that results come in, in an image of 168 bytes below the return slot."""
 GET_RESULTS = "    lea 80(%rsp), %rsp\n" + pop(_RESULTS) + "\n    lea 64(%rsp), %rsp"
-"""Undo KEEP_RESULTS. Flags are kept."""
+"""Undo KEEP_RESULTS. Flags are preserved."""
 EXIT_SP_IP = """    lea 176(%rsp), %r11
     mov %r11, $REGS_SP(%rsp)
     mov %rbp, $REGS_BP(%rsp)

@@ -17,19 +17,18 @@ from __future__ import annotations
 
 from ftrace.x86_64.images import GET_REGISTERS, whole
 from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT, SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
+from sandbox.x86_64.encoding import INT3
 
 DROP_RETURN_KEEPING = 54
 """Offset after the decision to hook: the return address is taken off the stack, and the body called."""
-ROOM_MADE = 69
+SLOT_RESTORED = 69
 """Up to this offset the return address is in the node only (ftrace.x86_64.frames)."""
 AFTER_CALL = 75
-_INT3 = 0xCC
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)
 _CALL_EXIT = bytes.fromhex("488d6424f8") + b"\xff\x15" + bytes(4) + b"\xc3"
 _TEMPLATE = (
-    (bytes(8).ljust(DROP_RETURN_KEEPING, bytes([_INT3])) + _DROP_AND_CALL).ljust(EXIT_POINT, bytes([_INT3]))
-    + _CALL_EXIT
-).ljust(STUB_SIZE, bytes([_INT3]))
+    (bytes(8).ljust(DROP_RETURN_KEEPING, bytes([INT3])) + _DROP_AND_CALL).ljust(EXIT_POINT, bytes([INT3])) + _CALL_EXIT
+).ljust(STUB_SIZE, bytes([INT3]))
 
 
 def keeping_stub(where: int, site: int, exit_: int) -> bytes:

@@ -2,8 +2,8 @@
 
 The fast ones are those of ftrace.x86_64.fast_trampolines, with what detours and keeping stubs have saved between the return
 into them and the return slot: at an entry rax, r10, r11 and the flags, at a return those and every register that a handler's
-caller may change. What is not plain leaves for the complete trampolines, ftrace_entry_keeping_all and ftrace_exit_keeping_all,
-before anything has been changed.
+caller may change. Other cases go to the slow path's ftrace_entry_keeping_all and ftrace_exit_keeping_all before anything has been
+changed.
 
 At an entry: r11 = task, r10 = probe list; (%rsp) the return into the detour, then 32 bytes, then the return slot.
 """
@@ -123,7 +123,7 @@ ftrace_exit_keeping:
 {_GET_FLAGS}
     jmp ftrace_exit_keeping_all
 
-# What a list names as its exit trampoline whose calls return through the complete one.
+# The exit trampoline of lists whose calls return through the slow path.
     .globl ftrace_exit_keeping_complete
     .p2align 4
 ftrace_exit_keeping_complete:

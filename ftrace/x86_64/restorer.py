@@ -1,4 +1,4 @@
-"""What the kernel returns to from the signal handlers of sandbox.threads.signals, as assembly text (AT&T)."""
+"""The restorer to which the signal handlers of sandbox.threads.signals return, as assembly text (AT&T)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Where a thread begins whose maker is watched, as assembly text (AT&T)."""
+"""The start routine of threads whose creator is followed, as assembly text (AT&T)."""
 
 from __future__ import annotations
 
 THREAD_START = """
-# The routine of a new thread, called by libc: joins the lists of its maker, then becomes the thread's own routine.
+# The routine of a new thread, called by libc: joins the lists of its creator, then becomes the thread's own routine.
 #   rdi = the Start (ftrace.hit.pid_list)
 #   stack inside: 8 bytes of padding, the routine's argument at 8(%rsp), padding, return into libc at 24(%rsp)
 # The routine finds the stack that libc gave: nothing of this is left for unwinders, pthread_exit or a debugger to go through.

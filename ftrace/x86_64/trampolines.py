@@ -74,7 +74,7 @@ $image
     call dispatch_slow
     jmp entry_finish
 
-# What a list names as its exit trampoline when its calls all return through the complete one.
+# The exit trampoline of lists whose calls all return through the slow path.
     .globl ftrace_exit_from_list
     .p2align 4
 ftrace_exit_from_list:

@@ -16,12 +16,13 @@ from ftrace.tracer import tracer
 from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
 from sandbox.process import fork
+from sandbox.x86_64 import encoding
 
 if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
     from sandbox.memory.scattered import ScatteredText
 
-INT3 = b"\xcc"
+INT3 = bytes([encoding.INT3])
 
 kprobe_mutex = threading.RLock()
 """Protects all changes of probes, as the kernel's kprobe_mutex does. Taken before any lock of ftrace."""

@@ -86,7 +86,7 @@ class KprobeEventProbe(Probe):
         self.maxactive = maxactive
         self.probe: kprobe | kretprobe | None = None
         """The registered probe; None while its module is not loaded."""
-        self._coming = fork.renew(Lock())
+        self._registering = fork.renew(Lock())
 
     @property
     def place(self) -> str:
@@ -128,13 +128,13 @@ class KprobeEventProbe(Probe):
             self.resolve_symbols()
             self._put()
         except OSError as failed:
-            if failed.errno != errno.ENOENT or not self._may_come:
+            if failed.errno != errno.ENOENT or not self._may_be_loaded:
                 raise
             if self.where.module is not None:
                 after_unlocking(library_watch.begin)
 
     @property
-    def _may_come(self) -> bool:
+    def _may_be_loaded(self) -> bool:
         """Whether its code may be loaded later: it is an address in no symbol, or in a module that is not loaded."""
         module = self.where.module
         return self.where.symbol is None or (module is not None and not module_is_there(module))
@@ -194,12 +194,12 @@ class KprobeEventProbe(Probe):
         """Whether it waits though its library is there."""
         return self.is_waiting and module_is_there(str(self.where.module))
 
-    def module_came(self) -> None:
+    def module_loaded(self) -> None:
         """Its module has been loaded: register it again. If that fails, it continues to wait.
 
         Registering may load libraries, and so come here again: then there is nothing to do.
         """
-        if not self._coming.acquire(blocking=False):
+        if not self._registering.acquire(blocking=False):
             return
         try:
             self.unregister()
@@ -210,7 +210,7 @@ class KprobeEventProbe(Probe):
                     if self.event.is_armed:
                         self.event.arm_probe(self)
         finally:
-            self._coming.release()
+            self._registering.release()
 
 
 class KprobeLines(ProbeLineType):
@@ -246,7 +246,7 @@ def _no_maxactive(word: str) -> int:
 
 
 def _scope(where: EventPlace, is_return: bool) -> Scope:
-    """What arguments can refer to. A place given as an address allows only registers and memory, even at a function's entry."""
+    """The names that arguments can refer to. A place given as an address allows only registers and memory."""
     symbol = where.symbol
     if symbol is None:
         return Scope()
@@ -279,11 +279,11 @@ def _library_loaded() -> None:
     """Register the probes whose library is there now."""
     for probe in _probes():
         if probe.is_awaited:
-            after_unlocking(probe.module_came)
+            after_unlocking(probe.module_loaded)
 
 
 library_watch = LibraryWatch(_library_loaded, lambda: any(probe.is_waiting for probe in _probes()))
-"""That of the probes that wait for a library."""
+"""The watch for the probes that wait for a library."""
 
 
 def _module_event(event: ModuleState, module: Module) -> None:
@@ -291,7 +291,7 @@ def _module_event(event: ModuleState, module: Module) -> None:
         return
     for probe in _probes():
         if probe.where.module == module.name:
-            probe.module_came()
+            probe.module_loaded()
 
 
 @cache

@@ -100,7 +100,7 @@ def _ops_for(aggregate: Aggregate) -> SharedOps | SingleOps:
 
 
 _armed_by: dict[int, SharedOps | SingleOps] = {}
-"""By address."""
+"""Address -> the ops that arms the place there."""
 
 
 def arm(aggregate: Aggregate) -> None:

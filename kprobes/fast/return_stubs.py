@@ -20,7 +20,7 @@ from ftrace.sites.lists import ListRecord
 from ftrace.tracer import tracer
 from ftrace.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.x86_64.frames import HOOKED_TO
-from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, ROOM_MADE, keeping_stub
+from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, SLOT_RESTORED, keeping_stub
 from ftrace.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes.breakpoint import patching
 from kprobes.fast.single import FastReturn
@@ -70,7 +70,7 @@ class _StubSpace:
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
-        hooked_to = ROOM_MADE if self._keeping else HOOKED_TO
+        hooked_to = SLOT_RESTORED if self._keeping else HOOKED_TO
         size = piece.end - self._next
         self._frames.append(describe_stubs(runtime().slab, name, self._next, size, False, hooked_to))
 
@@ -128,7 +128,7 @@ def call_through(place: Aggregate, body: int) -> None:
 
 
 def hooked_point(place: Aggregate) -> int:
-    """Where a hooked call continues, with its return address on top of the stack; 0 if the place has no stub."""
+    """The address at which a hooked call continues, with its return address on top of the stack; 0 without a stub."""
     if not place.record.return_stub:
         return 0
     drop = DROP_RETURN if place.scratch_is_free else DROP_RETURN_KEEPING
@@ -198,7 +198,7 @@ class FastStub:
 
 
 _fast_stubs: dict[int, FastStub] = {}
-"""By the address of the detour."""
+"""Address of the detour -> the return stub."""
 
 
 def update_fast_returns(place: Aggregate) -> None:

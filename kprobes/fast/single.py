@@ -83,7 +83,7 @@ class SingleProbe(NativeProbe):
     _freed = False
 
     def release(self) -> None:
-        """It will not be armed again: free it as soon as no list refers to it."""
+        """Free this path as soon as no list refers to it. It will not be armed again."""
         tracing = tracer()
         with tracing.table.lock:
             self._held = False

@@ -10,12 +10,13 @@ from typing import Any
 
 from ftrace.handlers.kinds import foreign_address
 from ftrace.maps import Array
+from ftrace.shown import Row, Shown
 from kprobes.handlers.native_decorator import native
 from sandbox.native import NativeFunction, u64
 from sandbox.process import fork
 
 
-class Count:
+class Count(Shown):
     """A built-in native action that counts hits: `kprobes.attach("vfs_*", action=kprobes.Count())`.
 
     Attachments that share one Count are counted together.
@@ -39,8 +40,8 @@ class Count:
         """Hits so far, over all threads."""
         return int(self._counted[0])
 
-    def __repr__(self) -> str:
-        return f"<Count: {self.hits:,} hits>"
+    def _shown(self) -> list[Row]:
+        return [("hits", self.hits)]
 
 
 class PythonCount:

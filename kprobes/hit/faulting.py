@@ -43,7 +43,7 @@ from sandbox.threads.system_calls import set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, Task, current
 
 no_access = extern("kprobe_no_access", fn[void])
-"""Where kprobe_load and kprobe_store continue after a fault."""
+"""The address at which kprobe_load and kprobe_store continue after a fault."""
 
 
 @native
@@ -63,7 +63,7 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
 
 @native
 def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool_:
-    """Call the children's fault_handlers, newest first, until one handles the fault. A kprobe is running meanwhile."""
+    """Call the children's fault_handlers, newest first, until one handles the fault. While they run, a kprobe is running."""
     kcb = get_kprobe_ctlblk(task)
     outer = task.kprobe
     outer_status = kcb.status

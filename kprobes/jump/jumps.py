@@ -68,7 +68,7 @@ class Jump:
         self._borrowed = b""
         self._landings: list[tuple[int, int]] = []
         self._hooked = hooked_point(place)
-        """Where its detours send calls whose return has been hooked."""
+        """The address to which its detours send calls whose return has been hooked."""
         self._detours: dict[int, Detour] = {}
         self._copied = self._first_detour()
         self._former = former

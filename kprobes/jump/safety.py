@@ -38,7 +38,7 @@ class Function(NamedTuple):
     code: bytes
     starts: tuple[int, ...]
     stopped: int
-    """Where decoding stopped: `end`, or the address of the first bytes that are not an instruction."""
+    """The address at which decoding stopped: `end`, or the address of the first bytes that are not an instruction."""
     targets: tuple[int, ...]
     """Targets of the function's jumps (not calls), ascending."""
     calls: tuple[int, ...]

@@ -44,7 +44,7 @@ all_disarmed = False
 """kprobes_all_disarmed: no place is armed, even if its probes are enabled. Set by kprobes.place.switch."""
 
 aggregates: dict[int, Aggregate] = {}
-"""By address."""
+"""Address -> aggregate."""
 _addresses: list[int] = []
 """The keys of `aggregates`, ascending."""
 _caches: dict[TextMapping, InsnSlotCache] = {}

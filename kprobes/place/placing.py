@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What a place belongs to. `text`: the mapping through which it is patched. `module`: None in a library."""
+    """The code that a place is in. `text`: the mapping through which it is patched. `module`: None in a library."""
 
     text: TextMapping
     module: Module | None

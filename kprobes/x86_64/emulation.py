@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operation(enum.IntEnum):
-    """What the emulated instruction does. `next` is the address after it."""
+    """The operation of an emulated instruction. `next` is the address after it."""
 
     JUMP = 1
     """ip = target"""

@@ -174,7 +174,7 @@ $get
 
 _RESTORE_FLAGS = Template(RESTORE_FLAGS).substitute()
 
-# The direction flag is clear, as between functions: only the six arithmetic flags are kept.
+# The direction flag is clear, as between functions: only the six arithmetic flags are preserved.
 _FEW = {
     "name": "kprobe_optimized",
     "save_flags": "    lahf\n    seto %al",
@@ -183,7 +183,7 @@ _FEW = {
     "restore_flags": _RESTORE_FLAGS,
 }
 
-# In a function that sets the direction flag: all flags are kept, and the direction flag is cleared for handlers.
+# In a function that sets the direction flag: all flags are preserved, and the direction flag is cleared for handlers.
 _ALL = {
     "name": "kprobe_optimized_all_flags",
     "save_flags": "    pushfq\n    popq 144(%rsp)",
@@ -202,7 +202,7 @@ _NONE = {
     "restore_flags": "    test %eax, %eax",
 }
 
-# At an entry where flags are live: all flags are kept. The routine returns to the jump after the call in the detour if the
+# At an entry where flags are live: all flags are preserved. The routine returns to the jump after the call in the detour if the
 # return is hooked, else to the instruction after this jump.
 _STEP_OVER = f"addq ${_JMP_SIZE}, "
 _KEPT = {

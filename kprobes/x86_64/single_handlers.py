@@ -3,7 +3,7 @@
 Called as any native handler of a probe list (ftrace.x86_64.trampolines), under the same conditions:
 
     rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
-    r8 = data of the return node, or 0 if there is none     returns eax = 0 to go on, else to cancel the return
+    r8 = data of the return node, or 0 if there is none     returns eax = 0 to continue, else to cancel the return
 
 The kretprobe_unlocked handlers are for kretprobes that are not on an ftrace location (kprobes.fast.return_stubs).
 
@@ -31,7 +31,7 @@ _FINISH = """    mov %fs:$TASK, %r11
     movl $$0, $STATUS(%r11)
     movq $$0, $KPROBE(%r11)"""
 # A fast trampoline holds ftrace's recursion lock. A kretprobe's return must not hold it, nor its entry outside of ftrace
-# locations, so it is released meanwhile. On a complete trampoline it is not held, or the calling callback holds it and keeps it.
+# locations, so it is released during the call. On the slow path it is not held, or the calling callback keeps it.
 _UNLOCK = """    cmpl $$$FAST, $REC(%r11)
     jne 3f
     movl $$$FAST_UNLOCKED, $REC(%r11)

@@ -1,4 +1,4 @@
-"""What a slot holds: copies of the probed instruction, and a detour. Bytes in, bytes out.
+"""The contents of a slot: copies of the probed instruction, and a detour. Bytes in, bytes out.
 
 A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed:
 
@@ -29,7 +29,7 @@ SLOT_SIZE = 64
 BOOSTED, DETOUR, RECORD = 16, 32, 56
 """Offsets in a slot."""
 
-_FILL = b"\xcc"
+_FILL = bytes([INT3])
 _SKIP_RED_ZONE = bytes.fromhex("488d642480")
 _JUMP_AT = DETOUR + 11
 
@@ -38,17 +38,17 @@ def slot_bytes(insn: Instruction, slot: int, boosted: bool) -> bytes:
     """The copy of `insn` at `slot`, with what follows it: a jump back if `boosted`, otherwise an int3.
 
     The trap's address tells nothing of the instruction's length: a system call is followed by the `lea` that puts the
-    original return address into rcx. Raises OverflowError if an operand or the way back is beyond 2 GB.
+    original return address into rcx. Raises OverflowError if an operand or the jump back is beyond 2 GB.
     """
     copy = expand(insn, slot) if insn.flow is Flow.SYSCALL else relocate(insn, slot)
     return copy + (jump(slot + len(copy), insn.end) if boosted else bytes([INT3]))
 
 
 def trapping_bytes(insn: Instruction, slot: int, emulation: Emulation | None) -> bytes:
-    """The copy that ends in an int3; with an `emulation`, what runs when memory that it accesses is not there.
+    """The copy that ends in an int3; with an `emulation`, the copy for the case that its memory is not mapped.
 
-    That faults at `slot`, as the instruction would at its place. If the memory has come meanwhile, it does what it is there
-    for; a call through memory or a register returns to the int3. Raises OverflowError as `slot_bytes` does.
+    That copy faults at `slot`, as the instruction would at its place. If the memory has been mapped since, the copy succeeds;
+    a call through memory or a register returns to the int3. Raises OverflowError as `slot_bytes` does.
     """
     if emulation is not None and not emulation.accesses_memory:
         return b""

@@ -17,16 +17,16 @@ _WORDS = (
     "ip", "cs", "flags", "sp", "ss",
 )  # fmt: skip
 ARGUMENT_REGISTERS = ("di", "si", "dx", "cx", "r8", "r9")
-"""What the first integer arguments are in."""
+"""The registers of the first integer arguments."""
 ARGUMENTS = [_WORDS.index(name) * 8 for name in ARGUMENT_REGISTERS]
 RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
-"""Where integer arguments, and the words of a result, are in an image."""
+"""The fields of an image that hold integer arguments, and those that hold the words of a result."""
 _VECTOR_ARGUMENTS, _VECTOR_RESULTS = 8, 2
 REGISTERS = len(_WORDS) * 8
 """Bytes of pt_regs; the vector registers come at this offset."""
 VECTORS = _VECTOR_ARGUMENTS * 8
 STACK = REGISTERS + VECTORS
-"""Where the stack's words come."""
+"""The position of the stack's words in an image."""
 STACK_POINTER = _WORDS.index("sp") * 8
 
 
@@ -76,11 +76,11 @@ class _Arguments:
         self.stack = 0
 
     def integer(self) -> int:
-        """Where the next integer is."""
+        """The place of the next integer."""
         return self.integers.pop(0) if self.integers else self.on_stack(8)
 
     def vector(self, size: int) -> int:
-        """Where the next floating-point value or vector is. Raises _Unreadable if an image holds only a part of it."""
+        """The place of the next floating-point value or vector. Raises _Unreadable if an image holds only a part of it."""
         if not self.vectors:
             return self.on_stack(size)
         return _narrow(self.vectors.pop(0), size)
@@ -214,7 +214,7 @@ def _result_in_memory(signature: Signature) -> bool:
 
 
 def result_place(signature: Signature) -> Place | None:
-    """Where the result is at return; None if there is none, or an image does not hold it."""
+    """The place of the result at return; None if there is no result, or an image does not hold it."""
     kind = signature.result
     if isinstance(kind, Void):
         return None

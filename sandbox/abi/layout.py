@@ -187,7 +187,7 @@ def decode(data: bytes | memoryview, kind: Type) -> Any:
 
 @functools.cache
 def _row(kind: Record) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
-    """What makes a tuple of a record's values: a namedtuple's if the fields have names."""
+    """The function that makes a tuple of a record's values; a namedtuple's if the fields have names."""
     names = [name for name, _ in kind.fields]
     if not names or names[0] == "_0":
         return tuple

@@ -21,7 +21,7 @@ _MAGIC = b"fprobe-cache-1\n"
 _SEAL_SIZE = hashlib.sha256().digest_size
 _HEAD = len(_MAGIC) + _SEAL_SIZE
 _left: dict[tuple[Path, int], int] = {}
-"""By directory and limit: how many more bytes this process may add before it lists the directory again."""
+"""(directory, limit) -> how many more bytes this process may add before it lists the directory again."""
 
 
 def key(*parts: str | bytes) -> str:
@@ -35,7 +35,7 @@ def key(*parts: str | bytes) -> str:
 
 
 def default_directory() -> Path:
-    """Where the cache of this user is."""
+    """The directory of this user's cache."""
     chosen = os.environ.get(DIRECTORY)
     if chosen:
         return Path(chosen)
@@ -121,7 +121,7 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 
 def _delete_oldest(directory: Path, limit: int) -> int:
-    """How many more bytes may be added before it has to be looked at again: others add some, too."""
+    """How many more bytes may be added before the size is determined again: other processes add some, too."""
     with os.scandir(directory) as entries:
         found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
     for _, size, path in sorted(found, reverse=True):

@@ -119,7 +119,7 @@ class _Preparation:
         for entry in self.entries:
             if entry.info & 15 == elf.STT_TLS:
                 name = elf.string_at(self.strings, entry.name_offset)
-                raise StubError(f"thread-local variable {name!r}: the JIT linker has no place for such variables")
+                raise StubError(f"thread-local variable {name!r}: the JIT linker does not support such variables")
 
     def _calls_to_hooks(self) -> dict[Flavour, dict[int, list[int]]]:
         """Flavour -> text section -> offsets of calls; their relocations are taken out of the image."""
@@ -219,7 +219,7 @@ def _only_kind(kinds: set[Flavour]) -> Flavour:
 
 
 def patchable_stub(code: memoryview | bytes, start: int) -> int:
-    """Where in `code` the stub of the patchable entry recorded at `start` is.
+    """The offset in `code` of the stub of the patchable entry recorded at `start`.
 
     Raises StubError if there are not five bytes of NOP.
     """

@@ -150,7 +150,7 @@ def _run_apart(entry: str, source: bytes, origin: str, **options: Any) -> bytes:
 
 
 def _shortened(line: str) -> str:
-    """Of a failed assertion its text, without where in LLVM it is."""
+    """The text of a failed assertion, without its position in LLVM."""
     return line[line.find("Assertion") :] if "Assertion" in line else line
 
 

@@ -1,4 +1,4 @@
-"""The child's side of compiling apart: compile a program, and link it on trial."""
+"""The child process of a compilation: compile a program, and try to link it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flavours of function-entry stubs: how LLVM is told to emit each, and its bytes.
+"""Flavours of function-entry stubs: how LLVM emits each, and its bytes.
 
 String attributes on a function request a stub. They are added to the *printed* form of a module, in which LLVM writes every
 definition on one line and every set of attributes in a group of its own.

@@ -1,7 +1,7 @@
 """The built-in demo program: a small in-memory file system in the shape of a kernel's.
 
-About 160 functions in files beside this one: most in the native language (docs/native.md), by theme; what it does not
-have (recursion, tail calls, structs by value, vectors, floating point, variable arguments) in LLVM IR. Both are parts of
+About 160 functions in the files of this directory: most are in the native language (docs/native.md), by theme. Functions that need
+recursion, tail calls, structs by value, vectors, floating point or variable arguments are in LLVM IR. Both are parts of
 one module. `demo_main(i64 n)` does n rounds of open, write, fsync, read, stat, mmap, close and unlink, with failures
 among them, and returns a checksum that depends on n alone. It may be called by any number of threads at once, and from
 signal handlers: every call has a task, with a file system, of its own (15 at a time; the others wait). Every other

@@ -63,7 +63,7 @@ demo_log = extern("demo_log", fn[i32, u64, ptr[u8], i64, u64])
 
 @native
 def mount_root(task: ptr[Task]) -> void:
-    """The first dentry is the root. It is there before what asks for the current task."""
+    """The first dentry is the root. It exists before any function that needs the current task runs."""
     task.root = addressof(task.dentries[0])
     root = d_alloc(null, addressof(root_name[0]), 1 << 32)
     d_instantiate(root, new_inode(S_IFDIR | 0o755))

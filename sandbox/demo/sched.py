@@ -43,7 +43,7 @@ def current_nr() -> u64:
 
 @native(notrace=True)
 def get_current() -> ptr[Task]:
-    """The current task. Task 0 is set up when it is first asked for."""
+    """The current task. Task 0 is set up at its first use."""
     nr = current_nr()
     task = addressof(tasks[nr])
     if nr == 0 and task.root == null:

@@ -1,4 +1,4 @@
-"""Where the symbols of a stripped library are: in a file of its debug information, or compressed in the library.
+"""Finding the symbols of a stripped library: in a debug file, or compressed in the library.
 
 The places are those of GDB: by build ID below /usr/lib/debug, by the name in .gnu_debuglink beside the library and below
 /usr/lib/debug, and .gnu_debugdata (MiniDebugInfo).
@@ -16,7 +16,7 @@ from pathlib import Path
 from sandbox.elf.tables import SHT_SYMTAB, ElfError, ElfFile
 
 DIRECTORIES = [Path("/usr/lib/debug")]
-"""Where distributions put debug information."""
+"""The directory in which distributions install debug files."""
 _NOTE_HEADER = 16
 """Bytes in front of a build ID: three sizes, and `GNU` with its NUL."""
 

@@ -53,16 +53,16 @@ class FunctionTable:
         self._stretches: dict[int, Stretch] = {}
 
     def __iter__(self) -> Iterator[Stretch]:
-        """What it says of each function, ascending."""
+        """The entries of all functions, ascending."""
         return map(self._stretch_of, range(len(self._starts)))
 
     @property
     def starts(self) -> frozenset[int]:
-        """Where the stretches of code begin."""
+        """The first addresses of the described ranges of code."""
         return frozenset(self._starts)
 
     def stretch(self, address: int) -> Stretch | None:
-        """What the table says of the code around `address`; None if nothing."""
+        """The entry for the code around `address`; None if there is none."""
         index = bisect_right(self._starts, address) - 1
         stretch = self._stretch_of(index) if index >= 0 else None
         return stretch if stretch is not None and address < stretch.end else None
@@ -96,9 +96,10 @@ class Stretch(NamedTuple):
 
 
 class _Cie(NamedTuple):
-    """What many FDEs have in common. `instructions`: start and end of its own. `width`: the format of the number of bytes that an
+    """The properties that FDEs share through their CIE.
 
-    FDE covers, '' for encodings that compilers do not use. `is_as_called`: it alone leaves the stack as after a call.
+    `instructions`: start and end of its own. `width`: the format of the number of bytes that an FDE covers, '' for encodings
+    that compilers do not use. `is_as_called`: it alone leaves the stack as after a call.
     """
 
     width: str
@@ -146,8 +147,8 @@ def _applied(cie: _Cie, instructions: bytes) -> bool:
     return function_starts.is_as_called(initial, cie.instructions[1], Reader(begin), begin + len(instructions))
 
 
-def _is_as_called(fde: int, behind_range: int, cie: _Cie) -> bool:
-    own = Reader(fde + behind_range)
+def _is_as_called(fde: int, after_range: int, cie: _Cie) -> bool:
+    own = Reader(fde + after_range)
     if cie.is_sized:
         size = own.uleb()
         own.position += size
@@ -202,7 +203,7 @@ def _augmentation(contents: bytes) -> _Augmentation:
 
 
 class Kind(Enum):
-    """What the code is that an unwind table describes.
+    """The kind of code that an unwind table describes.
 
     `suffix` is appended to its name if it has no symbol; `reason` says why its returns cannot be probed.
     """
@@ -224,7 +225,7 @@ def is_cold(name: str) -> bool:
 
 
 def linkage_tables(file: elf.ElfFile, base: int) -> tuple[tuple[int, int], ...]:
-    """Where the procedure linkage tables of a library lie that was loaded at `base`: (start, end)."""
+    """The address ranges (start, end) of the procedure linkage tables of a library that is loaded at `base`."""
     names = (".plt", ".plt.got", ".plt.sec", ".iplt")
     sections = [file.sections[index] for name in names for index in file.sections_named(name)]
     return tuple((base + section.address, base + section.address + section.size) for section in sections)

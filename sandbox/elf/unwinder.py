@@ -40,7 +40,7 @@ class _Bases(ctypes.Structure):
 
 
 def find_fde(address: int) -> tuple[int, int] | None:
-    """Where the code around `address` begins, and the address of the FDE that describes it; None if none does.
+    """The start of the code around `address`, and the address of its FDE; None if it has no FDE.
 
     Asks `const fde *_Unwind_Find_FDE(void *pc, struct dwarf_eh_bases *)`. Raises OSError as `unwinder()` does.
     """

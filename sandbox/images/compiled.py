@@ -23,7 +23,7 @@ class _JitImages:
         self._declared = DeclaredImages()
 
     def images(self) -> list[JitImage]:
-        """Those of the objects that are listed now, and mapped: a compiler may have unmapped what it still lists."""
+        """The images of objects that are listed now and mapped: a compiler may have unmapped code that it still lists."""
         others = other_jits.listed()
         for gone in gdbjit.listed(lambda ours: self._update(_with_images(ours) | others)):
             gone.leave()
@@ -31,7 +31,7 @@ class _JitImages:
         return [*mapped, *self._declared_besides(mapped)]
 
     def _declared_besides(self, listed: list[JitImage]) -> list[DeclaredImage]:
-        """What the perf map declares, but for pages that have code of objects that are listed: those say more."""
+        """The images that the perf map declares, except on pages with code of listed objects, which have more information."""
         spans = [span for image in listed for span in image.object.text]
         return [image for image in self._declared.images() if not any(image.shares_pages_with(span) for span in spans)]
 

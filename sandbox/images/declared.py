@@ -58,7 +58,7 @@ class DeclaredImage(JitImage):
 
 
 class DeclaredImages:
-    """What the perf map declares, so far as it is executable code and not a module's or a library's."""
+    """The functions declared in the perf map that are executable code of no module and no library."""
 
     def __init__(self) -> None:
         self._lines: list[Declared] = []
@@ -66,7 +66,7 @@ class DeclaredImages:
         self._images: list[DeclaredImage] = []
 
     def images(self) -> list[DeclaredImage]:
-        """Those that are there now, ascending by address."""
+        """The present images, ascending by address."""
         with mappings.text_mutex:
             news = declarations.news()
             if news:
@@ -76,7 +76,7 @@ class DeclaredImages:
             return [image for image in self._images if image.is_live and image.is_mapped()]
 
     def _update(self) -> None:
-        """Keep those that have been made patchable; make the others anew where their functions have changed."""
+        """Keep those that have been made patchable; rebuild the others if their functions have changed."""
         kept = _patched()
         rest = [line for line in self._there() if not any(image.shares_pages_with(line.span) for image in kept)]
         for image in kept:
@@ -87,7 +87,7 @@ class DeclaredImages:
         self._images = sorted([*kept, *known], key=lambda image: image.bounds)
 
     def _there(self) -> Iterator[Declared]:
-        """The lines whose code is mapped executable, apart from files and modules, ascending."""
+        """The lines whose code is mapped executable and belongs to no file or module, ascending."""
         own = [text for module in modules() for text in module.texts]
         spans = [
             (start, end)
@@ -106,7 +106,7 @@ def _patched() -> list[DeclaredImage]:
 
 
 def _newest(lines: Sequence[Declared]) -> list[Declared]:
-    """Of lines that overlap, the last: the code of the others has been replaced."""
+    """The last of lines that overlap: the code of the others has been replaced."""
     ordered = sorted(enumerate(lines), key=lambda pair: (pair[1].address, pair[0]))
     kept: list[tuple[int, Declared]] = []
     for order, line in ordered:

@@ -61,7 +61,7 @@ class Image(abc.ABC):
         """
 
     def meant(self, function: Symbol) -> Symbol:
-        """What a caller of `function`, one of `functions`, gets to: another function, if it only chooses one (IFUNC)."""
+        """The function that is executed by a call of `function`, one of `functions`: another one if it is an IFUNC."""
         return function
 
     def unversioned(self, name: str) -> str:
@@ -74,12 +74,12 @@ class Image(abc.ABC):
 
 
 class Source(Protocol):
-    """Where images come from.
+    """A source of images.
 
-    `is_named`: its images are meant only by patterns that name them (`libz:inflate*`), not by a bare `inflate*`.
+    `is_named`: its images are matched only by patterns that name them (`libz:inflate*`), not by a bare `inflate*`.
     """
 
     is_named: bool
 
     def images(self) -> Sequence[Image]:
-        """Those that are there now: the same objects whenever it is asked, so long as the code is there."""
+        """The present images: each call returns the same objects as long as their code exists."""

@@ -1,4 +1,4 @@
-"""What JIT compilers have made, as images: every object that the GDB JIT interface lists and that is not this package's.
+"""The code of JIT compilers, as images: every object that the GDB JIT interface lists and that is not this package's.
 
 Objects of Numba are called `numba`, and their functions as their authors called them; all others are called `jit`.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 before_patching: list[Callable[[], None]] = []
-"""Called whenever code of an image is about to be made patchable: who has to know when it goes watches from then on."""
+"""Called before code of an image is made patchable, for callers that must notice when the code is freed."""
 
 patched: list[JitImage] = []
-"""Those whose text has been made patchable, and which have not left."""
+"""The present images whose text has been made patchable."""
 
 
 class JitImage(Image):
@@ -77,7 +77,7 @@ class JitImage(Image):
 
     @property
     def _key(self) -> str:
-        """What its symbols are registered under: several images have one name."""
+        """The name under which its symbols are registered; several images share one name."""
         return f"{self.name}@{self.object.entry:#x}"
 
     def leave(self) -> None:

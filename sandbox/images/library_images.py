@@ -42,11 +42,11 @@ class LibraryImage(Image):
         return sorted_symbols([*named, *self._unnamed(starts)])
 
     def suggestions(self) -> Iterator[str]:
-        """What the library exports."""
+        """The names that the library exports."""
         return iter(self.library.exported)
 
     def _unnamed(self, named: set[int]) -> Iterator[Symbol]:
-        """What unwind tables describe, has no symbol, and has the stack as a call leaves it."""
+        """Functions without a symbol, from the unwind tables: code that begins with the stack as a call leaves it."""
         library = self.library
         for stretch in library.stretches():
             start, end = stretch.start, stretch.end

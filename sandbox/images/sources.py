@@ -1,4 +1,4 @@
-"""The list of all images, and their sources: modules, libraries, JIT compilers, and what is registered."""
+"""The list of all images, and their sources: modules, libraries and JIT compilers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ if TYPE_CHECKING:
     from sandbox.symbols.table import Symbol
 
 
-_sources: list[Source] = []
-
-
-def register_source(source: Source) -> None:
-    """Let patterns and addresses mean the images of `source`, too. One that is registered is not registered again."""
-    if source not in _sources:
-        _sources.append(source)
-
-
 def sources() -> list[Source]:
-    """Modules first, then libraries, then JIT code, then what has been registered."""
-    return [source, library_images.source, compiled.source, *_sources]
+    """Modules first, then libraries, then the code of JIT compilers."""
+    return [source, library_images.source, compiled.source]
 
 
 def images() -> Iterator[Image]:

@@ -44,7 +44,7 @@ def read_object(entry: int, data: bytes, module: str = "jit") -> JitObject:
 
 
 def _stubs(file: elf.ElfFile) -> frozenset[int]:
-    """Where the patchable entries of a prepared module are. Of others it is not known which registers are free there."""
+    """The patchable entries of a prepared module. In other modules it is unknown which registers are free there."""
     tables = file.sections_named(elf.PATCHABLE_ENTRIES)
     if not tables:
         return frozenset()

@@ -62,7 +62,7 @@ def _adopt_engine(engine: ExecutionEngine, name: str, ir: Any) -> Module:
 
 
 def _only_object(engine: ExecutionEngine) -> bytes:
-    """What it makes when it is finalized here."""
+    """The object that it makes when it is finalized here."""
     objects = _compiled_now(engine)
     if not objects:
         raise AdoptionError(

@@ -45,7 +45,7 @@ class Function(ProcessBound):
         """Prints as the source language would write it."""
         self.name = signature.name
         self.address = address
-        """Of the function's first byte."""
+        """The address of the function's first byte."""
         self.size = size
         """In bytes."""
         self._gate = gate or Gate()

@@ -31,7 +31,7 @@ _FLAGS = (
 _CONVENTION = "-fno-ipa-ra"
 _ASKS_FOR_IPA_RA = re.compile(r"\boptimize\b[^;{}\n]*\"[^\"\n]*(?<!no-)ipa-ra\b")
 _LINKED, _LIBRARIES = ("-l", "-Wl,"), (".a", ".o", ".so")
-"""What flags for the linker begin and end with: it looks in libraries for what the files before them need."""
+"""Beginnings and ends of linker flags, which must follow the source: a library is searched for the symbols of files before it."""
 
 
 def load_c(
@@ -95,7 +95,7 @@ def _refuse_ipa_ra(path: Path) -> None:
 
 @functools.cache
 def _convention(compiler: tuple[str, ...]) -> tuple[str, ...]:
-    """What makes every call keep to the calling convention: gcc's option; clang has none, and no need of it."""
+    """The option that makes every call keep to the calling convention: gcc's; clang always does."""
     check = [*compiler, _CONVENTION, "-E", "-x", "c", os.devnull]
     try:
         done = subprocess.run(check, capture_output=True, check=False)

@@ -10,7 +10,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.running: list[str] = []
-        """The name of the function for each call under way."""
+        """The name of the function of each call in progress."""
         self.closed = ""
         """Why calls are refused; empty while they are not."""
 

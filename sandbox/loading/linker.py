@@ -94,7 +94,7 @@ def _add(engine: ExecutionEngine, data: bytes) -> None:
 
 
 def loaded_code_of(obj: LoadableObject, name: str, engine: ExecutionEngine, close: Callable[[], None]) -> LoadedCode:
-    """What `engine` made of `obj`; `close` gives the engine up when the code is discarded."""
+    """The result of linking `obj` in `engine`; `close` frees the engine when the code is discarded."""
     bases = _section_bases(engine, obj)
     symbols = list(_placed(obj, bases, engine, name))
     functions = sorted_symbols(symbol for symbol, section in symbols if section in obj.executable)
@@ -127,7 +127,7 @@ def claim(engine: ExecutionEngine, obj: LoadableObject) -> None:
 
 
 def _section_bases(engine: ExecutionEngine, obj: LoadableObject) -> dict[int, int]:
-    """Where each section that has a symbol was put."""
+    """The address of each section that has a symbol."""
     bases: dict[int, int] = {}
     uses = Counter(symbol.name for symbol in obj.symbols)
     for name, section, value, _ in obj.symbols:

@@ -79,7 +79,7 @@ def _as_it_is(interface: Interface) -> Interface:
 def load_native(ir: str, name: str, interface: Callable[[Interface], Interface]) -> Module:
     """Load the IR of a program in the native language.
 
-    `interface` makes, of what the IR says, what knows the types that its author wrote.
+    `interface` turns the interface found in the IR into one with the types of the source.
     """
     return _load_ir(ir, name, f"<{name}>", Options(), interface)
 

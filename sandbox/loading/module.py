@@ -1,4 +1,4 @@
-"""Modules: programs loaded into this process, and notifiers of their coming and going.
+"""Modules: programs loaded into this process, and notifiers of loading and unloading.
 
 A module is registered while it is loaded, and registered modules are never collected: only `unload()` ends one.
 """
@@ -38,7 +38,7 @@ class ModuleState(enum.Enum):
 
 
 class Interface(Protocol):
-    """What a source says about its functions."""
+    """The information that a source has about its functions."""
 
     def signature(self, name: str) -> Signature | None:
         """The signature of function `name`; None if the source does not give it."""
@@ -68,7 +68,7 @@ class Module(ProcessBound):
     """A loaded program. Made by `sandbox.load` and `sandbox.adopt`."""
 
     def __init__(self, name: str, loaded: LoadedCode, interface: Interface) -> None:
-        # Imported now and not when a function is first asked for: a signal's handler that asks may have interrupted that import.
+        # Imported now and not at a function's first use: a signal handler may use one after interrupting that import.
         from sandbox.loading.calls import Function
 
         self._function = Function
@@ -169,7 +169,7 @@ class Module(ProcessBound):
             if self._gate.running:
                 names = ", ".join(sorted(set(self._gate.running)))
                 raise OSError(errno.EBUSY, f"module {self.name!r} is being called: {names}")
-            # One that is registered meanwhile has been told that the module is there.
+            # A notifier that is registered during this loop has been called for the module, and must be called for its end.
             while unaware := [notifier for notifier in _notifiers if notifier not in notified]:
                 unaware[-1](ModuleState.GOING, self)
                 notified.append(unaware[-1])
@@ -181,7 +181,7 @@ class Module(ProcessBound):
             raise
 
     def _show(self) -> None:
-        """Let crash reports, profilers and debuggers know the code."""
+        """Make the code known to crash reports, profilers and debuggers."""
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.functions)
         if self._loaded and self._loaded.debug_image:
             source_lines.add(self.name, self._loaded.debug_image)
@@ -245,7 +245,7 @@ def find_module(name: str) -> Module:
     try:
         return _modules[name]
     except KeyError:
-        raise LookupError(f"no module {name!r} is loaded") from None
+        raise LookupError(f"no module {name!r} is loaded{did_you_mean(name, list(_modules))}") from None
 
 
 def is_loaded(name: str) -> bool:

@@ -89,11 +89,11 @@ class NativeImage:
         self, name: str, object_code: bytes, uses: NativeImage | None = None, absolute: Mapping[str, int] = _NONE
     ) -> None:
         self.name = name
-        """What its code is listed under, like a module's."""
+        """The name under which its code is listed, like a module's."""
         self.keep: list[object] = []
-        """What its code refers to, and so has to live as long."""
+        """Objects that its code refers to, and that must live as long."""
         self.object_code = object_code
-        """What it was linked from."""
+        """The object that it was linked from."""
         from llvmlite import binding
 
         from sandbox.native.back.compile import target_machine
@@ -103,7 +103,7 @@ class NativeImage:
         self._engine = binding.create_mcjit_compiler(empty, machine)
         setattr(self._engine, gdbjit.OWN, True)
         self.linked = Linked(name, self._engine)
-        """What `linked.withdraw()` takes out of the process."""
+        """The registrations that `linked.withdraw()` removes."""
         self._absolute: Mapping[str, int] = {**uses._absolute, **absolute} if uses is not None else absolute
         given = {**uses._addresses, **self._absolute} if uses is not None else absolute
         for symbol in _undefined(object_code) & given.keys():
@@ -116,7 +116,7 @@ class NativeImage:
         self._functions: dict[str, Any] = {}
 
     def address(self, symbol: str) -> int:
-        """Where `symbol` is. Raises LookupError if the image does not have it."""
+        """The address of `symbol`. Raises LookupError if the image does not have it."""
         try:
             return self._addresses[symbol]
         except KeyError:

@@ -109,7 +109,7 @@ def _refuse_maps(functions: list[SandboxFunction]) -> None:
 
 
 class NativeInterface:
-    """What the functions of a program take and return; see `sandbox.loading.module.Interface`."""
+    """The signatures of a program's functions; see `sandbox.loading.module.Interface`."""
 
     def __init__(self, functions: dict[str, SandboxFunction], ir: Interface) -> None:
         self._functions = functions

@@ -1,4 +1,4 @@
-"""Where punned jumps land: five or fourteen bytes that lead on to the detour, on pages placed where the windows are.
+"""Landings of punned jumps: five or fourteen bytes that lead to the detour, on pages placed in the jumps' windows.
 
 Pages that exist are used first. Pages for small windows, which have little choice, share memory: several addresses show the
 same page of the file, at most one landing at each of its bytes.
@@ -25,7 +25,7 @@ MOST_PAGES = 40_000
 """How many pages there may be in all, of the 65,530 mappings that Linux allows a process by default."""
 _TRIED = 8
 _SHARED = 24
-_STACK_ROOM, _HEAP_ROOM = 64 << 20, 256 << 20
+_STACK_GROWTH, _HEAP_GROWTH = 64 << 20, 256 << 20
 _WIDE = PAGE
 
 
@@ -33,7 +33,7 @@ class Gaps:
     """The free address space, as it was when this was made."""
 
     def __init__(self) -> None:
-        spans = [_with_room(start, end, path) for start, end, _permissions, path in memory.mappings()]
+        spans = [_with_growth(start, end, path) for start, end, _permissions, path in memory.mappings()]
         self._starts = [start for start, _ in spans]
         self._ends = [end for _, end in spans]
 
@@ -62,12 +62,12 @@ class Gaps:
         self._ends.insert(index, page + PAGE)
 
 
-def _with_room(start: int, end: int, path: str) -> tuple[int, int]:
+def _with_growth(start: int, end: int, path: str) -> tuple[int, int]:
     """A mapping with what it may yet grow into."""
     if path == "[stack]":
-        return start - _STACK_ROOM, end
+        return start - _STACK_GROWTH, end
     if path == "[heap]":
-        return start, end + _HEAP_ROOM
+        return start, end + _HEAP_GROWTH
     return start, end
 
 
@@ -107,7 +107,7 @@ class LandingSpace:
 
     @property
     def gaps(self) -> Gaps:
-        """What is free."""
+        """The free space."""
         if self._gaps is None:
             self._gaps = Gaps()
         return self._gaps
@@ -119,7 +119,7 @@ class LandingSpace:
 
     def take(self, windows: Sequence[Window], target: int) -> tuple[Window, int] | None:
         """Write a landing that leads to `target` into one of the windows; the window and its address. None if none fits."""
-        for choose, candidates in ((self._on_page, self._with_page), (self._on_new_page, self._with_room)):
+        for choose, candidates in ((self._on_page, self._with_page), (self._on_new_page, self._with_gap)):
             for window in candidates(windows):
                 size = _size(window, target)
                 address = choose(window, size)
@@ -129,7 +129,7 @@ class LandingSpace:
         return None
 
     def _with_page(self, windows: Sequence[Window]) -> Iterator[Window]:
-        """Those in which a page lies that exists, as in few."""
+        """The windows that contain an existing page, as few do."""
         narrow, wide = self._pages, self._wide
         for window in windows:
             _prefixes, low, high, _absorbed = window
@@ -138,8 +138,8 @@ class LandingSpace:
             if last and pages[last - 1] >= low & -PAGE:
                 yield window
 
-    def _with_room(self, windows: Sequence[Window]) -> Iterator[Window]:
-        """Those in which a page may be placed, or a landing over the end of one; quick for one within a page."""
+    def _with_gap(self, windows: Sequence[Window]) -> Iterator[Window]:
+        """The windows in which a page may be placed, or a landing across its end; fast for a window within a page."""
         free = self.gaps.free
         for window in windows:
             _prefixes, low, high, _absorbed = window
@@ -158,7 +158,7 @@ class LandingSpace:
         self.count += 1
 
     def _on_page(self, window: Window, size: int) -> int | None:
-        """Room on a page that exists."""
+        """Space on an existing page."""
         _prefixes, low, high, _absorbed = window
         pages = self._wide if high - low > _WIDE else self._pages
         first, last = bisect_left(pages, low & -PAGE), bisect_left(pages, high)
@@ -254,6 +254,6 @@ def _by_page(start: int, end: int) -> Sequence[tuple[int, int]]:
 
 
 def _size(window: Window, target: int) -> int:
-    """What a landing takes: a rel32 jump if `target` is in its reach from all of the window."""
+    """The size of a landing: that of a rel32 jump if `target` is in reach from all of the window."""
     near = target - memory.REACH < window.low and window.high < target + memory.REACH
     return JMP32_SIZE if near else FAR_SIZE

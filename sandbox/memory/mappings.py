@@ -312,7 +312,7 @@ _far_used = 0
 
 
 def _far_hint(size: int) -> int:
-    """Where to ask for `size` bytes far from all code; the kernel is free to put them elsewhere."""
+    """An address for `size` bytes far from all code, as a hint: the kernel may choose another one."""
     global _far_used
     with text_mutex:
         hint = _FAR + _far_used % _FAR_SPAN

@@ -1,4 +1,4 @@
-"""The kernel's calls on memory: mapping pages, files in memory, reading what may be absent. Errors say what failed."""
+"""System calls on memory: mapping pages, memory files, reads that may fail. Errors name the call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCARCE = (errno.EMFILE, errno.ENFILE)
 
 
 def check(result: int | None, what: str) -> int:
-    """The result of a system call. Raises OSError if it is that of a failure; `what` says which call."""
+    """The result of a system call. Raises OSError if it failed; `what` names the call."""
     if result is None or result == _MAP_FAILED:
         code = ctypes.get_errno()
         limited = why_unavailable() if code == errno.ENOMEM else ""
@@ -69,7 +69,7 @@ def is_available(size: int) -> bool:
 
 
 def why_unavailable() -> str:
-    """That this process's address space is limited, and how; empty if it is not."""
+    """A sentence on the limit of this process's address space; empty if there is none."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -21,7 +21,7 @@ CAPACITY = 1 << 16
 """Pages of the file, which is sparse, at most: as many as a process may have mappings."""
 SIZE = CAPACITY * PAGE
 _AHEAD = 64
-"""How many pages more than there are to open for writing, since more are on their way."""
+"""How many more pages than present are opened for writing, since more will follow."""
 
 
 class ScatteredText:
@@ -46,7 +46,7 @@ class ScatteredText:
 
     @property
     def addresses(self) -> list[int]:
-        """Where pages are mapped, ascending."""
+        """The addresses of mapped pages, ascending."""
         return sorted(self._pages)
 
     def new_page(self) -> int:

@@ -41,7 +41,7 @@ class SharedText(Protocol):
 
 
 class Changes:
-    """The changes of text in this process: one thread's at a time, and none while a fork is under way."""
+    """The changes of text in this process: one thread's at a time, and none during a fork."""
 
     def __init__(self) -> None:
         self.words = ForkWords()
@@ -49,7 +49,7 @@ class Changes:
         self.open: list[SharedText] = []
         """The texts being changed now."""
         self.begin: Callable[[int], None] = self._set_writer
-        """Sets `words.writer` when no fork is under way."""
+        """Sets `words.writer` when no fork is in progress."""
 
     def _set_writer(self, thread: int) -> None:
         self.words.writer = thread
@@ -74,4 +74,4 @@ class Changes:
 
 
 changes = Changes()
-"""Those of this process."""
+"""The changes of this process."""

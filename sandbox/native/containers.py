@@ -21,12 +21,12 @@ from sandbox.native.types import Int, Pointer, Type, void
 from sandbox.process.fork import ProcessBound
 
 PREFIX = "map."
-"""What the symbols of states begin with."""
+"""The prefix of the symbols of states."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a container can do: `function(state, word...)`, which callers give values of the types *parameters*.
+    """An operation of a container: `function(state, word...)`, which callers give values of the types *parameters*.
 
     With a *place* the result is the address of a value of that type, else a word that is cut to *result*.
     """
@@ -60,7 +60,7 @@ class Container(ProcessBound):
 
     @property
     def state(self) -> bytes:
-        """What the linker puts into the state's variable."""
+        """The bytes that the linker puts into the state's variable."""
         raise NotImplementedError
 
 

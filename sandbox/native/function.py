@@ -63,7 +63,7 @@ class NativeFunction(Callee):
         self.text = SourceText(function)
         """The file that it was written in."""
         self.made: dict[Any, Any] = {}
-        """What users of the function have made of it, which is to live as long: each has a key of its own."""
+        """Objects derived from the function, which live as long: each user has a key of its own."""
 
     def __repr__(self) -> str:
         return f"<native function {self.name}>"
@@ -204,9 +204,11 @@ def native(
 
 
 def plain_function(target: Any) -> FunctionType:
-    """*target*. Raises TypeError if it is not a function written in Python."""
+    """*target*. Raises TypeError if it is not a function written in Python, or is a lambda."""
     if not isinstance(target, FunctionType):
         raise TypeError(f"@native takes a function written in Python, not {target!r}")
+    if target.__name__ == "<lambda>":
+        raise TypeError("a lambda cannot be compiled; define the function with `def`")
     return target
 
 

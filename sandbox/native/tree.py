@@ -254,12 +254,12 @@ class TypedFunction:
 
     @cached_property
     def calls(self) -> tuple[Call | FunctionAddress, ...]:
-        """Where it calls something or takes a function's address. Read when the body is complete."""
+        """The nodes that call something or take a function's address. Read when the body is complete."""
         return tuple(nodes(self.body, (Call, FunctionAddress)))
 
     @cached_property
     def globals(self) -> tuple[GlobalPlace, ...]:
-        """Where it uses variables that are not its own. Read when the body is complete."""
+        """The nodes that use variables other than its own. Read when the body is complete."""
         return tuple(nodes(self.body, GlobalPlace))
 
 

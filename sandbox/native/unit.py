@@ -57,7 +57,7 @@ class Unit:
 
     @property
     def options(self) -> tuple[str, bool, bool, bool]:
-        """What else than the functions and texts decides over the object."""
+        """The options that, besides the functions and texts, determine the object."""
         return self.name, self.bounded, self.checked, self.red_zone
 
     @cached_property

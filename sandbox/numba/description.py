@@ -1,4 +1,4 @@
-"""What is known of a compiled function: its arguments and result word by word, where they are, which of them it uses."""
+"""Descriptions of compiled functions: the words of the arguments and of the result, their places, and which are used."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Description:
 
     @cached_property
     def places(self) -> list[Place]:
-        """Where the words of the arguments are, without those that the function does not use: its callers do not pass them."""
+        """The places of the arguments' words, without those that the function does not use: its callers do not pass them."""
         words = [word for name, kind in self.arguments.items() for word in words_of(self.data_models, kind, name)]
         used = self._used(len(words))
         return [place for place, is_used in zip(places(words), used, strict=True) if is_used]
 
     def _used(self, count: int) -> list[bool]:
-        """Of each word after the two pointers, whether the compiled code reads it; True where that cannot be told."""
+        """For each word after the two pointers: whether the compiled code reads it; True where that is unknown."""
         library, symbol = self._result.library, self._result.fndesc.llvm_func_name
         modules: tuple[Any, ...] = (getattr(library, "_shared_module", None), library._final_module)
         for module in modules:
@@ -80,7 +80,7 @@ def describe(ip: int) -> Description:
     """The specialisation that the function at `ip` is.
 
     Raises LookupError if no function of Numba is there, or one that Numba keeps no description of: loops for NumPy, methods of
-    jitclasses as Python calls them, and code whose dispatcher has gone.
+    jitclasses as Python calls them, and code whose dispatcher has been freed.
     """
     image = compiled.source.at(ip)
     symbol = next((it.name for it in image.object.functions if it.address == ip), "") if image else ""
@@ -95,7 +95,7 @@ def describe(ip: int) -> Description:
 
 
 def prototype(function: str) -> Prototype | None:
-    """What all specialisations of `function` (module and qualified name) that are compiled have in common.
+    """The prototype that all compiled specialisations of `function` (module and qualified name) have in common.
 
     A parameter's words are parameters of their own: `n`, `a.data`, `a.shape.0`. None if nothing is compiled, or if what is has no
     signature.

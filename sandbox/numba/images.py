@@ -61,7 +61,7 @@ class NumbaImage(JitImage):
                 yield symbol._replace(name=named.function, module=self.name)
 
     def user_name(self, symbol: str) -> UserName | None:
-        """What one of the object's symbols is to its author; None for wrappers and the like."""
+        """The Python function that one of the object's symbols belongs to; None for wrappers and the like."""
         return _carried(symbol) or user_name(symbol)
 
     def _refers_to(self, function: str) -> bool:
@@ -92,7 +92,7 @@ def _carriers_version() -> int:
 
 
 def retry_unknown_carriers() -> bool:
-    """Numba has compiled something: whether that may tell what code is part of that could not be told before."""
+    """Numba has compiled something. Returns whether the owner of code that had none may be known now."""
     if not _unknown:
         return False
     _new_methods.update(_unknown)

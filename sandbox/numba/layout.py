@@ -1,4 +1,4 @@
-"""Where the values of a compiled function's arguments and result are: Numba's data models, flattened into words.
+"""The places of a compiled function's arguments and result: Numba's data models, flattened into words.
 
 A function of Numba is `i32 status f(T *result, excinfo **, words...)`: an array comes as seven fields or more, each of which is a
 word of its own in a register or on the stack.
@@ -29,7 +29,7 @@ class Word(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a word is at a function's entry: in an integer register, in a vector register, or bytes above the stack pointer."""
+    """The place of a word at a function's entry: an integer or vector register, or bytes above the stack pointer."""
 
     word: Word
     register: str = ""
@@ -77,7 +77,7 @@ def bits_of(kind: str) -> int:
 
 
 def places(words: Sequence[Word]) -> list[Place]:
-    """Where the words after the two pointers are when the function is entered, by the System V calling convention."""
+    """The places of the words after the two pointers at the function's entry, by the System V calling convention."""
     integers, vectors, stack = list(ARGUMENT_REGISTERS[2:]), list(range(_VECTOR_REGISTERS)), 8
     found = []
     for word in words:

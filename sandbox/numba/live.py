@@ -1,6 +1,6 @@
-"""What Numba's own objects say about compiled code: dispatchers, their specialisations, methods of jitclasses, inlined calls.
+"""Numba's own objects for compiled code: dispatchers, their specialisations, methods of jitclasses, inlined calls.
 
-Nothing here imports Numba: where the program has not, there is no code of Numba's.
+Nothing here imports Numba: if the program has not imported it, there is no code of Numba's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def dispatchers() -> Iterator[Any]:
     module = sys.modules.get("numba.core.dispatcher")
     if module is not None:
         kind = module._DispatcherBase
-        yield from [it for it in gc.get_objects() if issubclass(type(it), kind)]  # isinstance() asks proxies, too
+        yield from [
+            it for it in gc.get_objects() if issubclass(type(it), kind)
+        ]  # isinstance() would call proxies' code
 
 
 def specialisations() -> Iterator[tuple[Any, Any]]:

@@ -17,7 +17,7 @@ _NOT_THE_USERS = ("cpython", "NumbaEnv")
 
 
 class UserName(NamedTuple):
-    """What a symbol is to its author: a function, by module and qualified name, and what of it is there.
+    """The Python function that a symbol belongs to, by module and qualified name, and the symbol's role in it.
 
     `role`: '' for the function itself; `__ufunc__` and `__gufunc__` for the loops that NumPy calls, into which its body is
     inlined, and `kernel` for what threads call; `next` for a generator's.
@@ -31,7 +31,7 @@ class UserName(NamedTuple):
 
 
 def user_name(symbol: str) -> UserName | None:
-    """What `symbol` is to its author; None for what Numba adds (wrappers, its own runtime) and for what is not Numba's."""
+    """The Python function that `symbol` belongs to; None for Numba's own code (wrappers, its runtime) and for other symbols."""
     carrier = _CARRIER.match(symbol)
     if carrier:
         inner = user_name(symbol[carrier.end() :])

@@ -1,4 +1,4 @@
-"""What functions are marked with before Numba compiles them: a stub, and not to be inlined if that is asked for.
+"""Attributes that functions get before Numba compiles them: a stub and, on request, `noinline`.
 
 Numba builds a module for each function, whose text LLVM reads; marks are in place before that, and survive all passes.
 """
@@ -14,7 +14,7 @@ from sandbox.numba.mangling import user_name
 from sandbox.process.once import once
 
 STUBS, NOINLINE = "fprobe-stubs", "fprobe-noinline"
-"""Marks, as the keys of Numba's cache have them: what is compiled with other marks is apart there."""
+"""Marks, as parts of the keys of Numba's cache, which keeps code with different marks in different entries."""
 _wanted: list[str] = []
 
 

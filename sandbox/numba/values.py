@@ -14,7 +14,7 @@ _MOST = 1 << 20
 
 
 class NotPassed:
-    """In place of a value that the compiled function does not use: its callers leave the register as it is."""
+    """Stands for a value that the compiled function does not use: its callers do not set the register."""
 
     def __repr__(self) -> str:
         return "<not passed>"

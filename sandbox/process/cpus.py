@@ -8,7 +8,7 @@ _count = [len(os.sched_getaffinity(0))]
 
 
 def num_possible_cpus() -> int:
-    """What default pool sizes count with."""
+    """The number of CPUs for default pool sizes."""
     return _count[0]
 
 

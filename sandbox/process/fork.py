@@ -50,7 +50,7 @@ class Phase(enum.IntEnum):
 
 
 class Close(Protocol):
-    """What is done last before every fork, and first after it."""
+    """Callbacks that run last before every fork, and first after it."""
 
     def before(self) -> None:
         """Called with all locks held; other threads may run Python meanwhile."""
@@ -68,7 +68,7 @@ _in_child: list[tuple[Phase, Callable[[], None]]] = []
 _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _around: list[tuple[Close, ...]] = []
-"""The CLOSE phase of the fork under way; of several, if another fork hook forks."""
+"""The CLOSE phase of the fork in progress; of several, if another fork hook forks."""
 
 
 def hold(lock: Any, level: int) -> None:

@@ -1,6 +1,6 @@
 """Getting the GIL back soon, for what gives it up a thousand times: imports, system calls, LLVM.
 
-A thread that wants the GIL waits for the switch interval, 5 ms, before it asks for it. With two threads that compute, the first
+A thread that wants the GIL waits for the switch interval, 5 ms, before it requests it. With two threads that compute, the first
 probe in a process took ten seconds of waiting.
 """
 

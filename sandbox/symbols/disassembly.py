@@ -62,7 +62,7 @@ def _stretch(code: bytes, address: int, describe: Describe) -> Iterator[Line]:
 
 
 def _note(after: int, mnemonic: str, operands: str, describe: Describe) -> str:
-    """What the instruction refers to: the target of a jump or call, or memory relative to `after`, its end."""
+    """The address that the instruction refers to: the target of a jump or call, or memory relative to `after`, its end."""
     if mnemonic.startswith(("j", "call", "loop", "xbegin")) and _TARGET.fullmatch(operands):
         return describe(int(operands, 16)) or ""
     relative = _RIP_RELATIVE.search(operands)

@@ -69,7 +69,7 @@ class DwarfInterface:
         return frozenset()
 
     scratch_kept = True
-    """What has no stub may be compiled in any way: without patchable entries at all, or linked in."""
+    """Functions without a stub may be compiled with any flags: without patchable entries, or linked from elsewhere."""
 
     @cached_property
     def scratch_taken(self) -> frozenset[str]:

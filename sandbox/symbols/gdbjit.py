@@ -83,7 +83,7 @@ class Registration:
 
 
 class Listed(NamedTuple):
-    """What debuggers are shown of an object: the addresses of its entry in the list and of its ELF image; bytes."""
+    """An object as debuggers see it: addresses of its entry in the list and of its ELF image, and the image's size."""
 
     entry: int
     image: int
@@ -126,9 +126,9 @@ def is_making_own() -> bool:
 
 
 def listed(read: Callable[[list[Listed]], T]) -> T:
-    """What `read` makes of the list of all objects but those of `register`, the oldest first.
+    """The result of `read` for the list of all objects except those of `register`, oldest first.
 
-    Nobody changes the list, or the objects, meanwhile.
+    While it runs, nobody changes the list or the objects.
     """
     interface = _find_interface()
     return interface.read(read) if interface else read([])
@@ -147,7 +147,7 @@ def hook_address() -> int:
 
 
 def relevant() -> tuple[int, bool] | None:
-    """In the hook: the address of the entry that it is about, and whether it is about to go."""
+    """In the hook: the address of the entry that is reported, and whether it is being removed."""
     interface = _find_interface()
     return interface.relevant() if interface else None
 

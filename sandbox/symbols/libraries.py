@@ -20,7 +20,7 @@ _PT_LOAD, _PF_X = 1, 1
 _PT_GNU_EH_FRAME = 0x6474E550
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
 _FEW = 8
-"""So many questions are answered without reading all symbols of a library, which takes seconds where it has 100,000."""
+"""The number of lookups that are made without reading all symbols of a library; reading 100,000 takes seconds."""
 
 _Entries = Iterable[tuple[int, elf.ElfSymbol]]
 """Entries of a symbol table, each with its index."""
@@ -97,7 +97,7 @@ class Library:
         return self._symbols_from(_all_entries)
 
     def _symbols_from(self, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
-        """Those of `symbols` that are among `entries(file, table)`."""
+        """The members of `symbols` that are among `entries(file, table)`."""
         file = self._file()
         files = with_symbols(file, self.path) if file else []
         found = (self._with_size(symbol) for each in files for symbol in _symbols(each, self.base, self.name, entries))
@@ -105,11 +105,11 @@ class Library:
 
     @cached_property
     def _answers(self) -> dict[str | int, tuple[Symbol, ...]]:
-        """The symbols that are called, or lie around, what has been asked for, as long as it was little."""
+        """Cached symbols by name and by address, while few have been requested."""
         return {}
 
     def _symbols_for(self, asked: str | int, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
-        """All symbols if they are known or much has been asked for, else those among `entries`."""
+        """All symbols if they are known or many have been requested, else those among `entries`."""
         if "symbols" in vars(self) or len(self._answers) >= _FEW:
             return self.symbols
         if asked not in self._answers:
@@ -159,7 +159,7 @@ class Library:
 
     @cached_property
     def _shown(self) -> frozenset[int]:
-        """Where functions begin, as far as symbols, calls and pointers show it."""
+        """The starts of functions that symbols, calls or pointers show."""
         starts = self._functions.starts if self._functions else frozenset()
         named = {symbol.address for symbol in self.symbols if not is_cold(symbol.name)}
         file = self._file()
@@ -188,15 +188,15 @@ class Library:
         return [stretch[:2] for stretch in self.stretches()]
 
     def stretches(self) -> Iterable[Stretch]:
-        """All that unwind tables say of stretches of code, ascending."""
+        """The ranges of code that unwind tables describe, ascending."""
         return self._functions or ()
 
     def functions(self) -> list[tuple[int, int]]:
-        """Those of `described_code` that can be shown to be functions. Raises OSError if the library's file cannot be read."""
+        """The members of `described_code` that are shown to be functions. Raises OSError if the library's file cannot be read."""
         return [each[:2] for each in self.stretches() if self.kind_of(each) is Kind.FUNCTION]
 
     def kind_at(self, address: int) -> Kind:
-        """What the code is that unwind tables describe around `address`; a function if they do not.
+        """The kind of the code around `address`, by the unwind tables; a function if they do not describe it.
 
         Raises OSError if the library's file cannot be read.
         """
@@ -204,14 +204,14 @@ class Library:
         return Kind.FUNCTION if stretch is None else self.kind_of(stretch)
 
     def kind_from(self, address: int) -> Kind:
-        """What the code is that begins at `address`, if unwind tables describe it; else UNKNOWN. Raises as `kind_at` does."""
+        """The kind of the code that begins at `address`, if unwind tables describe it; else UNKNOWN. Raises as `kind_at` does."""
         stretch = self._functions.stretch(address) if self._functions else None
         if stretch is None or (stretch.start != address and self.function_bounds(address) != (address, stretch.end)):
             return Kind.UNKNOWN
         return self.kind_of(stretch)
 
     def kind_of(self, stretch: Stretch) -> Kind:
-        """What the code is that unwind tables describe so. Raises OSError if the library's file cannot be read."""
+        """The kind of code with this description in the unwind tables. Raises OSError if the library's file cannot be read."""
         if stretch.is_signal_frame:
             return Kind.SIGNAL_FRAME
         for start, end in self._linkage_tables:
@@ -233,7 +233,7 @@ _known: list[tuple[tuple[int, int], list[Library]]] = []
 
 
 def libraries() -> list[Library]:
-    """What the dynamic loader has loaded, in its order: first the program itself."""
+    """The objects that the dynamic loader has loaded, in its order: first the program itself."""
     found: list[Library] = []
     now: list[tuple[int, int]] = []
 
@@ -295,7 +295,7 @@ def _all_entries(file: elf.ElfFile, table: int) -> _Entries:
 
 
 def _entries_called(file: elf.ElfFile, table: int, name: str) -> _Entries:
-    """Those whose name in the table is `name`, or that and a version."""
+    """The entries whose name in the table is `name`, with or without a version."""
     strings, wanted = file.strings(table), name.encode("utf-8", "surrogateescape")
     offsets, at = set(), strings.find(wanted)
     while at >= 0:
@@ -317,7 +317,7 @@ def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:
 
 
 def _unpacked(file: elf.ElfFile, table: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """The entries of a symbol table as they stand there, without an object for each."""
+    """The entries of a symbol table in their binary form, without an object for each."""
     return elf.SYMBOL.iter_unpack(file.contents(table))
 
 

@@ -1,7 +1,7 @@
 """Code that other compilers than llvmlite's LLVM show to debuggers: the GDB JIT interface of other libraries in this process.
 
-Nobody keeps them from changing their lists meanwhile, so memory is read through the kernel, and what is no ELF image is
-passed over.
+They may change their lists at any time, so memory is read through the kernel, and anything that is not an ELF image is
+ignored.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Interface(NamedTuple):
     hook: int
 
     def relevant(self) -> tuple[int, bool] | None:
-        """In the hook: the address of the entry that it is about, and whether it is about to go."""
+        """In the hook: the address of the entry that is reported, and whether it is being removed."""
         descriptor = Descriptor.from_buffer_copy(read(self.descriptor, ctypes.sizeof(Descriptor)))
         entry = ctypes.cast(descriptor.relevant, ctypes.c_void_p).value
         return (entry, descriptor.action == UNREGISTERED) if entry else None
 
 
 def interfaces() -> list[Interface]:
-    """Those of the libraries that are loaded, but for LLVM's."""
+    """The interfaces of all loaded libraries except LLVM's."""
     found = ((library.base, _found_in(library.path)) for library in libraries() if library.name != llvms_library().name)
     return [Interface(base + found[0], base + found[1]) for base, found in found if found]
 
@@ -62,7 +62,7 @@ def _found_in(path: Path) -> tuple[int, int] | None:
 
 
 def listed() -> dict[Listed, bytes]:
-    """What all of them list now, each list's oldest first, with the images."""
+    """The present entries of all lists, each list's oldest first, with the images."""
     found: dict[Listed, bytes] = {}
     for interface in interfaces():
         with contextlib.suppress(OSError):

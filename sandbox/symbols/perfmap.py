@@ -155,4 +155,4 @@ def _parsed(line: str) -> Declared | None:
 
 
 declarations = Declarations(perf_map)
-"""Those of this process."""
+"""The declarations of this process."""

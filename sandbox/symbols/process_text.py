@@ -20,7 +20,7 @@ from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
 JIT_NAMES = frozenset({"jit", "numba", "perf"})
-"""What stands before the colon of a name for code of JIT compilers (sandbox.images.jit): many objects share each."""
+"""The prefixes, before the colon, of names of code of JIT compilers (sandbox.images.jit): many objects share each."""
 
 _chosen: dict[int, Symbol] = {}
 """Resolved indirect functions, by the address of the chosen one."""
@@ -108,11 +108,12 @@ def library_called(name: str) -> Library:
         names = {library.name, library.path.resolve().name}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
             return library
-    raise LookupError(f"no module or library {name!r} is loaded")
+    known = [*(library.name.partition(".so")[0] for library in libraries()), *(module.name for module in modules())]
+    raise LookupError(f"no module or library {name!r} is loaded{did_you_mean(name, known)}")
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:
-    """What the dynamic loader has chosen for an indirect function; its address is 0 if that is nothing."""
+    """The function that the dynamic loader has chosen for an indirect function; its address is 0 if there is none."""
     loaded = ctypes.CDLL(str(library.path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     address = _dlsym(loaded._handle, os.fsencode(symbol.name))
     if address is None:  # not exported: ask its resolver, which takes no arguments
@@ -176,7 +177,7 @@ _libraries: dict[tuple[str, int], Library] = {}
 
 
 def unique(library: Library) -> Library:
-    """The same object whenever the library is asked for, since its tables are read once and kept in it."""
+    """Each call returns the same object for a library, because its tables are read once and stored in it."""
     return _libraries.setdefault((str(library.path), library.base), library)
 
 

@@ -107,7 +107,7 @@ class LineTable:
         self._places = sorted(_places(object_code), key=lambda place: (place.offset, place.line > 0))
 
     def at(self, offset: int) -> Place | None:
-        """Where the instruction at `offset` comes from; None if nothing is known of it."""
+        """The source position of the instruction at `offset`; None if it is unknown."""
         index = bisect_right(self._places, offset, key=attrgetter("offset")) - 1
         return self._places[index] if index >= 0 and self._places[index].line else None
 

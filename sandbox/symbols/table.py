@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sandbox.memory.pages import PAGE
 from sandbox.process import fork
+from sandbox.symbols.near import did_you_mean
 
 
 class Symbol(NamedTuple):
@@ -174,7 +175,7 @@ class SymbolTable:
         """
         found = self.named(name)
         if not found:
-            raise LookupError(f"no symbol {name!r}")
+            raise LookupError(f"no symbol {name!r}{did_you_mean(name, (symbol.name for symbol in self._sorted))}")
         return found[0].address
 
     def locate(self, address: int) -> Location | None:

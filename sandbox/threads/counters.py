@@ -23,7 +23,7 @@ _HITS = (1 << 48) - 1
 
 
 class Header(NamedTuple):
-    """What the file says of itself; sizes in bytes. `rows`: how many there can be; `lines`: how many a row has."""
+    """The file's header; sizes in bytes. `rows`: how many there can be; `lines`: how many a row has."""
 
     rows_at: int
     line: int
@@ -39,7 +39,7 @@ class Header(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What one thread has counted for one probe: hits, and misses by cause."""
+    """The counts of one thread for one probe: hits, and misses by cause."""
 
     hits: int = 0
     missed_recursion: int = 0

@@ -93,7 +93,7 @@ Action = fn[void, u32, u64, ptr[ucontext]]
 
 @struct
 class SignalRecord(Structure):
-    """What the dispatcher knows of one signal number. `previous` has the layout of the kernel's struct sigaction."""
+    """The dispatcher's state for one signal number. `previous` has the layout of the kernel's struct sigaction."""
 
     consumers: array[u64, 8]
     count: u64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sandbox.memory.pages import PAGE
 from sandbox.native import addressof, array, cast, global_var, i64, native, ptr, syscall, u8, u64, void, zeroed
 from sandbox.x86_64.syscalls import (
     SYS_CLOCK_GETTIME,
@@ -13,17 +14,15 @@ from sandbox.x86_64.syscalls import (
 )
 
 _BLOCK, _SETMASK = 0, 2
-"""In a mask, bit n - 1 is signal n."""
 _MASK_SIZE = 8
+"""Bytes of a mask; its bit n - 1 is signal n."""
 TASK_COMM_LEN = 16
 """Bytes of a name, with its final 0."""
 _PR_GET_NAME = 16
 _NAP = 50_000
 """Nanoseconds."""
 _CLOCK_MONOTONIC = 1
-"""What writes to the page."""
 _PRIVATE_EXPEDITED = 8
-_PAGE = 4096
 _READ, _READ_WRITE = 1, 3
 barrier_page = global_var(u64, 0, name="barrier_page")
 """sandbox.memory.barriers.barrier_page()"""
@@ -78,7 +77,7 @@ def process_barrier() -> void:
     if barrier_page == 0:
         syscall(SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0, 0, 0, 0)
         return
-    syscall(SYS_MPROTECT, barrier_page, _PAGE, _READ_WRITE, 0, 0, 0)
+    syscall(SYS_MPROTECT, barrier_page, PAGE, _READ_WRITE, 0, 0, 0)
     while syscall(SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, barrier_page, 0, 0, 0, 0) != 0:
-        syscall(SYS_MPROTECT, barrier_page, _PAGE, _READ_WRITE, 0, 0, 0)
-    syscall(SYS_MPROTECT, barrier_page, _PAGE, _READ, 0, 0, 0)
+        syscall(SYS_MPROTECT, barrier_page, PAGE, _READ_WRITE, 0, 0, 0)
+    syscall(SYS_MPROTECT, barrier_page, PAGE, _READ, 0, 0, 0)

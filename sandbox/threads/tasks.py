@@ -4,7 +4,7 @@ A *task* is the record of a thread that has hit a probe. Records are in one prea
 header and the shadow stack. The rows of `Counters` follow at the same stride, one line for each registered probe
 (ftrace.counter_file). A thread finds its record through a `pthread` key whose offset from %fs is discovered at start-up: a new
 thread reads 0 there and claims a record on its first hit; the key's destructor releases it.
-Nothing is allocated on the way.
+This allocates nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ASYNCHRONOUS = 0xFFFF_FFFF_FFFF_FFFF & ~(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 <
 
 @struct
 class Counters(Structure):
-    """What one task has counted for one probe; a cache line, written by its thread only."""
+    """The counts of one task for one probe: a cache line, written only by its thread."""
 
     tally: u64  # low 48 bits: hits; high 16, signed: return nodes that this task may take without asking
     missed_recursion: u64
@@ -104,7 +104,7 @@ TEXT = 256
 
 @struct
 class Text(Structure):
-    """What is written down in a crash; a 0 follows the `length` letters."""
+    """A text that is printed in a crash; a 0 follows the `length` letters."""
 
     length: u64
     letters: array[u8, 256]
@@ -138,9 +138,7 @@ class Task(Structure):
     """A thread's record."""
 
     rec: u32  # recursion bits (ftrace.hit.recursion); 0 exactly when the thread is in no tracing code
-    list: (
-        u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: cannot be told. Cleared with rec
-    )
+    list: u32  # the low half of the ProbeList's address that it is in, or IN_NO_LIST; 0: unknown. Cleared with rec
     top: ptr[Node]  # the newest node
     limit: u64  # a node at this address or above does not fit; 0 while nodes are parked: only the slow path reserves one then
     bottom: ptr[Node]  # a sentinel that is no call
@@ -158,11 +156,11 @@ class Task(Structure):
     guard: ptr[Guard]  # where the next guarded call is noted
     guard_end: ptr[Guard]
     fault: Fault
-    guards: array[Guard, 32]
+    guards: array[Guard, GUARDS]
     serial: u64  # outermost hits that took the slow path
     nested: u64  # hits that began inside another one
     waiting: u64  # not 0 while the thread waits, inside a handler, for all others to come out of theirs
-    kprobe_ctlblk: array[u64, 13]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
+    kprobe_ctlblk: array[u64, KPROBE_CTLBLK]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     vectors: (
@@ -176,7 +174,7 @@ IN_NO_LIST = 1
 HITS_MASK = (1 << 48) - 1
 CREDIT_UNIT = 1 << 48
 HIT_WITH_CREDIT = 1 - CREDIT_UNIT
-"""What a hit that takes a credit adds to a tally."""
+"""The amount that a hit adds to a tally when it takes a credit."""
 
 HEADER = 4096 + 512
 COUNTERS = CAPACITY * STRIDE + 5 * 4096
@@ -188,7 +186,7 @@ access to one evicts the other (measured: 25 ns a hit).
 FIRST_LINE = 8
 """Lines are handed out from this on: where the hot fields of a record are in a page, others would delay each other's loads."""
 VARIABLES = HEADER
-"""Where the per-task variables of native functions are."""
+"""The offset of the per-task variables of native functions."""
 VARIABLE_SPACE = 1024
 NODES = VARIABLES + VARIABLE_SPACE
 DATA_STACK = STRIDE - (1 << 18)

@@ -41,7 +41,7 @@ class SaveArea(NamedTuple):
 
 
 class _Cpu:
-    """CPUID and XGETBV, from a page of code that is given back."""
+    """CPUID and XGETBV, from a temporary page of code."""
 
     def __init__(self) -> None:
         self._text = mappings.allocate_text((1 << 32, 1 << 32), mappings.PAGE, "fprobe-cpuid")
@@ -66,11 +66,11 @@ class _Cpu:
 
 
 def save_area() -> SaveArea:
-    """What this CPU offers. Raises OSError if it has no XSAVE (or the kernel does not allow it)."""
+    """The features of this CPU. Raises OSError if it has no XSAVE (or the kernel does not allow it)."""
     cpu = _Cpu()
     try:
         if not cpu.cpuid(1)[2] >> 27 & 1:
-            raise OSError(38, "this CPU has no XSAVE: vector registers cannot be kept around handlers")
+            raise OSError(38, "this CPU has no XSAVE: vector registers cannot be saved around handlers")
         mask = cpu.xgetbv() & WANTED
         features = cpu.cpuid(0xD, 1)[0]
         tells_use = bool(features >> 2 & 1) and (not mask & AVX512 or cpu.has_wide_masks())

@@ -1,6 +1,6 @@
 """The first instructions of functions, read natively for thousands of them at a time.
 
-Of an instruction that is not read here (`Kind.OTHER`), or where a single function is asked for, `decode` says the same.
+`decode` gives the same for instructions that are not read here (`Kind.OTHER`), and for single functions.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ REACH = 8
 MOST_READ = 5
 """The number of instructions that are read of a function."""
 OTHER, PLAIN, RELATIVE, CALL, JUMP, CONDITIONAL, RETURN = range(7)
-"""What is done to copy an instruction: nothing for those that do not depend on where they are; others are relative to rip."""
+"""Kinds of instructions: OTHER is not read here, PLAIN is copied unchanged, RELATIVE has an operand relative to rip."""
 _FAR = 1 << 30
-"""An instruction is not read that names an address so far away, which its copy might not reach."""
-_BEHIND = 32
+"""An instruction that refers to an address so far away is not read: its copy might not reach it."""
+_PADDING = 32
 
 
 @struct
@@ -164,7 +164,7 @@ class Heads:
     def __init__(self, image: NativeImage, codes: Sequence[bytes], addresses: Sequence[int]) -> None:
         count, at = len(codes), ctypes.addressof
         self._codes, self._addresses = codes, addresses
-        self._text = ctypes.create_string_buffer(b"".join(codes), sum(map(len, codes)) + _BEHIND)
+        self._text = ctypes.create_string_buffer(b"".join(codes), sum(map(len, codes)) + _PADDING)
         self._memory = ctypes.create_string_buffer(Head.size * count or 1)
         given, sizes = (ctypes.c_uint64 * count)(*addresses), (ctypes.c_uint64 * count)(*map(len, codes))
         limits = (ctypes.c_uint64 * 2)((1 << 64) - 1, 0)
@@ -196,7 +196,7 @@ class FunctionHead:
         self._decoded: dict[int, Instruction] = {}
 
     def at(self, number: int, offset: int) -> tuple[int, bool, bool]:
-        """Of its instruction of this number, which begins at `offset`: length, whether it is a call, whether none follows.
+        """For its instruction of this number, which begins at `offset`: length, whether it is a call, whether none follows.
 
         Raises ValueError if it cannot be moved.
         """

@@ -70,7 +70,7 @@ def wider_windows(address: int, lengths: Sequence[int], following: bytes) -> Ite
 
 
 def _pattern(own: int, starts: Sequence[int], following: bytes) -> list[int | None]:
-    """What each byte of the displacement has to be; None: anything. Shorter than 4 if the text ends before."""
+    """The required value of each byte of the displacement; None: any value. Shorter than 4 if the text ends before."""
     pattern: list[int | None] = []
     for offset in range(1, JMP32_SIZE):
         if offset in starts:
@@ -94,7 +94,7 @@ def _windows(address: int, pattern: Sequence[int | None], absorbed: int) -> Iter
 
 
 def _parts(byte: int | None, at: int) -> Sequence[int]:
-    """What the byte at offset `at` of a displacement may add to it, if it is `byte`; None: one of a few."""
+    """The contribution of the byte at offset `at` of a displacement, if it is `byte`; None: one of a few."""
     return _FEW_PARTS[at] if byte is None else (_signed(byte, at),)
 
 
@@ -107,7 +107,7 @@ _FEW_PARTS = tuple(tuple(_signed(byte, at) for byte in _FEW) for at in range(JMP
 
 
 def jump_bytes(address: int, own: int, prefixes: int, target: int) -> bytes:
-    """What to write at `address` so that control goes to `target`: at most `own` bytes, the rest being there already.
+    """The bytes to write at `address` for a jump to `target`: at most `own` of them; the rest are there already.
 
     Raises OverflowError if `target` is beyond 2 GB.
     """

@@ -1,7 +1,7 @@
 """Reading instructions natively: lengths, operands in memory, and which fields name general registers.
 
 For scans of whole libraries, where a Python object for each instruction would take seconds. What compilers do not write
-(moves of control registers, 32-bit addresses, prefixes after REX) is not read: `read` says so, and callers ask `decode`.
+(moves of control registers, 32-bit addresses, prefixes after REX) is not read: `read` reports this, and callers use `decode`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sandbox.native import (
 NO_REGISTER = 16
 
 _UNREAD, _MODRM, _IMM8, _IMM32, _REG, _RM, _BYTE_REG, _BYTE_RM = 1, 2, 4, 8, 16, 32, 64, 128
-"""What follows an opcode, or that it is not read; whether the fields reg and rm of its ModRM are general
+"""The bytes that follow an opcode, or that it is not read; whether the fields reg and rm of its ModRM are general
 registers, and whether those are bytes, of which four are called ah to bh without REX."""
 _BOTH = _MODRM | _REG | _RM
 _BYTES = _BOTH | _BYTE_REG | _BYTE_RM
@@ -73,7 +73,7 @@ def _two_bytes() -> dict[int, int]:
 
 
 def _table() -> bytes:
-    """What follows each opcode, by map and opcode."""
+    """The form of each opcode, by map and opcode."""
     maps = [_one_byte(), _two_bytes(), dict.fromkeys(range(256), _MODRM), dict.fromkeys(range(256), _MODRM | _IMM8)]
     maps[_MAP_0F38] |= dict.fromkeys(range(0xF0, 0x100), _BOTH)
     maps[_MAP_0F3A] |= dict.fromkeys((*range(0x14, 0x18), *range(0x20, 0x23), 0xF0), _BOTH | _IMM8)

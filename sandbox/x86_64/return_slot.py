@@ -1,4 +1,4 @@
-"""Functions whose return cannot be hooked, told by their code: they move their return address, or their stack.
+"""Functions whose return cannot be hooked, found by their code: they move their return address, or their stack.
 
 The paths of a function are followed from its entry, up to indirect jumps, with what is known of the stack: how far the stack
 pointer is below the return slot, which registers point into the stack, and which hold the return address.
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sandbox.x86_64.decoding import Decoded, decoded
+from sandbox.x86_64.syscalls import SYS_RT_SIGRETURN
 
 _WORD = 8
 _PAGE = 4096
-_RT_SIGRETURN = 15
 _NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)$")
 _NAME = re.compile(r"[a-z]\w+")
 _MEMORY = re.compile(r"\[(?P<base>\w+)(?: (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|\d+))?\]$")
@@ -46,11 +46,11 @@ _HARMLESS = frozenset({
 _SYSCALL = b"\x0f\x05"
 
 STACK, RETURN, ABOVE = "the stack", "the return address", "the stack pointer after the return"
-"""What a register may hold."""
+"""The kinds of values in a register."""
 
 
 class _State(NamedTuple):
-    """What is known in front of an instruction.
+    """The state before an instruction.
 
     `depth`: bytes from the stack pointer up to the return slot; None: not known. `held`: what registers hold, and how far below
     the return slot that is if it is on the stack. `pushed`: the same of what was pushed, by depth. `number`: the constant in eax.
@@ -184,7 +184,7 @@ class _Walk:
             return [(to, state) for to in ways + ([] if name == "jmp" else [following])]
         if name in ("ud2", "hlt"):
             return ()
-        if name == "syscall" and state.number == _RT_SIGRETURN:
+        if name == "syscall" and state.number == SYS_RT_SIGRETURN:
             raise self._moved(insn, "returns from a signal's handler (rt_sigreturn)")
         return ((following, self._after(insn, name, _operands(insn.operands), state)),)
 
@@ -291,7 +291,7 @@ def _aligns(source: str) -> bool:
 
 
 def _held(name: str, operands: _Operands, state: _State) -> tuple[str, int | None] | None:
-    """What a register holds after `mov` or `lea` from the last operand."""
+    """The value of a register after `mov` or `lea` from the last operand."""
     source, memory = operands.words[-1], operands.memory[-1]
     if memory is not None:
         base, offset = memory

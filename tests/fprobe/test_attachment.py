@@ -10,6 +10,7 @@ import pytest
 from programs import basic, is_patched, site_of
 
 import fprobe
+import kprobes
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,19 @@ def test_context_manager_detaches_when_the_block_raises(program):
     with pytest.raises(KeyError), fprobe.attach("leaf", entry=lambda *hit: 0):
         raise KeyError
     assert not is_patched(program, "leaf")
+
+
+@pytest.mark.parametrize("target", [5, None, ["leaf", 5], [b"leaf"]])
+def test_another_target_is_refused(target):
+    with pytest.raises(
+        TypeError, match="is not a target of fprobes; give a pattern, a list of names, or a list of add"
+    ):
+        fprobe.attach(target, entry=lambda *hit: 0)
+
+
+def test_an_action_of_kprobes_is_refused():
+    with pytest.raises(TypeError, match=r"<Count: hits 0> is not an action of fprobes; give fprobe\.Count\(\)"):
+        fprobe.attach("leaf", action=kprobes.Count())
 
 
 def test_decorator_attaches_while_the_function_runs(program):

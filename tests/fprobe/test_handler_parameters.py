@@ -37,15 +37,40 @@ WRONG = {
 def test_wrong_number_of_parameters_is_refused_when_attached(program, name):
     attach, role, wanted = WRONG[name]
     probe = attach()
-    with pytest.raises(TypeError, match=re.escape(role) + r" is called with \d arguments, " + re.escape(wanted)):
+    with pytest.raises(TypeError, match=re.escape(role) + r", which is called with \d arguments, " + re.escape(wanted)):
         probe.attach()
     program["leaf"](1)
     assert not kprobes.kprobes_list()
 
 
+def few_of_an_fprobe(fp, entry_ip):
+    return 0
+
+
+def few_of_a_kprobe(p):
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("native", "handler", "wanted"),
+    [
+        (fprobe.native, few_of_an_fprobe, "5 parameters, not 2"),
+        (kprobes.native, few_of_a_kprobe, "2 parameters, not 1"),
+    ],
+)
+def test_a_native_handler_with_too_few_parameters_is_refused_when_defined(native, handler, wanted):
+    with pytest.raises(SyntaxError, match=rf"has no type: a handler of this kind has {wanted}"):
+        native(handler)
+
+
+def test_a_lambda_cannot_be_a_native_handler():
+    with pytest.raises(TypeError, match="a lambda cannot be compiled; define the function with `def`"):
+        fprobe.native(lambda fp, entry_ip, ret_ip, regs, entry_data: 0)
+
+
 def test_registering_refuses_it_too_and_the_probe_can_be_mended(program):
     fp = fprobe.fprobe(lambda: 0)
-    with pytest.raises(TypeError, match="an entry_handler is called with 5 arguments"):
+    with pytest.raises(TypeError, match="an entry_handler, which is called with 5 arguments"):
         fprobe.register_fprobe(fp, "leaf")
     fp.entry_handler = lambda *hit: 0
     fprobe.register_fprobe(fp, "leaf")

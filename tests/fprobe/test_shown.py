@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 from programs import basic
@@ -100,3 +101,67 @@ def test_histogram(program):
     assert re.fullmatch(r"<Histogram .*: 4 values>", first)
     assert len(bars) == 11 and "4 .. 8" in repr(sizes)
     assert "<tr><th>4 .. 8</th><td>2</td></tr>" in sizes._repr_html_()
+
+
+def test_attachments_of_fprobes(program):
+    attachment = fprobe.attach("lea[f]", entry=on_entry)
+    assert repr(attachment) == "<Attachment: on 'lea[f]', state not attached, entry on_entry, hits 0, missed 0>"
+    with attachment:
+        program["leaf"](1)
+        shown = "<Attachment: on 'lea[f]', state registered, entry on_entry, functions 1, hits 1, missed 0>"
+        assert repr(attachment) == shown
+        attachment.disable()
+        assert "state disabled" in repr(attachment)
+        assert "<tr><th>on</th><td>&#x27;lea[f]&#x27;</td></tr>" in attachment._repr_html_()
+    assert "state not attached" in repr(attachment) and "hits 1," in repr(attachment)
+    counting = fprobe.attach([program.symbol("leaf").address], action=fprobe.Count())
+    assert f"on [{program.symbol('leaf').address:#x}], state not attached, action Count, hits 0" in repr(counting)
+    assert "on ['a', 'a', 'a', 6 more]" in repr(fprobe.attach(["a"] * 9, entry=on_entry))
+
+
+def test_attachments_of_kprobes(program):
+    attachment = kprobes.attach(["leaf+5", "othe[r]"], action=kprobes.Count())
+    assert repr(attachment) == "<Attachment: on ['leaf+5', 'othe[r]'], state not attached, hits 0, nmissed 0>"
+    with attachment:
+        program["leaf"](1)
+        assert "state attached, probes 2, hits 1, nmissed 0>" in repr(attachment)
+    assert repr(attachment.action) == "<Count: hits 1>"
+    with kprobes.attach("leaf", pre=lambda p, regs: 1 // 0) as probe:
+        assert repr(probe.errors) == "<HandlerErrors: none>" and probe.action is None
+        program["leaf"](1)
+    assert "hits 1, errors 1, nmissed 0>" in repr(probe)
+    assert repr(probe.errors).startswith("<HandlerErrors: 1, the first ZeroDivisionError(")
+
+
+def test_an_instance_of_a_kretprobe(program):
+    kept = []
+    with kprobes.attach_return("leaf", lambda ri, regs: kept.extend([repr(ri), ri])) as probe:
+        program["leaf"](1)
+    text, instance = kept
+    assert re.fullmatch(rf"<kretprobe_instance of leaf, task {threading.get_native_id()}, ret_addr 0x[0-9a-f]+>", text)
+    assert repr(instance) == "<kretprobe_instance of leaf, whose handler has returned>"
+    assert repr(probe) == "<ReturnAttachment: on 'leaf', state not attached, hits 1, nmissed 0>"
+
+
+def test_actions(program):
+    with fprobe.attach("leaf", action=fprobe.Stat()) as probe:
+        program["leaf"](1)
+    assert repr(probe.action) == "<Stat: functions 1, hits 1>"
+    assert re.search(r"<tr><th>leaf\+0x0/0x\w+ \[\w+\]</th><td>1</td><td>0</td>", probe.action._repr_html_())
+    with fprobe.attach("leaf", action=fprobe.Record()) as recording:
+        program["leaf"](1)
+    assert repr(recording.action) == "<Record: written 1, lost 0, capacity 32,768>"
+    assert repr(fprobe.Count()) == "<Count>"
+
+
+def test_dropped_values_are_shown(program):
+    few = fprobe.Histogram(2)
+
+    @fprobe.native
+    def measure_few(fp, entry_ip, ret_ip, regs, entry_data):
+        few.add(regs.di)
+
+    with fprobe.attach("leaf", entry=measure_few):
+        program["leaf"](9)
+    assert repr(few).endswith("  1 dropped: the map has no element for them")
+    assert "<tr><th>dropped</th><td>1</td></tr>" in few._repr_html_()

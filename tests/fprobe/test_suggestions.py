@@ -33,6 +33,22 @@ def test_a_near_miss_of_a_kprobe(program):
         kprobes.attach("libz:deflat", pre=lambda p, regs: 0).attach()
 
 
+@pytest.mark.parametrize("target", ["lizb:deflate", "lizb:deflate+4"])
+def test_a_near_miss_of_a_library(target):
+    with pytest.raises(OSError, match=r"no module or library 'lizb' is loaded; did you mean libz\b"):
+        kprobes.attach(target, pre=lambda p, regs: 0).attach()
+
+
+def test_a_near_miss_of_a_module(program):
+    with pytest.raises(LookupError, match=rf"did you mean .*{program.name}\b"):
+        sandbox.find_module(program.name[:-2] + program.name[:-3:-1])
+
+
+def test_a_near_miss_of_a_symbol(program):
+    with pytest.raises(LookupError, match=r"no symbol 'factoral'; did you mean factorial\b"):
+        sandbox.symbol_table.lookup("factoral")
+
+
 def test_nothing_is_suggested_for_what_is_like_nothing(program):
     with pytest.raises(OSError, match=r"no function matches 'qqqqqqqqqq'$"):
         fprobe.attach("qqqqqqqqqq", entry=lambda *hit: 0).attach()

@@ -147,7 +147,7 @@ class ExpressionParser:
             found, name=name, value=Negative(found.value), sort=Sort.EXPRESSION, modifier="", field=None, constant=None
         )
 
-    # -- what stands between operators ----------------------------------------------------------------------------
+    # -- operands -------------------------------------------------------------------------------------------------
 
     def _atom(self, text: str, outermost: bool) -> HistField:
         if text[:1].isascii() and text[:1].isdigit():

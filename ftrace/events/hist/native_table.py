@@ -62,7 +62,7 @@ class NativeHistogram:
         self._definition = definition
         self._has_comm = any(key.modifier == "execname" for key in definition.keys)
         self.native: Any = NativeTable.ctypes()
-        """What its hits see."""
+        """The native half, which hits use."""
         self._lay_out()
         self._length = -(-(HEADER + self._places * self.native.entry) // mappings.PAGE) * mappings.PAGE
         self.native.stride = self._length

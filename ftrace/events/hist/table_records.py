@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ftrace.events.filters.matching import read_cpu
+from ftrace.hit.hashing import GOLDEN, first_place
 from sandbox.native import (
     Structure,
     addressof,
@@ -47,7 +48,6 @@ task_get = extern("task_get", fn[ptr[Task]])
 U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE = range(11)
 """The source of a field's value."""
 PLAIN, LOG2, BUCKETS = range(3)
-GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 @struct
@@ -186,7 +186,7 @@ def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64]
 def find_entry(table: ptr[NativeTable], area: u64, key: ptr[u64], mark: u64) -> u64:
     """Find or make the entry of a key. Returns 0 if the table is full."""
     header = cast(ptr[TableHeader], area)
-    place = (mark * GOLDEN) >> table.shift
+    place = first_place(mark, table.shift)
     for _ in range(PROBES):
         entry = cast(ptr[u64], area + HEADER + place * table.entry)
         found = load(entry, "relaxed")

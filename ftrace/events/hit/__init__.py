@@ -1,1 +1,1 @@
-"""What the probes of events run when they are hit: native functions, and the source that is generated for each event."""
+"""Code that runs at hits of events: native functions, and the source that is generated for each event."""

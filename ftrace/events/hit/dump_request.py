@@ -5,10 +5,10 @@ from __future__ import annotations
 from ftrace.unwind.walk import StackPoint
 from sandbox.native import Structure, addressof, cast, native, ptr, store, struct, syscall, u8, u64, void
 from sandbox.threads.tasks import current
+from sandbox.x86_64.syscalls import SYS_WRITE
 
 ALL = 0xFFFF_FFFF
 """In a request: every slot."""
-_SYS_WRITE = 1
 
 
 @struct
@@ -26,7 +26,7 @@ def request_dump(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPo
     target = cast(ptr[DumpTarget], argument)
     store(target.tracing_on, 0, "release")
     slot: u64 = cast(u64, current().index) if target.own_slot != 0 else ALL
-    syscall(_SYS_WRITE, target.pipe[0], cast(u64, addressof(slot)), 8, 0, 0, 0)
+    syscall(SYS_WRITE, target.pipe[0], cast(u64, addressof(slot)), 8, 0, 0, 0)
 
 
 FUNCTIONS = (request_dump,)

@@ -47,7 +47,7 @@ MAX_TARGETS = 16
 """The maximum number of trace arrays that record one event: the top level's and those of instances."""
 SCRATCH = 1 << 16
 """Size of a task's scratch memory in bytes: for the event it is recording, and for events that a signal interrupted."""
-ROOM = SCRATCH - 8
+_USABLE = SCRATCH - 8
 MAX_TEXT = 4096
 """The maximum length of a string, with its NUL, in bytes."""
 SYMBOLS = ("event_begin_judged", "event_record_judged", "event_symbol_text")
@@ -133,7 +133,7 @@ put_symbol_text = extern("event_symbol_text", fn[u64, ptr[u8], u64, u64], cc="pr
 @native(inline=True)
 def claim(scratch: ptr[Scratch], size: u64) -> u64:
     """Claim up to `size` bytes of scratch memory from `used` on. Returns their end; a record made in a signal starts there."""
-    end = min(scratch.used + size, ROOM)
+    end = min(scratch.used + size, _USABLE)
     volatile_store(addressof(scratch.used), end)
     signal_fence()
     return end
@@ -246,7 +246,7 @@ def begin_record(
 
 @native(cc="preserve_most", noinline=True, name="event_begin_judged")
 def begin_judged_record(state: ptr[EventState], size: u64) -> ptr[u8]:
-    """The address of a record in scratch memory; null if there is no room for it."""
+    """The address of a record in scratch memory; null if it does not fit."""
     scratch = scratch_of(state, current())
     start = scratch.used
     if claim(scratch, size + 8) < start + size + 8:

@@ -29,7 +29,7 @@ class _Code(NamedTuple):
     handler: HandlerFunction
     image: NativeImage
     used: tuple[object, ...] = ()
-    """What the code refers to."""
+    """Objects that the code refers to."""
 
     @property
     def address(self) -> int:

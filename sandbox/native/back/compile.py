@@ -1,6 +1,6 @@
 """Compiling a unit to machine code, or taking its object from a cache.
 
-LLVM's optimiser is kept from inserting calls.
+LLVM's optimiser is prevented from inserting calls.
 
 A unit of these packages depends only on their files, the inputs of its assembly, Python and llvmlite. The metadata of the files
 (length, times of change) represents their contents: for each unit, the cache has its last fingerprint and the metadata of then.
@@ -94,10 +94,10 @@ def optimise(module: Any, machine: Any, opt: int) -> None:
 
 
 class ObjectCache(Protocol):
-    """Where compiled objects are kept between processes."""
+    """The cache of compiled objects that processes share."""
 
     def get(self, key: str) -> bytes | None:
-        """What is kept under *key*; None if nothing is."""
+        """The data stored under *key*; None if there is none."""
 
     def put(self, key: str, data: bytes) -> None:
         """Keeps *data* under *key*."""

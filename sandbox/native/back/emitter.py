@@ -26,7 +26,7 @@ class Emitter:
         self.current = ENTRY
 
     def position(self, at: At) -> None:
-        """What follows comes from the source position *at*."""
+        """Attribute the following code to the source position *at*."""
         self._location = f", !dbg !{self.module.metadata.location(at, self._subprogram)}"
 
     def value(self, instruction: str) -> str:
@@ -69,7 +69,7 @@ class Emitter:
     def rarely(self, condition: str, event: str, otherwise: str) -> str:
         """Ends the block with a jump to *otherwise*, or when *condition* holds to a new block, which it returns.
 
-        The new block is begun and counts *event*; it is laid out of the way.
+        The new block is begun and counts *event*; it is placed away from the hot code.
         """
         rare = self.label(event)
         weights = f", !prof !{self.module.metadata.unlikely()}"

@@ -204,7 +204,7 @@ class Lowering:
 
 
 def alignment(place: Place) -> int:
-    """What is known of a place's alignment: pointers may point anywhere, variables are aligned."""
+    """The alignment of a place, as far as it is known: pointers may point anywhere, variables are aligned."""
     return place.type.align if isinstance(place, (LocalPlace, GlobalPlace)) else 1
 
 

@@ -198,7 +198,7 @@ class Metadata:
         return self._add(f"!DILocation(line: {at.line}, column: {at.column}, scope: !{subprogram})")
 
     def unlikely(self) -> int:
-        """Branch weights that say: hardly ever the first way."""
+        """Branch weights: the first target is hardly ever taken."""
         return self._add('!{!"branch_weights", i32 1, i32 2000}')
 
     def text(self) -> str:

@@ -20,7 +20,7 @@ ALLOCATION = re.compile(r"^rsp, (0x[0-9a-f]+|\d+)$")
 
 
 def verify_object(data: bytes, allowed: Collection[str] = ()) -> list[str]:
-    """What is wrong with the relocatable object *data*: sentences, none when it may run as a native handler.
+    """The violations in the relocatable object *data*, as sentences; none if it may run as a native handler.
 
     Every undefined symbol must be in *allowed*; no instruction may touch x87, MMX, SSE, AVX or mask registers; no
     function may take more than MAX_FRAME bytes of stack at once. Raises sandbox.elf.tables.ElfError if *data* is no object.

@@ -67,7 +67,7 @@ class Callee:
 
     @property
     def name(self) -> str:
-        """What the source calls it."""
+        """Its name in the source."""
         raise NotImplementedError
 
     @property

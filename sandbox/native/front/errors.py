@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where a piece of source comes from: the file's name and its lines, without line ends."""
+    """The origin of a piece of source: the file's name and its lines, without line ends."""
 
     filename: str
     lines: tuple[str, ...]

@@ -55,7 +55,7 @@ class Expressions:
     def infer(self, node: ast.expr, wish: Type | None = None) -> Expression:
         """*node* as a value of the type that it has by itself (perhaps a literal without a width).
 
-        *wish* is the type that the context would like; it gives a width to literals that would have none.
+        *wish* is the type that the context prefers; it gives a width to literals that have none.
         """
         found = self.examine(node, wish)
         if isinstance(found, Expression):

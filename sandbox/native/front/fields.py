@@ -22,17 +22,17 @@ from sandbox.native.types import Function
 
 
 def fields_used(function: TypedFunction, parameter: str) -> Fields | None:
-    """What is done by name, `parameter.field` and `parameter.field = value`, here or in functions that it is passed on to.
+    """The fields that are used by name, `parameter.field` and `parameter.field = value`, here or in called functions.
 
-    What is called through a `fn_preserve_most` uses no field that its caller does not use. None if there is more: the
-    pointer is kept, compared, indexed, changed or given to other code, or the address of a field is taken.
+    A function called through a `fn_preserve_most` uses no field that its caller does not use. None if there are other uses:
+    the pointer is stored, compared, indexed, changed or given to other code, or the address of a field is taken.
     """
     uses = _Uses()
     return Fields(frozenset(uses.read), frozenset(uses.written)) if uses.are_all(function, parameter) else None
 
 
 class _Uses:
-    """What has been found of one pointer, in all the functions that have it."""
+    """The accesses through one pointer, in all the functions that have it."""
 
     def __init__(self) -> None:
         self.read = set[str]()

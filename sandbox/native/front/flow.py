@@ -123,7 +123,7 @@ class Flow:
 
 
 def meet(paths: Sequence[Names]) -> Names:
-    """What is assigned where *paths* come together."""
+    """The variables that are assigned on all of *paths*, where these join."""
     reached = [path for path in paths if path is not None]
     return frozenset.intersection(*reached) if reached else None
 

@@ -73,7 +73,7 @@ def _body(scope: Scope, node: ast.FunctionDef) -> list[Statement]:
 
 
 class Statements:
-    """Checks the statements of one function; the scope learns the types of the locals on the way."""
+    """Checks the statements of one function; meanwhile the scope records the types of the locals."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope

@@ -33,7 +33,7 @@ ADVICE = "write `for i in range(n)` with a constant or min(n, constant), or @nat
 
 
 class Checkable(Protocol):
-    """What the graph needs of a native function."""
+    """The interface of a native function that the graph uses."""
 
     @property
     def name(self) -> str: ...
@@ -76,7 +76,7 @@ def order(functions: Sequence[F]) -> list[F]:
 
 
 def callees(function: TypedFunction) -> Iterator[tuple[Any, Call | FunctionAddress]]:
-    """What *function* calls or takes the address of, with the node that does it."""
+    """The functions that *function* calls or takes the address of, each with the node."""
     for node in function.calls:
         if hasattr(node.target, "typed"):
             yield node.target, node

@@ -41,7 +41,7 @@ def warn(function: TypedFunction) -> None:
 
 
 def findings(function: TypedFunction) -> list[tuple[At, str]]:
-    """What is surprising in *function*: positions and messages, by position."""
+    """Warnings about *function*: positions and messages, by position."""
     found = [
         *_unused(function),
         *_comparisons(function),

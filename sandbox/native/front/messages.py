@@ -68,14 +68,14 @@ def quote(node: ast.AST) -> str:
 
 
 def unsupported(node: ast.AST) -> str:
-    """What to say about an expression or a statement that is not in the language."""
+    """The message for an expression or a statement that is not in the language."""
     name = type(node).__name__
     what, instead = {**EXPRESSIONS, **STATEMENTS}.get(name, (name, ""))
     return f"{what} {FOREIGN}: {instead}" if instead else f"{what} {FOREIGN}"
 
 
 def unsupported_constant(value: Any) -> str:
-    """What to say about a constant of a type that the language does not have."""
+    """The message for a constant of a type that the language does not have."""
     if value is None:
         return "None is not a value here: write null for a pointer"
     if isinstance(value, float):
@@ -85,7 +85,7 @@ def unsupported_constant(value: Any) -> str:
 
 
 def condition(node: ast.AST, type_: Type) -> str:
-    """What to say about something that decides and is not a bool."""
+    """The message for a condition that is not a bool."""
     if isinstance(type_, Literal):
         return "a condition must be a bool, not an integer: write True or False"
     text = quote(node)
@@ -95,7 +95,7 @@ def condition(node: ast.AST, type_: Type) -> str:
 
 
 def mismatch(node: ast.AST, found: Type, expected: Type) -> str:
-    """What to say about a value of type *found* where *expected* is needed."""
+    """The message for a value of type *found* where *expected* is needed."""
     if found == void:
         return f"this returns nothing, but {expected} is needed"
     if found in (LITERAL, NULL):
@@ -120,7 +120,7 @@ def _mismatched_constant(node: ast.AST, found: Type, expected: Type) -> str:
 
 
 def between(what: str, left: Type, right: Type, node: ast.AST) -> str:
-    """What to say about two operands of different types; *node* is the right one."""
+    """The message for two operands of different types; *node* is the right one."""
     if void in (left, right):
         return f"{what} needs a value, but this returns nothing"
     hint = "" if cast_problem(right, left) else f": write cast({left}, {quote(node)})"

@@ -47,7 +47,7 @@ class Operand(NamedTuple):
 
 
 def operand(checker: Checker, node: ast.expr, wish: Type | None = None) -> Operand:
-    """The operand *node*; *wish* is the type that the context would like."""
+    """The operand *node*; *wish* is the type that the context prefers."""
     return Operand(node, checker.infer(node, wish))
 
 

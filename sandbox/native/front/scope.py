@@ -138,7 +138,12 @@ def signature(
     scope = Scope(origin, namespace, void)
     _check_parameters(scope, node)
     arguments = node.args.args
-    defaults = assumed if len(assumed) == len(arguments) else [None] * len(arguments)
+    fits = len(assumed) == len(arguments)
+    untyped = next((argument for argument in arguments if argument.annotation is None), None)
+    if assumed and not fits and untyped is not None:
+        what = f"a handler of this kind has {len(assumed)} parameters, not {len(arguments)}; another function must type them all"
+        raise scope.error(untyped, f"parameter {untyped.arg} has no type: {what}")
+    defaults = assumed if fits else [None] * len(arguments)
     parameters = tuple(_parameter_type(scope, *pair) for pair in zip(arguments, defaults, strict=True))
     return Function(_result_type(scope, node, result), parameters)
 

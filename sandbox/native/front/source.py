@@ -51,7 +51,7 @@ def _imported(lines: tuple[str, ...]) -> list[str]:
 
 
 def _code_of(node: ast.FunctionDef, like: CodeType, imported: list[str]) -> CodeType:
-    """What Python makes of a definition where the names in `like.co_freevars` are variables of an enclosing function."""
+    """The code object of a definition in which the names in `like.co_freevars` are variables of an enclosing function."""
     tree = ast.parse(f"def around({', '.join(like.co_freevars)}): pass")
     if like.co_freevars:
         tree.body[0].body = [node]  # type: ignore[attr-defined]  # it is the function

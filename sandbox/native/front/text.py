@@ -66,7 +66,7 @@ def _state(filename: str) -> tuple[int, int] | None:
 
 
 def traits(code: CodeType) -> tuple[Any, ...]:
-    """What a code object does and where its lines are, as values that are the same in every process."""
+    """A code object's instructions and line numbers, as values that are the same in every process."""
     constants = tuple(map(_constant, code.co_consts))
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pty
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 from command import COMMAND, environment
 
+import fprobe
+import kprobes
+import sandbox
 from sandbox.symbols.perfmap import OPT_OUT
 
 
@@ -18,6 +22,15 @@ def test_help_is_that_of_the_option(run):
     assert run("help").out == run("--help").out
     assert run("help", "trace").out == run("trace", "--help").out
     assert "did you mean trace or tracefs?" in run("help", "trac", code=2).err
+
+
+@pytest.mark.parametrize("package", [fprobe, kprobes, sandbox])
+def test_dir_lists_what_a_package_offers_and_nothing_else(package):
+    names = [name for name in dir(package) if not name.startswith("__")]
+    public = set(package.__all__)
+    assert public <= set(names) and package.__doc__
+    assert all(inspect.ismodule(getattr(package, name)) for name in set(names) - public)
+    assert not {"exports", "annotations", "time", "interpreters"} & set(names)
 
 
 def test_stat_without_a_pattern_counts_every_function(run):
@@ -41,10 +54,11 @@ def test_explain_takes_globs_and_several_names(run):
         (["list"], False),
         (["explain", "vfs_read"], False),
         (["disasm", "vfs_read"], False),
+        (["doctor"], False),
         (["stat", "vfs_read"], True),
     ],
 )
-def test_only_verbs_that_run_the_program_write_a_perf_map(words, writes):
+def test_only_verbs_that_run_a_program_write_a_perf_map(words, writes):
     began = time.time()
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL, env=environment(**{OPT_OUT: ""})) as process:
         assert process.wait(60) == 0

@@ -225,7 +225,7 @@ def test_children_that_only_execute_something_take_no_place(launch):
     os.wait()
     """
     done = launch("--stat", "libz:deflate", source=source)
-    assert len(done.report["processes"]) == 2 and done.report["not_told_apart"] == 0
+    assert len(done.report["processes"]) == 2 and done.report["more_not_covered"] == 0
     assert [process["functions"][0]["hits"] for process in done.report["processes"]] == [1, 1]
     assert [entry["command"] for entry in done.report["not_covered"]] == [["true"]] * 3
 
