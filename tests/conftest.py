@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,15 @@ LONGEST = (
     "sandbox/test_described_code.py", "sandbox/test_generate.py", "sandbox/native/test_native_fuzz.py",
 )  # fmt: skip
 """Files of 4 s and more, the longest first: one that comes last leaves the other workers without work."""
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_collection():
+    """Thousands of tests are made, none is dropped: the garbage collector would look at them again and again."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):

@@ -7,6 +7,7 @@ import graphlib
 import importlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ def _imports(source: str) -> set[str]:
     return found
 
 
-IMPORTS = {_name(path): _imports(path.read_text()) for path in SOURCES}
+@cache
+def _all_imports() -> dict[str, set[str]]:
+    return {_name(path): _imports(path.read_text()) for path in SOURCES}
 
 
 @pytest.mark.parametrize("package", ORDER)
@@ -42,7 +45,7 @@ def test_imports_point_from_fprobe_to_sandbox(package):
     above = set(ORDER[ORDER.index(package) + 1 :])
     wrong = {
         (module, imported)
-        for module, found in IMPORTS.items()
+        for module, found in _all_imports().items()
         for imported in found
         if module.split(".")[0] == package and imported.split(".")[0] in above
     }
@@ -59,7 +62,7 @@ def _circle(imports: dict[str, set[str]]) -> tuple[str, ...] | None:
 
 def test_there_are_no_import_circles():
     packages = {_name(path) for path in SOURCES if path.stem == "__init__"}
-    assert _circle({name: found - packages for name, found in IMPORTS.items()}) is None
+    assert _circle({name: found - packages for name, found in _all_imports().items()}) is None
 
 
 def test_circles_are_found_through_functions_and_type_checking():

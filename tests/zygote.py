@@ -39,12 +39,17 @@ end(0)
 """
 _IMPORTS = (
     "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "llvmlite.binding", "llvmlite.ir", "programs", "pytest",
-    "sandbox.demo", "sandbox.loading.load", "sandbox.native.front.checker", "sandbox.native.front.frontend",
-    "sandbox.native.front.graph", "sandbox.symbols.dwarf",
-    "ftrace.events.hit.handlers", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
-    "kprobes.attachment", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
-    "fprobe.actions", "fprobe.attachment", "fprobe.handlers.native",
-    *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "stat", "trace", "verbs")),
+    "sandbox.demo", "sandbox.demo.main", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
+    *(f"sandbox.loading.{name}" for name in ("adoption", "calls", "csource", "load", "native_program", "sharedobject", "thunks")),
+    *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.frontend", "front.graph", "model")),
+    "ftrace.events.boot", "ftrace.events.hit.handlers", "ftrace.files.tracing_on", "ftrace.filters.function_probes",
+    "ftrace.handlers.native_handler", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
+    "ftrace.tracefs.tree", "ftrace.x86_64.trampolines",
+    "kprobes.attachment", "kprobes.events.lines", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
+    "kprobes.samples.kprobe_example", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
+    "fprobe.actions", "fprobe.attachment", "fprobe.events.lines", "fprobe.handlers.native",
+    "fprobe.run.report", "fprobe.shell.commands",
+    *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "graph", "native", "profile", "record", "stat", "trace", "verbs")),
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from sandbox.abi.signatures import (
     Unsupported,
     Void,
 )
+from sandbox.elf.tables import ElfFile
 from sandbox.process.once import cached_property
 from sandbox.symbols.libraries import read_symbols
 
@@ -31,6 +32,7 @@ _ATE_BOOLEAN, _ATE_COMPLEX, _ATE_FLOAT, _ATE_SIGNED, _ATE_SIGNED_CHAR = 2, 3, 4,
 # Clones that gcc made, which take their arguments in a way that nothing records.
 _CHANGED = re.compile(r"\.(?:constprop|isra|part|cold)\b")
 _CC_PASS_BY_REFERENCE = 4
+_STATIC_LINK, _IMPLICIT_CONST, _SHF_COMPRESSED = 0x48, 0x21, 0x800
 _SCOPES = {"DW_TAG_namespace", "DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type", "DW_TAG_subprogram"}
 
 
@@ -74,7 +76,46 @@ class DwarfInterface:
     @cached_property
     def scratch_taken(self) -> frozenset[str]:
         """Nested functions of GNU C, which get their frame in r10."""
+        if not _may_have(_STATIC_LINK, self._data):
+            return frozenset()  # the entries of a large program take seconds to read
         return frozenset(name for name, die in self._functions.items() if "DW_AT_static_link" in die.attributes)
+
+
+def _may_have(attribute: int, data: bytes) -> bool:
+    """Whether some entry in the debug information of an ELF file can have a DW_AT: an abbreviation names it, or cannot be read."""
+    file = ElfFile(data)
+    if file.sections_named(".zdebug_abbrev"):
+        return True
+    tables = file.sections_named(".debug_abbrev")
+    return any(
+        file.sections[table].flags & _SHF_COMPRESSED or attribute in _attributes(bytes(file.contents(table)))
+        for table in tables
+    )
+
+
+def _attributes(abbreviations: bytes) -> Iterator[int]:
+    """The attributes in a `.debug_abbrev` section: of each code its tag, whether there are children, and pairs that end with 0, 0."""
+    numbers = _leb128(abbreviations)
+    for code in numbers:
+        if not code:  # the end of a unit's
+            continue
+        next(numbers, 0), next(numbers, 0)
+        for attribute, form in zip(numbers, numbers, strict=False):
+            if not attribute and not form:
+                break
+            if form == _IMPLICIT_CONST:
+                next(numbers, 0)
+            yield attribute
+
+
+def _leb128(data: bytes) -> Iterator[int]:
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield value
+            value = shift = 0
 
 
 def _definitions(scope: DIE) -> Iterator[DIE]:

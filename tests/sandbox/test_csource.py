@@ -184,6 +184,26 @@ def test_nested_functions_have_their_frame_in_r10(program):
     assert {name.partition(".")[0] for name in program.scratch_taken} == {"inner"}
 
 
+NESTED = "int outer(int n) { int inner(int x) { return x + n; } int (*volatile f)(int) = inner; return f(1); }"
+
+
+@pytest.mark.parametrize("flags", ["", "-gz", "-gdwarf-4", "-O2"])
+def test_nested_functions_are_found_in_debug_information_of_every_form(tmp_path, flags):
+    (tmp_path / "nested.c").write_text(NESTED)
+    nested = load(tmp_path / "nested.c", name="nested", cflags=flags.split())
+    found = nested.scratch_taken
+    nested.unload()
+    assert {name.partition(".")[0] for name in found} == {"inner"}
+
+
+def test_debug_information_is_not_read_for_nested_functions_where_there_are_none(tmp_path, monkeypatch):
+    (tmp_path / "flat.c").write_text("int f(int x) { return x; } int g(int x) { return f(x); }")
+    loaded = load(tmp_path / "flat.c", name="flat")
+    monkeypatch.setattr("elftools.elf.elffile.ELFFile", None)
+    assert loaded.scratch_taken == frozenset()
+    loaded.unload()
+
+
 def test_constructors_run_between_coming_and_live(source):
     states = []
 

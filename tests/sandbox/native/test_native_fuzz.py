@@ -55,8 +55,9 @@ def generated_programs_agree(seeds: range) -> None:
             assert not wrong, f"seed {seed}, opt {opt}: {wrong[:3]}\n{source}"
 
 
-def test_generated_programs_compute_what_the_model_computes() -> None:
-    generated_programs_agree(range(25))
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 25), marks=pytest.mark.stress)])
+def test_generated_programs_compute_what_the_model_computes(seeds: range) -> None:
+    generated_programs_agree(seeds)
 
 
 @pytest.mark.stress
@@ -132,12 +133,12 @@ def mutated_programs(seed: int, count: int) -> dict[str, int]:
 
 @isolated
 def test_mutated_programs_are_compiled_or_refused() -> None:
-    outcomes = mutated_programs(1, 500)
-    assert outcomes["refused"] > 100 and outcomes["compiled"] > 50, outcomes
+    outcomes = mutated_programs(1, 200)
+    assert outcomes["refused"] > 40 and outcomes["compiled"] > 20, outcomes
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("seed", range(2, 22))
+@pytest.mark.parametrize("seed", range(1, 21))
 @pytest.mark.timeout(600)
 def test_many_mutated_programs_are_compiled_or_refused(seed: int) -> None:
     mutated_programs(seed, 4000)
