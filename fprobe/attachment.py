@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Protocol, SupportsIndex, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.handlers.resolve import data_size_of
@@ -103,10 +103,12 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """
         if isinstance(self.target, str):
             self._attach_pattern(self.target)
-        elif all(isinstance(item, int) for item in self.target):
-            register_fprobe_ips(self.fp, [item for item in self.target if isinstance(item, int)])
         else:
-            register_fprobe_syms(self.fp, [str(item) for item in self.target])
+            names, addresses = _listed(self.target)
+            if names:
+                register_fprobe_syms(self.fp, names)
+            else:
+                register_fprobe_ips(self.fp, addresses)
         self._watch_limit()
         return self
 
@@ -247,6 +249,19 @@ def attach(
         python_unsafe=python_unsafe,
     )
     return Attachment(target, exclude, fp, action)
+
+
+def _listed(target: Sequence[str] | Sequence[int]) -> tuple[list[str], list[int]]:
+    """The names and the addresses of a list, one of which is empty. Raises TypeError for another target."""
+    names: list[str] = []
+    addresses: list[int] = []
+    others: list[Any] = []
+    for item in target if isinstance(target, Iterable) else [None]:
+        sort: list[Any] = names if isinstance(item, str) else addresses if isinstance(item, SupportsIndex) else others
+        sort.append(item)
+    if others or (names and addresses):
+        raise TypeError(f"{target!r} is not a target; give a pattern, a list of names, or a list of addresses")
+    return names, addresses
 
 
 __all__ = ["Attachment", "attach"]
