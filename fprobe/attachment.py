@@ -119,12 +119,13 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         from kprobes import departures  # all of kprobes, which most programs do not need
 
         departures.free_killed()
-        follow(self._extend)
+        follows_now = follow(self._extend)
         try:
             register_fprobe(self.fp, pattern, self.exclude)
         except BaseException as error:
             if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_come(pattern):
-                unfollow(self._extend)
+                if follows_now:
+                    unfollow(self._extend)
                 raise
         for sentence in inlined_calls(pattern):
             log.warning("%s", sentence)
