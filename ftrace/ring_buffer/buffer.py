@@ -14,6 +14,7 @@ from ftrace.ring_buffer.arena import Rings, arena
 from ftrace.ring_buffer.late_snapshots import LateSnapshots
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
+from ftrace.ring_buffer.records import RingBuffer
 from ftrace.runtime import runtime
 from sandbox.process import fork
 from sandbox.process.integers import INT_MAX, U64_MAX, between, whole
@@ -29,8 +30,8 @@ class Buffer:
     `size_kb`: the capacity of a slot in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512
     KiB, rounded up to a power of two of at least 4; `overwrite`: whether a full slot loses its oldest events, not new ones;
     `clock`: a name of trace_clock.
-    It and its methods raise ValueError for a number out of range, and OSError(ENOMEM) for a size above the pool's or if there are
-    too many buffers.
+    It and its methods raise ValueError for a number out of range, or if it is closed, and OSError(ENOMEM) for a size above the
+    pool's or if there are too many buffers.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Buffer:
         self._handle = self._arena.handle()
         self._rings: dict[int, Rings] = {}
         self._is_on = True
+        self._is_closed = False
         self._late: LateSnapshots | None = None
         self._install(self._ring())
         self._arena.take_part_in_forks(self)
@@ -165,6 +167,7 @@ class Buffer:
             raise ValueError(
                 f"the event has {len(data)} bytes; {self.longest} fit a sub-buffer of {self.subbuf_kb} KiB"
             )
+        self._refuse_if_closed()
         type_id, thread = between("type_id", type_id, 0, 0xFFFF), between("thread", thread, 0, INT_MAX)
         at = between("at", at, 0, U64_MAX)
         copy = ctypes.create_string_buffer(data, len(data) or 1)
@@ -321,13 +324,17 @@ class Buffer:
                 self._replace_spare(0)
 
     def close(self) -> None:
-        """Free the buffer. No probe may record to it any more."""
+        """Free the buffer. No probe may record to it any more. Does nothing if it is closed."""
         with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
             self._arena.forget(self)
             self._handle.ring = 0
             for ring in list(self._rings.values()):
                 self._retire(ring)
-            self._arena.give_handle(self._handle)
+            handle, self._handle = self._handle, RingBuffer.ctypes()  # the next buffer gets it
+            self._arena.give_handle(handle)
 
     def after_fork(self) -> None:
         """Called in the child of a fork: continue with an empty ring in the child's memory file, and without a snapshot."""
@@ -354,9 +361,18 @@ class Buffer:
 
     @property
     def _live(self) -> Rings:
-        return self._rings[self._handle.live]
+        while True:  # until no other thread has replaced it meanwhile
+            self._refuse_if_closed()
+            ring = self._rings.get(self._handle.live)
+            if ring is not None:
+                return ring
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"the buffer {self.name or 'top level'} is closed")
 
     def _ring(self) -> Rings:
+        self._refuse_if_closed()
         ring = self._arena.ring(self.name, self._clock, self._order, self._subbufs, self._overwrite)
         self._rings[ring.address] = ring
         return ring
