@@ -26,6 +26,7 @@ from ftrace.shown import Row, Shown, table
 from ftrace.tracer import tracer
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
+from sandbox.process.integers import whole
 from sandbox.symbols.table import symbol_table
 from sandbox.threads import tasks
 
@@ -126,6 +127,10 @@ class _Calls:
         weakref.finalize(self, self.buffer.close).atexit = False
 
 
+_MOST_CALLS = 1 << 31
+"""Records for each thread. No pool of pages is large enough for more."""
+
+
 class Record(_Exclusive):
     """Record each call that returns while tracing is on: entry and return time, function, caller.
 
@@ -134,8 +139,9 @@ class Record(_Exclusive):
 
     def __init__(self, capacity: int = 1 << 15) -> None:
         super().__init__()
-        if capacity <= 0 or capacity & capacity - 1:
-            raise ValueError(f"capacity is {capacity}; it must be a power of two")
+        capacity = whole("capacity", capacity)
+        if not 0 < capacity <= _MOST_CALLS or capacity & capacity - 1:
+            raise ValueError(f"capacity is {capacity}; it must be a power of two, at most {_MOST_CALLS}")
         self.capacity = capacity
         self._calls: _Calls | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.handlers.resolve import data_size_of
@@ -97,10 +97,12 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """
         if isinstance(self.target, str):
             self._attach_pattern(self.target)
-        elif all(isinstance(item, int) for item in self.target):
-            register_fprobe_ips(self.fp, [item for item in self.target if isinstance(item, int)])
         else:
-            register_fprobe_syms(self.fp, [str(item) for item in self.target])
+            names, addresses = _listed(self.target)
+            if names:
+                register_fprobe_syms(self.fp, names)
+            else:
+                register_fprobe_ips(self.fp, addresses)
         self._watch_limit()
         return self
 
@@ -111,12 +113,13 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         from kprobes import departures  # all of kprobes, which most programs do not need
 
         departures.free_killed()
-        follow(self._extend)
+        follows_now = follow(self._extend)
         try:
             register_fprobe(self.fp, pattern, self.exclude)
         except BaseException as error:
             if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_be_compiled(pattern):
-                unfollow(self._extend)
+                if follows_now:
+                    unfollow(self._extend)
                 raise
         for sentence in inlined_calls(pattern):
             log.warning("%s", sentence)
@@ -227,7 +230,8 @@ def attach(
     get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
     for a native handler; TypeError for another target or action. Attaching raises OSError as `register_fprobe` does.
     """
-    _check_target(target)
+    if not isinstance(target, str):
+        _listed(target)
     _check_action(action, entry, exit)
     flags = FPROBE_FL_KPROBE_SHARED * shared | FPROBE_FL_DISABLED * disabled
     fp = fprobe(
@@ -243,13 +247,18 @@ def attach(
     return Attachment(target, exclude, fp, action)
 
 
-def _check_target(target: Target) -> None:
-    if isinstance(target, str):
-        return
-    types = {int if isinstance(item, int) else type(item) for item in target} if isinstance(target, Iterable) else None
-    if types not in (set(), {int}, {str}):
+def _listed(target: Sequence[str] | Sequence[int]) -> tuple[list[str], list[int]]:
+    """The names and the addresses of a list, one of which is empty. Raises TypeError for another target."""
+    names: list[str] = []
+    addresses: list[int] = []
+    others: list[Any] = []
+    for item in target if isinstance(target, Iterable) else [None]:
+        sort: list[Any] = names if isinstance(item, str) else addresses if isinstance(item, SupportsIndex) else others
+        sort.append(item)
+    if others or (names and addresses):
         wanted = "give a pattern, a list of names, or a list of addresses"
         raise TypeError(f"{shortened(target)} is not a target of fprobes; {wanted}")
+    return names, addresses
 
 
 def _check_action(action: Action | None, *handlers: Any) -> None:

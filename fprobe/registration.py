@@ -41,7 +41,7 @@ from sandbox.process import fork
 from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.fork import ProcessBound
 from sandbox.process.gil import back_soon
-from sandbox.process.integers import INT_MAX, S64_MAX, U32_MAX, U64_MAX, integer
+from sandbox.process.integers import INT_MAX, S64_MAX, S64_MIN, U32_MAX, U64_MAX, integer
 from sandbox.symbols.near import did_you_mean
 from sandbox.threads.tasks import DATA_STACK, STRIDE
 
@@ -429,6 +429,7 @@ def _pool_size(fp: fprobe, count: int) -> int:
     """The number of return nodes; 0 without an exit handler."""
     size = integer("nr_maxactive", fp.nr_maxactive)
     if fp.exit_handler is None:
+        integer("nr_maxactive", size, -INT_MAX - 1, INT_MAX)
         return 0
     if not size:
         return min(count * num_possible_cpus() * 2, INT_MAX)
@@ -437,8 +438,10 @@ def _pool_size(fp: fprobe, count: int) -> int:
 
 def _data_size(fp: fprobe) -> int:
     """Bytes of entry data of each call; 0 without an exit handler."""
-    size = integer("entry_data_size", fp.entry_data_size)
-    return integer("entry_data_size", size, 0, ENTRY_DATA_MAX, errno.ENOMEM) if fp.exit_handler is not None else 0
+    if fp.exit_handler is None:
+        integer("entry_data_size", fp.entry_data_size, S64_MIN, U64_MAX)
+        return 0
+    return integer("entry_data_size", fp.entry_data_size, 0, ENTRY_DATA_MAX, errno.ENOMEM)
 
 
 @back_soon()

@@ -11,7 +11,7 @@ from ftrace.attaching import Attaching
 from ftrace.handlers.python_handler import HandlerErrors
 from ftrace.shown import Row, shortened
 from kprobes import departures, registration
-from kprobes.breakpoint.patching import patching
+from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, FaultHandler, PostHandler, PreHandler, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes, unregister_kretprobes
@@ -104,21 +104,27 @@ class _Probes(Attaching):
         compiled later is probed before it runs. If Numba knows a function of that name, it need not be compiled yet.
         """
         type(self)._prepare()
+        follows_now = False
         if is_followed(self.target):
             departures.free_killed()
-            follow(self._extend)
+            follows_now = follow(self._extend)
         try:
             with self._all_or_none() as done:
-                if not any(probe.registered for probe in self._probes):
-                    self._renew()
+                self._refuse_if_attached()
+                self._renew()
                 for where, probe in zip(self._wheres, self._probes, strict=True):
                     self._attach_one(where, probe, done)
+                self._probes = done
         except BaseException:
-            unfollow(self._extend)
+            if follows_now:
+                unfollow(self._extend)
             raise
-        self._probes = done
         self._watch_limit()
         return self
+
+    def _refuse_if_attached(self) -> None:
+        if any(probe.registered for probe in self._probes):
+            raise OSError(errno.EINVAL, f"the probes of {self.target!r} are already registered; detach them first")
 
     def _extend(self) -> None:
         """Probe newly compiled code that the target names."""
@@ -129,14 +135,15 @@ class _Probes(Attaching):
             self._wheres = list(dict.fromkeys([*self._wheres, *new]))
             for where in new:
                 self._attach_one(where, self._make(where), done)
-        self._probes = self._probes + done
+            self._probes = self._probes + done
 
     def _drop_gone(self) -> None:
         """Unregister probes whose code is gone: there may be other code at their addresses now."""
         gone = [probe for probe in self._probes if _kprobe_of(probe).flags & KPROBE_FLAG_GONE]
         if gone:
             type(self)._unregister(gone)
-            self._probes = [probe for probe in self._probes if probe not in gone]
+            with kprobe_mutex:
+                self._probes = [probe for probe in self._probes if probe not in gone]
 
     @contextlib.contextmanager
     def _all_or_none(self) -> Iterator[list[Any]]:
@@ -188,7 +195,8 @@ class _Probes(Attaching):
         Calls in progress return without calling the return handler.
         """
         unfollow(self._extend)
-        registered = [probe for probe in self._probes if probe.registered]
+        with kprobe_mutex:  # all of them, not those that another thread has just registered
+            registered = [probe for probe in self._probes if probe.registered]
         if registered:
             type(self)._unregister(registered)
             self._warn_of_limit()

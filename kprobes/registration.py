@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ftrace.tracer import before_detaching
+from ftrace.tracer import before_detaching, tracer
 from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
 from kprobes.fast import return_stubs
 from kprobes.jump.optimize import jump_optimizer
@@ -96,6 +96,7 @@ def register_at(place: Place, p: kprobe) -> None:
 @cache
 def init_kprobes() -> None:
     """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
+    tracer()  # which may fail for want of a resource: nothing has been done by then
     join_ftrace()
     before_batch.append(kill_unmapped)
     register_module_notifier(module_event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ftrace.filters.resolve import is_compiled, may_be_compiled, resolve
@@ -40,16 +40,21 @@ def places(target: Target) -> list[Where]:
 
     Raises ValueError for an empty list, LookupError for a glob that matches nothing, TypeError for another type.
     """
-    items = [target] if isinstance(target, (str, int)) else list(target)
+    items = _items(target)
     if not items:
         raise ValueError("the list of targets is empty: give at least one symbol, symbol+offset or address")
     return list(dict.fromkeys(where for item in items for where in _places_of(item)))
 
 
+def _items(target: Target) -> Sequence[str | int]:
+    if isinstance(target, (str, int)):
+        return [target]
+    return list(target) if isinstance(target, Iterable) else [target]
+
+
 def has_glob(target: Target) -> bool:
     """Whether the places that `target` names depend on the code that is loaded."""
-    items = [target] if isinstance(target, (str, int)) else target
-    return any(isinstance(item, str) and _is_glob(item) for item in items)
+    return any(isinstance(item, str) and _is_glob(item) for item in _items(target))
 
 
 def _is_glob(name: str) -> bool:
@@ -59,14 +64,12 @@ def _is_glob(name: str) -> bool:
 
 def is_followed(target: Target) -> bool:
     """Whether `target` names code of a JIT compiler (`numba:...`), more of which may be compiled later."""
-    items = [target] if isinstance(target, (str, int)) else target
-    return any(isinstance(item, str) and is_compiled(item) for item in items)
+    return any(isinstance(item, str) and is_compiled(item) for item in _items(target))
 
 
 def may_follow(target: Target) -> bool:
     """Whether all of `target` may be missing now, because it may be compiled later."""
-    items = [target] if isinstance(target, (str, int)) else target
-    return all(isinstance(item, str) and may_be_compiled(item) for item in items)
+    return all(isinstance(item, str) and may_be_compiled(item) for item in _items(target))
 
 
 def _places_of(item: str | int) -> Iterator[Where]:

@@ -55,6 +55,17 @@ def test_fields_of_an_fprobe_and_no_counter_line_is_lost(program, name, values):
     assert lines.in_use == before
 
 
+@pytest.mark.parametrize("name, values", [
+    ("nr_maxactive", [*WRONG, 1 << 31, -(1 << 31) - 1]),
+    ("entry_data_size", [*WRONG, 1 << 64, -(1 << 64)]),
+])  # fmt: skip
+def test_fields_that_only_an_exit_handler_uses(program, name, values):
+    """They were not looked at without one."""
+    for value in values:
+        fp = fprobe.fprobe(lambda *hit: 0, **{name: value})
+        refused(name, value, lambda fp=fp: fprobe.register_fprobe(fp, "leaf"))
+
+
 def test_the_greatest_values_are_accepted(program):
     fp = fprobe_with(thread=(1 << 31) - 1, max_hits=(1 << 63) - 1, nr_maxactive=(1 << 31) - 1)
     fprobe.register_fprobe(fp, "leaf")

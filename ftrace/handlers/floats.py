@@ -15,6 +15,7 @@ from ftrace.runtime import runtime
 from ftrace.x86_64.pt_regs import pt_regs
 from ftrace.x86_64.vector_reads import LIVE_VECTORS
 from sandbox.native import extern, fn, native, ptr, u64, void
+from sandbox.process.integers import S64_MIN, U64_MAX, between, whole
 
 SYMBOLS = ("ftrace_read_xmm", "ftrace_write_xmm")
 read_xmm = extern("ftrace_read_xmm", fn[u64, u64])
@@ -25,7 +26,7 @@ _FORMATS = {32: ("<f", "<I"), 64: ("<d", "<Q")}
 
 def _word(n: int) -> ctypes.c_uint64:
     """The low half of a vector register, as it is saved."""
-    if not 0 <= n < LIVE_VECTORS:
+    if not 0 <= whole("n", n) < LIVE_VECTORS:
         raise ValueError(f"n is {n}; arguments and results are in vector registers 0 to {LIVE_VECTORS - 1}")
     saved = runtime().image.call("saved_vectors")
     if not saved:
@@ -57,8 +58,11 @@ def _get_xmm(regs: Any, n: int) -> int:
 
 
 def _set_xmm(regs: Any, n: int, value: int) -> None:
-    """Set the low 8 bytes of vector register `n`. A native handler clears the next 8 bytes with that."""
-    _word(n).value = value
+    """Set the low 8 bytes of vector register `n`. A native handler clears the next 8 bytes with that.
+
+    Python raises ValueError for a value that does not fit 64 bits, and as `regs_get_xmm` does.
+    """
+    _word(n).value = between("value", value, S64_MIN, U64_MAX)
 
 
 @in_python(_get_xmm)
@@ -73,13 +77,22 @@ def regs_set_xmm(regs: ptr[pt_regs], n: u64, value: u64) -> void:
     write_xmm(n, value)
 
 
+def _formats(bits: int) -> tuple[str, str]:
+    if bits not in _FORMATS:
+        raise ValueError(f"bits is {bits!r}; it must be 32 or 64")
+    return _FORMATS[bits]
+
+
 def _as_float(word: int, bits: int) -> float:
-    to_float, to_word = _FORMATS[bits]
+    to_float, to_word = _formats(bits)
     return float(struct.unpack(to_float, struct.pack(to_word, word & (1 << bits) - 1))[0])
 
 
 def float_argument(regs: Any, n: int, bits: int = 64) -> float:
-    """The function's n-th floating-point argument, from 0 (at most 7), of 64 or 32 bits; in a Python entry handler."""
+    """The function's n-th floating-point argument, from 0 (at most 7), of 64 or 32 bits; in a Python entry handler.
+
+    Raises ValueError for other numbers, as do the three functions below.
+    """
     return _as_float(_get_xmm(regs, n), bits)
 
 
@@ -90,7 +103,7 @@ def float_return_value(regs: Any, bits: int = 64) -> float:
 
 def set_float_argument(regs: Any, n: int, value: float, bits: int = 64) -> None:
     """Have the function find another n-th floating-point argument; in a Python entry handler."""
-    to_float, to_word = _FORMATS[bits]
+    to_float, to_word = _formats(bits)
     _set_xmm(regs, n, struct.unpack(to_word, struct.pack(to_float, value))[0])
 
 

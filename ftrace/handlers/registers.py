@@ -12,10 +12,10 @@ from typing import Any
 from ftrace.runtime import runtime
 from ftrace.x86_64.pt_regs import pt_regs
 from sandbox.native import NativeFunction, addressof, array, cast, native, probe_read, ptr, u64, void, zeroed
+from sandbox.process.integers import S64_MIN, U32_MAX, U64_MAX, between
 
 REGISTER_ARGUMENTS = ("di", "si", "dx", "cx", "r8", "r9")
 _WORD = 8
-_MASK = (1 << 64) - 1
 
 
 class RegisterFunction(NativeFunction):
@@ -38,18 +38,21 @@ def in_python(python: Callable[..., Any]) -> Callable[[Any], RegisterFunction]:
 def _stack_nth(regs: Any, n: int) -> int:
     """The n-th word of 8 bytes at `regs->sp`, from 0; 0 if it cannot be read.
 
-    At a function's entry word 0 is its return address.
+    At a function's entry word 0 is its return address. Python raises ValueError for a number that is not a u32.
     """
+    n = between("n", n, 0, U32_MAX)
     word = ctypes.c_uint64()
-    runtime().image.call("ftrace_probe_read", ctypes.addressof(word), regs.sp + _WORD * n & _MASK, _WORD)
+    runtime().image.call("ftrace_probe_read", ctypes.addressof(word), regs.sp + _WORD * n & U64_MAX, _WORD)
     return word.value
 
 
 def _argument(regs: Any, n: int) -> int:
     """The function's n-th integer or pointer argument, from 0, as an unsigned word; at entry only.
 
-    The first six are in registers, the others on the stack; only arguments of at most 8 bytes are counted.
+    The first six are in registers, the others on the stack; only arguments of at most 8 bytes are counted. Python raises
+    ValueError for a number that is not a u32.
     """
+    n = between("n", n, 0, U32_MAX)
     if n < len(REGISTER_ARGUMENTS):
         return int(getattr(regs, REGISTER_ARGUMENTS[n]))
     return _stack_nth(regs, n - len(REGISTER_ARGUMENTS) + 1)
@@ -61,8 +64,8 @@ def _return_value(regs: Any) -> int:
 
 
 def _set_return_value(regs: Any, value: int) -> None:
-    """Have the function return `value` instead; at exit."""
-    regs.ax = value & _MASK
+    """Have the function return `value` instead; at exit. Python raises ValueError for a value that does not fit 64 bits."""
+    regs.ax = between("value", value, S64_MIN, U64_MAX) & U64_MAX
 
 
 def _instruction_pointer(regs: Any) -> int:
@@ -71,8 +74,8 @@ def _instruction_pointer(regs: Any) -> int:
 
 
 def _set_instruction_pointer(regs: Any, address: int) -> None:
-    """Continue at `address` instead; at entry."""
-    regs.ip = address
+    """Continue at `address` instead; at entry. Python raises ValueError for what is no address."""
+    regs.ip = between("address", address, 0, U64_MAX)
 
 
 def _stack_pointer(regs: Any) -> int:

@@ -307,12 +307,19 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
 def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
     """The node of the running thread whose return slot is at `frame` and that has the real return address.
 
-    `cur`: the result of the previous call, below which the search continues; 0 to begin. 0: there is none.
+    `cur`: the result of the previous call, below which the search continues; 0 to begin. 0: there is none, or `cur` is no node
+    of the shadow stack.
     """
     task = current()
     if task == null:
         return 0
-    node = below(cast(ptr[Node], cur)) if cur != 0 else task.top
+    node = task.top
+    if cur != 0:
+        while node != task.bottom and cast(u64, node) != cur:
+            node = below(node)
+        if node == task.bottom:
+            return 0
+        node = below(node)
     while node != task.bottom:
         if (
             node.stub > EMPTY

@@ -9,6 +9,7 @@ from ftrace.maps.areas import Map, MapState, Total, area_of, at, element_size, s
 from sandbox.native import native, ptr, u64, unlikely
 from sandbox.native.containers import Operation, check_value_type
 from sandbox.native.types import Int
+from sandbox.process.integers import U64_MAX, between
 
 
 @native
@@ -25,13 +26,12 @@ class Array(Map):
 
     Each thread has its own values, and Python reads their sums. With `shared`, all threads use the same values, and `+=` is
     atomic. An index out of range is counted in `dropped` and changes nothing.
-    Raises TypeError for a type other than an integer, pointer or struct, ValueError for a size that is not positive.
+    Raises TypeError for a type other than an integer, pointer or struct, ValueError for a size that is not positive or too large.
     """
 
     def __init__(self, value: Any, size: int, *, shared: bool = False) -> None:
         self.value = check_value_type(value, "an array's value")
-        if size < 1:
-            raise ValueError(f"the size of the Array is {size}; it must be positive")
+        size = between("the size of the Array", size, 1, U64_MAX)
         subscript = Operation(array_slot, (Int(64, signed=False),), place=self.value)
         super().__init__({"[]": subscript}, size, element_size(self.value), is_shared=shared)
 
@@ -40,8 +40,7 @@ class Array(Map):
 
     def __getitem__(self, index: int) -> Any:
         """The value at `index`: an int, or a ctypes structure. Raises IndexError for an index out of range."""
-        if not 0 <= index < self.size:
-            raise IndexError(f"the index is {index}; it must be between 0 and {self.size - 1}")
+        index = between("the index", index, 0, self.size - 1, IndexError)
         total = Total(self.value)
         for area in self._areas():
             total.add(area + self._state.first + index * self._state.element)

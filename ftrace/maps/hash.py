@@ -12,6 +12,7 @@ from sandbox.native import addressof, atomic_add, atomic_cas, atomic_sub, cast, 
 from sandbox.native.containers import Operation, check_value_type
 from sandbox.native.front.structs import Struct
 from sandbox.native.types import Int, Type
+from sandbox.process.integers import U64_MAX, between
 
 PROBES = 64
 """The maximum number of places that are probed for a key. At most half of all places are used."""
@@ -109,14 +110,13 @@ class Hash(Map, Mapping[int, Any]):
     In native functions, `h.get(key)` reads an integer value without adding the key, and `h.has(key)` checks for a key. `size`
     is the maximum number of keys: of each thread, and Python reads the sums of the values; or, with `shared`, of all threads
     together, and `+=` is atomic. A key that does not fit is counted in `dropped`. Only `clear()` removes keys.
-    Raises TypeError for types that do not fit, ValueError for a size that is not positive.
+    Raises TypeError for types that do not fit, ValueError for a size that is not positive or too large.
     """
 
     def __init__(self, key: Any, value: Any, size: int, *, shared: bool = False) -> None:
         if not isinstance(key, Int):
             raise TypeError(f"the key type of the Hash is {key}; it must be an integer type")
-        if size < 1:
-            raise ValueError(f"the size of the Hash is {size}; it must be positive")
+        size = between("the size of the Hash", size, 1, U64_MAX)
         self.key = key
         self.value: Type = check_value_type(value, "a hash's value")
         bits = max(4, (2 * size - 1).bit_length())

@@ -6,11 +6,12 @@ import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ftrace.maps.areas import Map, MapState, area_of, at, spare
+from ftrace.maps.areas import MAX_AREA, Map, MapState, area_of, at, spare
 from ftrace.shown import table
 from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
 from sandbox.native.containers import Operation
 from sandbox.native.types import Int
+from sandbox.process.integers import U64_MAX, between
 
 
 @native
@@ -55,26 +56,18 @@ class Histogram(Map):
     """
 
     def __init__(self, buckets: int = 65, *, step: int = 0, low: int = 0, rows: int = 1) -> None:
-        self.buckets, self.step, self.low, self.rows = buckets, step, low, rows
-        self._check()
-        layout = {"width": buckets, "low": low, "step": step}
-        super().__init__({"add": self._operation()}, buckets * rows, 8, is_shared=False, **layout)
+        self.buckets, self.rows = _number("buckets", buckets, 1), _number("rows", rows, 1)
+        self.step, self.low = _number("step", step, 0, U64_MAX), _number("low", low, 0, U64_MAX)
+        if self.step == 0 and (self.buckets > 65 or self.low):
+            raise ValueError(f"buckets is {buckets} and low is {low}; without a step, at most 65 and 0 are allowed")
+        layout = {"width": self.buckets, "low": self.low, "step": self.step}
+        super().__init__({"add": self._operation()}, self.buckets * self.rows, 8, is_shared=False, **layout)
 
     def _operation(self) -> Operation:
         word = Int(64, signed=False)
         if self.rows > 1:
             return Operation(add_step_to if self.step else add_power_to, (word, word))
         return Operation(add_step if self.step else add_power, (word,))
-
-    def _check(self) -> None:
-        for name, least in (("buckets", 1), ("rows", 1), ("step", 0), ("low", 0)):
-            number = getattr(self, name)
-            if number < least:
-                raise ValueError(f"{name} of the Histogram is {number}; it must be at least {least}")
-        if self.step == 0 and (self.buckets > 65 or self.low):
-            raise ValueError(
-                f"buckets is {self.buckets} and low is {self.low}; without a step, at most 65 and 0 are allowed"
-            )
 
     def __repr__(self) -> str:
         return "\n".join([f"<Histogram {self.label}: {len(self):,} values>", *self.lines()])
@@ -89,8 +82,7 @@ class Histogram(Map):
 
     def row(self, number: int = 0) -> list[Bucket]:
         """The buckets of a row, also the empty ones. Raises IndexError naming a row that is not there."""
-        if not 0 <= number < self.rows:
-            raise IndexError(f"the row is {number}; it must be between 0 and {self.rows - 1}")
+        number = between("the row", number, 0, self.rows - 1, IndexError)
         counts = [0] * self.buckets
         for area in self._areas():
             start = area + self._state.first + number * self.buckets * 8
@@ -99,7 +91,8 @@ class Histogram(Map):
         return [Bucket(*self.limits(index), count) for index, count in enumerate(counts)]
 
     def limits(self, bucket: int) -> tuple[int, int]:
-        """The first value of a bucket, and the first value after it."""
+        """The first value of a bucket, and the first value after it. Raises IndexError naming a bucket that is not there."""
+        bucket = between("the bucket", bucket, 0, self.buckets - 1, IndexError)
         if self.step:
             return self.low + bucket * self.step, self.low + (bucket + 1) * self.step
         return (1 << bucket >> 1, 1 << bucket)
@@ -116,6 +109,10 @@ class Histogram(Map):
 
     def __iter__(self) -> Iterator[Bucket]:
         return (bucket for _, bucket in self.items())
+
+
+def _number(name: str, value: int, low: int, high: int = MAX_AREA) -> int:
+    return between(f"{name} of the Histogram", value, low, high)
 
 
 BAR = 40

@@ -12,7 +12,7 @@ from typing import Any
 from ftrace.ring_buffer import backing, clock, comms
 from ftrace.ring_buffer.backing import shared
 from ftrace.ring_buffer.clock_state import SCALED
-from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry
+from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry, slot_number
 from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from ftrace.runtime import runtime
@@ -56,6 +56,10 @@ class Rings:
     def slots(self) -> list[int]:
         """The slots that have been written to."""
         return list(self.view.slots(self.arena.slots_in_use))
+
+    def chosen(self, slot: int | None) -> list[int]:
+        """One slot, or for None those that have been written to. Raises ValueError for one that cannot be."""
+        return self.slots() if slot is None else [slot_number(slot)]
 
     def slot_address(self, slot: int) -> int:
         """Address of a slot."""

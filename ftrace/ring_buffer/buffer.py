@@ -14,8 +14,10 @@ from ftrace.ring_buffer.arena import Rings, arena
 from ftrace.ring_buffer.late_snapshots import LateSnapshots
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
+from ftrace.ring_buffer.records import RingBuffer
 from ftrace.runtime import runtime
 from sandbox.process import fork
+from sandbox.process.integers import INT_MAX, U64_MAX, between, whole
 
 DEFAULT_SIZE_KB = 1408
 DEFAULT_SUBBUF_KB = 4
@@ -28,7 +30,8 @@ class Buffer:
     `size_kb`: the capacity of a slot in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512
     KiB, rounded up to a power of two of at least 4; `overwrite`: whether a full slot loses its oldest events, not new ones;
     `clock`: a name of trace_clock.
-    Raises ValueError for a value out of range, OSError(ENOMEM) for a size above the pool's or if there are too many buffers.
+    It and its methods raise ValueError for a number out of range, or if it is closed, and OSError(ENOMEM) for a size above the
+    pool's or if there are too many buffers.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Buffer:
         self._handle = self._arena.handle()
         self._rings: dict[int, Rings] = {}
         self._is_on = True
+        self._is_closed = False
         self._late: LateSnapshots | None = None
         self._install(self._ring())
         self._arena.take_part_in_forks(self)
@@ -93,13 +97,13 @@ class Buffer:
     def set_slot_size_kb(self, slot: int, size: int) -> None:
         """Set the size of one slot in KiB; valid until `size_kb` is set."""
         with self._lock:
-            count = self._count(size)
+            slot, count = layout.slot_number(slot), self._count(size)
             self._live.view.set_slot_word(slot, "max_pages", count)
             Reader(self._live).trim(count, slot)
 
     def slot_size_kb(self, slot: int) -> int:
         """KiB of events that one slot may hold, rounded down."""
-        count = self._live.view.slot_word(slot, "max_pages") or self._subbufs
+        count = self._live.view.slot_word(layout.slot_number(slot), "max_pages") or self._subbufs
         return count * layout.capacity(self._order) // 1024
 
     @property
@@ -156,15 +160,16 @@ class Buffer:
         `thread`: the id of another thread to which the event belongs; `at`: its time by the buffer's clock. If the calling
         thread's newest event is later, the event gets the time of that one.
 
-        Returns False if the event is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or if the type is
-        not between 0 and 65535.
+        Returns False if the event is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a number
+        out of range: the type is at most 65535.
         """
         if len(data) > self.longest:
             raise ValueError(
                 f"the event has {len(data)} bytes; {self.longest} fit a sub-buffer of {self.subbuf_kb} KiB"
             )
-        if not 0 <= type_id <= 0xFFFF:
-            raise ValueError(f"type_id is {type_id}; it must be between 0 and 65535")
+        self._refuse_if_closed()
+        type_id, thread = between("type_id", type_id, 0, 0xFFFF), between("thread", thread, 0, INT_MAX)
+        at = between("at", at, 0, U64_MAX)
         copy = ctypes.create_string_buffer(data, len(data) or 1)
         function, origin = ("ring_write_for", (thread, at)) if thread else ("ring_write", ())
         return bool(
@@ -197,7 +202,7 @@ class Buffer:
 
         `dtype` describes an event from its common fields on. Raises ModuleNotFoundError without numpy.
         """
-        for each in self.slots() if slot is None else [slot]:
+        for each in self._live.chosen(slot):
             for page in self._live.view.pages(each):
                 yield from blocks(page, each, type_id, dtype)
 
@@ -222,7 +227,7 @@ class Buffer:
 
     def written(self, slot: int | None = None) -> int:
         """Number of events written, in all slots or one, including overwritten and consumed ones."""
-        return sum(reader.written(self._live, each) for each in (self.slots() if slot is None else [slot]))
+        return sum(reader.written(self._live, each) for each in self._live.chosen(slot))
 
     def overrun(self, slot: int | None = None) -> int:
         """The number of events that were overwritten before they were consumed, in all slots or one."""
@@ -273,6 +278,7 @@ class Buffer:
 
         This holds for `records` and `snapshot_records`; other readers see the rings as they are. Raises OSError(ENOMEM).
         """
+        stamp = between("stamp", stamp, 0, U64_MAX)
         with self._lock:
             self.allocate_snapshot()
             late = self._late_snapshots()
@@ -318,13 +324,17 @@ class Buffer:
                 self._replace_spare(0)
 
     def close(self) -> None:
-        """Free the buffer. No probe may record to it any more."""
+        """Free the buffer. No probe may record to it any more. Does nothing if it is closed."""
         with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
             self._arena.forget(self)
             self._handle.ring = 0
             for ring in list(self._rings.values()):
                 self._retire(ring)
-            self._arena.give_handle(self._handle)
+            handle, self._handle = self._handle, RingBuffer.ctypes()  # the next buffer gets it
+            self._arena.give_handle(handle)
 
     def after_fork(self) -> None:
         """Called in the child of a fork: continue with an empty ring in the child's memory file, and without a snapshot."""
@@ -351,9 +361,18 @@ class Buffer:
 
     @property
     def _live(self) -> Rings:
-        return self._rings[self._handle.live]
+        while True:  # until no other thread has replaced it meanwhile
+            self._refuse_if_closed()
+            ring = self._rings.get(self._handle.live)
+            if ring is not None:
+                return ring
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"the buffer {self.name or 'top level'} is closed")
 
     def _ring(self) -> Rings:
+        self._refuse_if_closed()
         ring = self._arena.ring(self.name, self._clock, self._order, self._subbufs, self._overwrite)
         self._rings[ring.address] = ring
         return ring
@@ -385,7 +404,7 @@ class Buffer:
 
     def _count(self, kilobytes: int) -> int:
         """Number of sub-buffers in a slot of that size. Raises ValueError below 1 KiB, OSError(ENOMEM) above the pool's size."""
-        pool = self._arena.pool_kb
+        pool, kilobytes = self._arena.pool_kb, whole("size_kb", kilobytes)
         if kilobytes < 1:
             raise ValueError(f"size_kb is {kilobytes}; it must be between 1 and {pool}")
         if kilobytes > pool:
@@ -396,9 +415,7 @@ class Buffer:
 
 
 def _order(subbuf_kb: int) -> int:
-    if not 1 <= subbuf_kb <= MAX_SUBBUF_KB:
-        raise ValueError(f"subbuf_kb is {subbuf_kb}; it must be between 1 and {MAX_SUBBUF_KB}")
-    return layout.subbuf_order(subbuf_kb)
+    return layout.subbuf_order(between("subbuf_kb", subbuf_kb, 1, MAX_SUBBUF_KB))
 
 
 def _consume_all(ring: Rings, slot: int) -> None:

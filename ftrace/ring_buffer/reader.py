@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings
-from ftrace.ring_buffer.layout import PAGE_SIZE
+from ftrace.ring_buffer.layout import PAGE_SIZE, slot_number
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
 from ftrace.ring_buffer.view import DROPPED
@@ -76,8 +76,7 @@ def record_of(page: Page, event: Event, slot: int, lost: int = 0) -> Record:
 
 def records(ring: Rings, slot: int | None = None) -> Iterator[Record]:
     """The records of a ring, or of one slot, in order of time. Nothing is consumed."""
-    chosen = ring.slots() if slot is None else [slot]
-    return heapq.merge(*(of_slot(each, ring.view.pages(each)) for each in chosen), key=_BY_TIME)
+    return heapq.merge(*(of_slot(each, ring.view.pages(each)) for each in ring.chosen(slot)), key=_BY_TIME)
 
 
 def merged(sources: Sequence[tuple[int, Iterator[Record]]]) -> Iterator[tuple[int, Record]]:
@@ -101,7 +100,7 @@ class SlotReader:
     """Consumes the events of one slot."""
 
     def __init__(self, ring: Rings, slot: int) -> None:
-        self._ring, self.slot, self._view = ring, slot, ring.view
+        self._ring, self.slot, self._view = ring, slot_number(slot), ring.view
         self._head = 0
         self._page: Page | None = None
         self._events: list[Event] = []
@@ -294,8 +293,7 @@ class Reader:
                 image.call("ring_reap", self._ring.address, self._ring.slot_address(each.slot), each.owner)
 
     def _readers(self, slot: int | None) -> list[SlotReader]:
-        chosen = self._ring.slots() if slot is None else [slot]
-        return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in chosen]
+        return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in self._ring.chosen(slot)]
 
     def _drained(self, each: SlotReader, memory: Any, most: int) -> list[bytes]:
         """Consume the oldest sub-buffers: complete ones, or else one that was consumed in part, or is incomplete."""
@@ -312,7 +310,7 @@ def _marked(page: Page, lost: int) -> bytes:
 
 def stats(ring: Rings, slot: int, now: int) -> Stats:
     """The statistics of a slot."""
-    copies = ring.view.pages(slot)
+    copies = ring.view.pages(slot_number(slot))
     events = [event for page in copies for event in page.events]
     word = partial(ring.view.slot_word, slot)
     dropped = sum(map(word, DROPPED))
@@ -338,8 +336,7 @@ def written(ring: Rings, slot: int) -> int:
 
 def overrun(ring: Rings, slot: int | None = None) -> int:
     """The number of events of a ring, or of one slot, that were overwritten before they were consumed."""
-    chosen = ring.slots() if slot is None else [slot]
-    return sum(ring.view.slot_word(each, field) for each in chosen for field in ("overrun", "trimmed"))
+    return sum(ring.view.slot_word(each, field) for each in ring.chosen(slot) for field in ("overrun", "trimmed"))
 
 
 class _Position(NamedTuple):

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 
 from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, HoldingHandle, Node
+from sandbox.process.integers import INT_MAX, integer
 
 
 class Tracefs:
@@ -56,8 +57,10 @@ class Tracefs:
     def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
         """Open a file with O_* flags.
 
-        Raises OSError: ENOENT; EACCES for creating a file; EISDIR for writing to a directory; and what the file raises.
+        Raises OSError: ENOENT; EACCES for creating a file; EISDIR for writing to a directory; EINVAL for `flags` that are not an
+        int of C; and what the file raises.
         """
+        flags = integer("flags", flags, 0, INT_MAX)
         for finish in self._before_open:
             finish()
         try:

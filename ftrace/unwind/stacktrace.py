@@ -10,6 +10,7 @@ from ftrace.hit.nodes import EXIT_FROM_STUB
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.x86_64.stubs import RETURN_POINT, SLOW_RETURN, STUB_SIZE
+from sandbox.process.integers import U64_MAX, integer, whole
 from sandbox.symbols.table import symbol_table
 from sandbox.threads.tasks import Node
 
@@ -39,9 +40,11 @@ class ReturnAddress(NamedTuple):
 def rethook_find_ret_addr(frame: int, cur: int = 0) -> ReturnAddress:
     """The real return address of the call of this thread whose return slot is at the address `frame`.
 
-    `cur`: 0 at first, then the `cur` of the last result. The address is 0 if no hooked call has that slot.
+    `cur`: 0 at first, then the `cur` of the last result. The address is 0 if no hooked call has that slot, or none in progress
+    has that `cur`. Raises OSError(EINVAL) for what is no address.
     """
-    found = runtime().image.call("rethook_find_ret_addr", frame, cur) & (1 << 64) - 1
+    slot, after = integer("frame", frame, 0, U64_MAX), integer("cur", cur, 0, U64_MAX)
+    found = runtime().image.call("rethook_find_ret_addr", slot, after) & U64_MAX
     return ReturnAddress(Node.ctypes.from_address(found).parent, found) if found else ReturnAddress(0, 0)
 
 
@@ -69,6 +72,7 @@ def stack_trace_save_regs(regs: Any, size: int = DEPTH, skip: int = 0) -> list[i
 
 
 def _part(trace: list[int], size: int, skip: int) -> list[int]:
+    size, skip = whole("size", size), whole("skip", skip)
     if size < 0 or skip < 0:
         raise ValueError(f"size is {size} and skip is {skip}; neither may be negative")
     return trace[skip : skip + size]

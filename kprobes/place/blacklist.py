@@ -9,6 +9,7 @@ from ftrace.sites.refusals import called_by_hits, named_refusal
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.place.functions import return_refusal
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules
+from sandbox.process.integers import U64_MAX, integer
 from sandbox.symbols.process_text import JIT_NAMES, no_function, symbol_at
 from sandbox.symbols.table import Symbol, symbol_table
 
@@ -36,6 +37,7 @@ def entries() -> list[Entry]:
 
 def kprobe_add_ksym_blacklist(address: int) -> int:
     """Forbid probes in the function at `address`; returns its size in bytes. Raises OSError(EINVAL) if no function is there."""
+    address = integer("address", address, 0, U64_MAX)
     symbol = symbol_at(address)
     if symbol is None:
         raise OSError(errno.EINVAL, f"{address:#x} is not in a known function")

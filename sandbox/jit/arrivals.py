@@ -30,10 +30,11 @@ Follower = Callable[[], None]
 _followers: list[Follower] = []
 
 
-def follow(follower: Follower) -> None:
-    """Call `follower()` from now on whenever JIT compilers may have made code."""
-    add_follower(follower)
+def follow(follower: Follower) -> bool:
+    """Call `follower()` from now on whenever JIT compilers may have made code. Returns False if it is called already."""
+    is_new = add_follower(follower)
     _watch()
+    return is_new
 
 
 @once
@@ -110,10 +111,12 @@ def _listen() -> None:
     event.register(_COMPILED, Compiled())
 
 
-def add_follower(follower: Follower) -> None:
-    """Call `follower()` when `notify_followers` is called. One that is called already is not called twice."""
-    if follower not in _followers:
+def add_follower(follower: Follower) -> bool:
+    """Call `follower()` when `notify_followers` is called. Returns False if it is called already; it is not called twice."""
+    is_new = follower not in _followers
+    if is_new:
         _followers.append(follower)
+    return is_new
 
 
 def unfollow(follower: Follower) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 INT_MAX = (1 << 31) - 1
 U32_MAX = (1 << 32) - 1
-S64_MAX = (1 << 63) - 1
+S64_MIN, S64_MAX = -(1 << 63), (1 << 63) - 1
 U64_MAX = (1 << 64) - 1
 
 
@@ -18,12 +18,25 @@ def integer(name: str, value: Any, low: float = -math.inf, high: float = math.in
 
     Raises TypeError if it is not an integer (8.5, "8"), OSError with the errno `code` if it is out of bounds.
     """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; it must be an integer") from None
+    number = whole(name, value)
     if not low <= number <= high:
         raise OSError(code, f"{name} is {number}; it must be between {low} and {high}")
+    return number
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int. Raises TypeError naming it if it is not an integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; it must be an integer") from None
+
+
+def between(name: str, value: Any, low: int, high: int, error: type[Exception] = ValueError) -> int:
+    """As `integer`, for what is not a call of the kernel: raises `error` if it is out of bounds."""
+    number = whole(name, value)
+    if not low <= number <= high:
+        raise error(f"{name} is {number}; it must be between {low} and {high}")
     return number
 
 

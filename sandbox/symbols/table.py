@@ -175,7 +175,7 @@ class SymbolTable:
         """
         found = self.named(name)
         if not found:
-            raise LookupError(f"no symbol {name!r}{did_you_mean(name, (symbol.name for symbol in self._sorted))}")
+            raise LookupError(f"no symbol {name!r}{did_you_mean(name, self._names.copy())}")
         return found[0].address
 
     def locate(self, address: int) -> Location | None:

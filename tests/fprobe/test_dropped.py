@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib.util
 import sys
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,10 @@ import fprobe
 import kprobes
 import sandbox
 from fprobe.actions import Count, Record, Stat
+from fprobe.tracefs import tracefs
 from ftrace.filters.set_ftrace_filter import FilterFile
 from ftrace.ops import ftrace_ops, ftrace_set_filter_ip, register_ftrace_function, unregister_ftrace_function
+from ftrace.ring_buffer.buffer import Buffer
 from kprobes.jump.optimize import set_kprobes_optimization
 from sandbox.native import i32, u64, void
 
@@ -137,6 +140,84 @@ def function_probe(program: Any) -> None:
     assert program["around"](4) == 10
 
 
+def library_functions(_program: Any) -> None:
+    """Detours."""
+    with fprobe.attach("libz:adler32", action=Stat()), fprobe.attach("libz:crc32", exit=on_return) as probe:
+        assert zlib.crc32(b"x") and zlib.adler32(b"x")
+    assert probe.hits == 1
+
+
+def optimised(program: Any) -> None:
+    """Jumps, with detours and instances of their own."""
+    set_kprobes_optimization(1)
+    with (
+        kprobes.attach("libz:adler32", action=kprobes.Count()) as jump,
+        kprobes.attach_return("libz:adler32", return_of),
+    ):
+        kprobes.wait_for_kprobe_optimizer()
+        zlib.adler32(b"x")
+    assert jump.hits == 1
+    set_kprobes_optimization(0)
+
+
+def return_of(ri: Any, regs: Any) -> None:
+    """A handler."""
+
+
+def on_return(fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> None:
+    """Another."""
+
+
+def glob(program: Any) -> None:
+    with kprobes.attach(f"{program.name}:*", action=kprobes.Count()) as probe:
+        assert program["around"](4) == 10
+    assert probe.hits == 2
+
+
+def event(program: Any) -> None:
+    """Of the three types, with a filter and a histogram."""
+    definitions = ("p:dropped/p leaf+5 x=%di", "r:dropped/r leaf $retval", "f:dropped/f leaf x=$arg1")
+    with fprobe.event(*definitions, filter="common_pid > 0", trigger="hist:keys=common_pid") as found:
+        assert program["around"](4) == 10
+    assert len(found.records()) == 3
+
+
+def instance(program: Any) -> None:
+    tracefs.mkdir("instances/dropped")
+    tracefs.write("instances/dropped/current_tracer", "function_graph")
+    assert program["around"](4) == 10
+    tracefs.write("instances/dropped/snapshot", "1")
+    assert "around" in tracefs.read("instances/dropped/snapshot")
+    tracefs.rmdir("instances/dropped")
+
+
+def profiler(program: Any) -> None:
+    tracefs.write("function_profile_enabled", "1")
+    assert program["around"](4) == 10
+    tracefs.write("function_profile_enabled", "0")
+
+
+def buffer(_program: Any) -> None:
+    made = Buffer("dropped", size_kb=8)
+    assert made.write(7, b"x") and len(list(made.records())) == 1
+    made.snapshot()
+    made.close()
+
+
+def module(_program: Any) -> None:
+    loaded = sandbox.load(PROGRAM.replace("@leaf", "@own_leaf"), name="dropped_module")
+    with fprobe.attach("own_leaf", action=Count()), kprobes.attach("own_leaf+5", action=kprobes.Count()) as probe:
+        assert loaded["around"](4) == 10
+    assert probe.hits == 1
+    loaded.unload()
+
+
+def refused_event(_program: Any) -> None:
+    for wrong in ("p:dropped/p no_such", "p:dropped/p leaf+5 x=%no", "f:dropped/f leaf x=+0(no"):
+        with pytest.raises(OSError):
+            fprobe.event(wrong).attach()
+
+
 def maps_alone(_program: Any) -> None:
     """Made and dropped, never used by anyone."""
     fresh()
@@ -171,10 +252,22 @@ KINDS: dict[str, Callable[[Any], None]] = {
     "action_stat": partial(action, Stat),
     "ops_callback": ops_callback,
     "function_probe": function_probe,
+    "library_functions": library_functions,
+    "optimised": optimised,
+    "glob": glob,
+    "event": event,
+    "instance": instance,
+    "profiler": profiler,
+    "buffer": buffer,
+    "module": module,
+    "refused_event": refused_event,
     "maps_alone": maps_alone,
     "refused": refused,
 }
-QUICK = {name for name in KINDS if name.startswith(("python", "c_", "action", "ops", "function"))}
+QUICK = {
+    *(name for name in KINDS if name.startswith(("python", "c_", "action", "ops", "function"))),
+    "library_functions", "glob", "instance", "profiler", "buffer",
+}  # fmt: skip
 """Nothing is compiled and linked for them."""
 
 

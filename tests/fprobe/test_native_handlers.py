@@ -196,7 +196,7 @@ def test_wrong_handlers_are_refused_where_they_are_written(line: str, message: s
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fprobe.Array(given.u64, 0), "the size of the Array is 0; it must be positive"),
+        (lambda: fprobe.Array(given.u64, 0), "the size of the Array is 0; it must be between 1 and"),
         (lambda: fprobe.Hash(given.Seen, given.u64, 4), "the key type of the Hash is Seen; it must be an integer type"),
         (
             lambda: fprobe.Hash(given.u64, int, 4),

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from isolation import isolated
+from isolation import TESTS, isolated, run_source
 from programs import basic, writable_and_executable
 
 import fprobe
@@ -152,6 +152,28 @@ def test_few_descriptors_before_the_first_probe_refuse_it_or_not_and_nothing_is_
     few.give_back()
     with fprobe.attach("leaf", entry=nothing) as probe:
         forked_with_few(module, probe)
+
+
+_FIRST_KPROBE_FAILS = """
+import sys
+sys.path[:0] = {paths!r}
+from programs import basic
+from test_few_descriptors import Descriptors
+import kprobes
+probe = kprobes.attach(basic().symbol("leaf").address, action=kprobes.Count())
+few = Descriptors(1)
+try:
+    probe.attach()
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_first_kprobe_that_fails_leaves_nothing_to_do_at_exit():
+    """What restores text at exit was there, and what it needs was not: a traceback."""
+    paths = [str(Path(__file__).parent), str(TESTS)]
+    done = run_source(_FIRST_KPROBE_FAILS.format(paths=paths))
+    assert (done.stdout, done.stderr, done.returncode) == ("Too many open files\n", "", 0)
 
 
 @isolated

@@ -95,6 +95,11 @@ def attached(made: Any, module: Any, hits: Callable[[], int], registered: Callab
     return Shared(verbs, registered, always, call, hits, ("attach",), ways, ("detach",))
 
 
+def kprobes_of_a_glob(module: Any) -> Shared:
+    made = kprobes.attach(f"{module.name}:l[e-o]*", pre=pre)
+    return attached(made, module, lambda: seen[0], lambda: bool(made.probes) and made.p.registered)
+
+
 def callback(module: Any) -> Shared:
     hits: list[int] = []
     ops = ftrace.ftrace_ops(lambda *_: hits.append(1))
@@ -140,6 +145,7 @@ MADE: dict[str, Callable[[Any], Shared]] = {
     "attachment": attachment,
     "kprobe_attachment": kprobe_attachment,
     "kretprobe_attachment": kretprobe_attachment,
+    "kprobes_of_a_glob": kprobes_of_a_glob,
     "callback": callback,
     "direct": direct,
 }

@@ -6,8 +6,10 @@ import itertools
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -226,3 +228,36 @@ def load_storm(recorder: Recorder) -> Any:
     driver = load_c(STORM)
     driver["prepare"](recorder.module["work"])
     return driver
+
+
+@isolated
+def test_a_buffer_that_several_threads_close_and_use() -> None:
+    """HAZARDS 10. Whatever ran after the close took rings, or went to the buffer that had been given its place."""
+    from ftrace.ring_buffer.buffer import Buffer
+
+    errors: list[BaseException] = []
+
+    def attempt(verb: Callable[[], Any], together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            verb()
+        except ValueError:
+            pass
+        except BaseException as error:
+            errors.append(error)
+
+    for _ in range(100):
+        closed = Buffer("closed")
+        verbs = [closed.close, closed.close, closed.clear, closed.snapshot, closed.slots]
+        together = threading.Barrier(len(verbs))
+        threads = [threading.Thread(target=attempt, args=(verb, together)) for verb in verbs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    other = Buffer("other")
+    with pytest.raises(ValueError, match="the buffer closed is closed"):
+        closed.write(7, b"x")
+    closed.tracing_on = False
+    assert other.write(7, b"x") and other.written() == 1

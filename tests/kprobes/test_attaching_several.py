@@ -47,6 +47,23 @@ def test_a_glob_is_looked_up_when_it_is_attached(program):
     assert probe.hits == 11
 
 
+@pytest.mark.parametrize("attach", [
+    lambda target: kprobes.attach(target, action=kprobes.Count()),
+    lambda target: kprobes.attach_return(target, action=kprobes.Count()),
+])  # fmt: skip
+def test_a_glob_that_is_attached_again_keeps_its_probes(program, attach):
+    """They were taken for functions that cannot be probed, and the third attempt forgot them: they stayed for good."""
+    before = kprobes.kprobes_list()
+    with attach(f"{program.name}:l[e-o]*") as probe:
+        for _ in range(3):
+            with pytest.raises(OSError, match="already registered") as refused:
+                probe.attach()
+            assert refused.value.errno == errno.EINVAL and probe.skipped == []
+        program["loop"](10)
+        assert probe.hits == 11
+    assert kprobes.kprobes_list() == before
+
+
 def test_a_glob_of_a_library():
     with kprobes.attach("libz:crc3*", action=kprobes.Count()) as probe:
         zlib.crc32(b"abc" * 99)
