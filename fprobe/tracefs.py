@@ -12,12 +12,22 @@ from __future__ import annotations
 import os
 
 from fprobe.events.lines import register_fprobe_events
-from ftrace.events.boot import setup_boot_events
+from ftrace.events.boot import awaits_library, setup_boot_events, try_again
 from ftrace.tracefs.tree import tracefs
 from kprobes.events.lines import register_kprobe_events
+from kprobes.library_loads import LibraryWatch
 
 register_kprobe_events()
 register_fprobe_events()
+
+
+def _library_loaded() -> None:
+    try_again()
+    _library_watch.end_unless_needed()
+
+
+_library_watch = LibraryWatch(_library_loaded, awaits_library)
 setup_boot_events(os.environ.get("FPROBE_EVENTS", ""))
+_library_watch.begin()
 
 __all__ = ["tracefs"]

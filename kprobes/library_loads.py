@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ftrace.maps import per_task
 from kprobes.handlers.native_decorator import native
@@ -72,18 +72,37 @@ class LibraryWatch:
         self._loaded = loaded
         self._is_needed = is_needed
         self._lock = fork.renew(threading.Lock())
+        self._held_by = 0
         self._probes: list[kretprobe] = []
 
     def begin(self) -> None:
         """Watch. Where dlopen cannot be probed, nothing is noticed."""
-        with self._lock, contextlib.suppress(OSError):
+        begun = False
+        with self._held(), contextlib.suppress(OSError):
             if not self._probes and self._is_needed():
-                self._probes = watch(self._loaded)
+                self._probes = watch(self._notice)
+                begun = True
+        if begun:
+            self._loaded()  # what was loaded meanwhile
 
     def end_unless_needed(self) -> None:
         """Remove the probes once they are not needed."""
-        with self._lock:
+        with self._held():
             if self._probes and not self._is_needed():
                 probes, self._probes = self._probes, []
                 for probe in probes:
                     unregister_kretprobe(probe)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            self._held_by = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._held_by = 0
+
+    def _notice(self) -> None:
+        """Registering and linking call dlopen, too: under the lock that is no news, and `loaded` may need the lock."""
+        if self._held_by != threading.get_ident():
+            self._loaded()

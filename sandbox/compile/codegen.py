@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llvmlite.binding import ModulePassManager, ModuleRef, TargetMachine
+    from llvmlite.binding import ModulePassManager, ModuleRef, PassBuilder, TargetMachine
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
@@ -98,7 +98,18 @@ def _run_passes(module: ModuleRef, machine: TargetMachine, opt: int) -> None:
     if opt > 2:
         passes.add_loop_unroll_pass()
         _add_clean_up(passes)
-    passes.run(module, builder)
+    run_passes(passes, module, builder)
+
+
+def run_passes(passes: ModulePassManager, module: ModuleRef, builder: PassBuilder) -> None:
+    """Run *passes* on *module*, and free them: llvmlite has the function for that, but never calls it."""
+    from llvmlite.binding.newpassmanagers import NewPassManager
+
+    try:
+        passes.run(module, builder)
+    finally:
+        NewPassManager._dispose(passes)
+        passes.detach()
 
 
 def _add_clean_up(passes: ModulePassManager) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+
+import pytest
 from isolation import run_source
 
 from ftrace.events.boot import definitions
@@ -16,6 +19,14 @@ late = sandbox.load("define i32 @two(i32 %x) {{ ret i32 %x }}", name="late")
 early["one"](1), late["two"](2), late["two"](3)
 print(tracefs.read("dynamic_events"), tracefs.read("kprobe_profile"), sep="", end="")
 print(tracefs.read("events/kprobes/enable"), tracefs.read("error_log").count("error:"))
+"""
+
+DELETING = """
+import sandbox
+from fprobe.tracefs import tracefs
+
+sandbox.load("define i32 @one(i32 %x) { ret i32 %x }", name="early")
+print(tracefs.read("dynamic_events"), tracefs.read("events/kprobes/enable"), sep="", end="")
 """
 
 
@@ -35,3 +46,42 @@ def test_pe7c_1_definitions_wait_for_their_program_and_are_enabled():
     reported = done.stderr.splitlines()
     assert reported[0] == "fprobe: never defined: 'p:never three': Invalid probed address or symbol"
     assert len(reported) == 2 and "'q:d one'" in reported[1]
+
+
+LIBRARY = """
+import ctypes, subprocess, sys, tempfile
+from pathlib import Path
+from fprobe.tracefs import tracefs
+
+print(repr(tracefs.read("dynamic_events")))
+with tempfile.TemporaryDirectory() as directory:
+    path = str(Path(directory, "liblater.so"))
+    compile_ = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", path]
+    subprocess.run(compile_, input=b"int later(int x) { return x + 1; }", check=True)
+    library = ctypes.CDLL(path)
+    library.later(4)
+print(tracefs.read("dynamic_events"), end="")
+for line in tracefs.read("trace").splitlines():
+    if not line.startswith("#"):
+        print(line.partition(": ")[2].split(":")[0], line.split(") ")[-1])
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a library is compiled")
+def test_pe7c_1_definitions_wait_for_their_library():
+    done = run_source(LIBRARY, FPROBE_EVENTS="f:out,liblater:later,x=$arg1:u8,$retval:s32;f:in,liblater:lat*,$arg1:u8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "''",
+        "f:fprobes/out liblater:later%return x=$arg1:u8 arg2=$retval:s32",
+        "f:fprobes/in liblater:lat* arg1=$arg1:u8",
+        "in arg1=4",
+        "out x=4 arg2=5",
+    ]
+    assert done.stderr == ""
+
+
+def test_pe7c_1_a_definition_can_delete_what_an_earlier_one_defined_and_the_rest_is_enabled_at_the_end():
+    done = run_source(DELETING, FPROBE_EVENTS="p:a,early:one;p:b,early:one;-:a")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["p:kprobes/b early:one", "1"]

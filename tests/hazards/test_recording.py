@@ -71,6 +71,7 @@ def test_after_kill_9_another_process_reads_every_committed_event_and_none_is_to
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(320)
 @pytest.mark.parametrize("forty", range(5))
 @isolated(timeout=300)
 def test_after_200_kills_another_process_reads_every_committed_event(forty: int) -> None:

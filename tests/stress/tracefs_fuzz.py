@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 TESTS = Path(__file__).parent.parent
 sys.path[:0] = [str(Path(__file__).parent), str(TESTS), str(TESTS.parent)]
@@ -24,39 +23,21 @@ from programs import assert_untouched
 from tracefs_texts import EVENTS, Texts
 
 from ftrace.events.registry import event_registry
-from sandbox.native.back import compile
 from tests.golden.machine import Machine
 
 ROUND = 60
 """Writes between two times at which everything is taken away and looked at."""
 GROWTH = 48 << 20
 """Bytes by which the process may have grown since it was warm, without what is told of next."""
-OF_LLVMLITE = 160 << 10
-"""Bytes that llvmlite keeps of each module that it optimises: what was registered with a pass builder is never freed."""
 PROPER = ("kprobe_events", "dynamic_events", "synthetic_events")
 _NOT_WRITTEN = ("free_buffer",)
 _HITS = ("listen 1 2", "bind 3 4", "spair 1 2 3", "listen 1 2 40", "bind 5 6 30 , listen 7 8")
 
 
-_optimised: list[int] = []
-
-
-def count_optimised() -> None:
-    """Note each module that is optimised from now on."""
-    optimise = compile.optimise
-
-    def noting(module: Any, machine: Any, opt: int) -> None:
-        _optimised.append(opt)
-        optimise(module, machine, opt)
-
-    compile.optimise = noting
-
-
 def resident() -> int:
-    """Bytes of memory in use, without what the garbage collector has not looked at yet, or llvmlite keeps."""
+    """Bytes of memory in use, without what the garbage collector has not looked at yet."""
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 - len(_optimised) * OF_LLVMLITE
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 class Fuzz:
@@ -217,7 +198,6 @@ class Fuzz:
 
 def main(seconds: float, seed: int) -> int:
     print(f"seed {seed}", flush=True)
-    count_optimised()
     fuzz = Fuzz(seed)
     end, warm, rounds = time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
@@ -231,7 +211,7 @@ def main(seconds: float, seed: int) -> int:
             grown = resident() - warm
             assert grown < GROWTH, f"{grown >> 20} MB more after {rounds} rounds"
     print(f"{rounds} rounds, {fuzz.written} texts, {fuzz.refused} refused")
-    print(f"{warm >> 20} to {resident() >> 20} MB, and {len(_optimised)} modules optimised")
+    print(f"{warm >> 20} to {resident() >> 20} MB")
     fuzz.machine.close()
     return 0
 

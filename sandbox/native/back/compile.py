@@ -86,11 +86,13 @@ def optimise(module: Any, machine: Any, opt: int) -> None:
     """Runs LLVM's pipeline of level *opt* on *module*, without vectorisation and loop idioms."""
     from llvmlite import binding
 
+    from sandbox.compile.codegen import run_passes
+
     options = binding.create_pipeline_tuning_options(speed_level=opt)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_interleaving = options.loop_unrolling = False
     builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    run_passes(builder.getModulePassManager(), module, builder)
 
 
 class ObjectCache(Protocol):
