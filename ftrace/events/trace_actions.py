@@ -10,15 +10,13 @@ from typing import Protocol
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
-from ftrace.events.hit.builtin_records import StackTarget
+from ftrace.events.hit.builtin_records import KERNEL_STACK, StackTarget
 from ftrace.events.trace_array import TraceArray
-from ftrace.events.triggers.interfaces import NativeCall, Origin
+from ftrace.events.triggers.interfaces import SYNTHETIC, NativeCall, Origin
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.runtime import runtime
 from ftrace.unwind.code_map import unwind_tables
 
-SYNTHETIC = "synthetic"
-"""The group of synthetic events."""
 _COMMON, _WORD = 8, 8
 _TEXT = 256
 
@@ -90,6 +88,18 @@ class TraceActions:
         event = self._events.find(SYNTHETIC, name)
         if event is not None:
             event.references += by
+
+    def synthetic_files(self, name: str) -> Sequence[EventFile]:
+        """A synthetic event in the trace arrays that record it or have triggers of it."""
+        event = self._events.find(SYNTHETIC, name)
+        return event.used_files if event is not None else ()
+
+    def record_stack(self, origin: Origin) -> None:
+        """Record the stack of the hit that generated an event, while recording is on."""
+        if self._trace.tracing_on:
+            addresses = b"".join(address.to_bytes(_WORD, "little") for address in origin.stack)
+            data = len(origin.stack).to_bytes(_WORD, "little") + addresses
+            self._trace.buffer.write(KERNEL_STACK, data, origin.thread, origin.timestamp)
 
     @property
     def ring_buffer(self) -> int:

@@ -191,7 +191,9 @@ class Definition:
         return f"hist:{name}keys={keys}:vals={values}{assigned}:sort={sort}:size={self.size}{clock}{bare}{actions}"
 
     def _listed_sort(self, key: SortKey) -> str:
-        return self.sortable[key.index].listed() + (".descending" if key.descending else "")
+        field = self.sortable[key.index]
+        name = field.title if field.sort is Sort.STACKTRACE else field.listed()
+        return name + (".descending" if key.descending else "")
 
 
 def parse_definition(

@@ -29,6 +29,7 @@ from ftrace.events.hist.values import (
     Role,
     Sort,
     Stack,
+    StackValue,
     TextValue,
     Timestamp,
     Value,
@@ -172,9 +173,9 @@ class ExpressionParser:
         plain, buckets = self._modifier(name, modifier, nested) if dot else ("", 0)
         made = self._named(name, bool(dot))
         if made.sort is Sort.STACKTRACE:
-            return replace(made, modifier=plain)
+            return replace(made, modifier="" if plain == "stacktrace" else plain)
         if plain == "stacktrace":
-            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
+            return self._recorded_stack(made.field, modifier)
         if self._role is Role.VARIABLE and plain == "execname":
             return replace(made, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE, modifier=plain)
         if made.sort is Sort.HITCOUNT and plain in ("log2", "buckets"):
@@ -226,6 +227,14 @@ class ExpressionParser:
         if found is None or not found[0].size:
             raise self._errors.error(HistErrorCode.FIELD_NOT_FOUND, name)
         return _of_record(*found)
+
+    def _recorded_stack(self, field: EventField | None, modifier: str) -> HistField:
+        """A stack in the record, of a synthetic event. As in the kernel, a variable gets the stack of the hit instead."""
+        if field is None or "long[" not in field.type:
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
+        if self._role is Role.VARIABLE:
+            return replace(_STACK, name=field.name)
+        return replace(_STACK, name=field.name, value=StackValue(field.offset), field=field)
 
     def _stack(self, field: EventField, is_modified: bool) -> HistField:
         """The stack by its older names. As a key, only a bare `stacktrace` stands for common_stacktrace."""

@@ -11,7 +11,7 @@ from ftrace.events.hist.actions import ONMATCH, ONMAX, SAVE, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.queue_records import QueueTarget
 from ftrace.events.hist.text import Contents, Entry, Snapshot
-from ftrace.events.hist.values import MASK, Comm, HistField, Hit, Sort, TextValue, Value
+from ftrace.events.hist.values import MASK, Comm, HistField, Hit, Sort, Stack, TextValue, Value
 from ftrace.events.triggers.interfaces import NativeCall, Origin
 
 Key = tuple["int | bytes", ...]
@@ -63,9 +63,6 @@ class QueuedHistogram:
     def __init__(self, definition: Definition) -> None:
         self.actions: tuple[ResolvedAction, ...] = ()
         self.target: Any = QueueTarget.ctypes()
-        self.target.with_stack = any(
-            field.sort is Sort.STACKTRACE for field in (*definition.keys, *definition.variables)
-        )
         self.call: NativeCall
         self.generate: Callable[[str, Sequence[int | bytes], Origin], None] = lambda *_: None
         self.take_snapshot: Callable[[int], None] = lambda _stamp: None
@@ -74,6 +71,13 @@ class QueuedHistogram:
         self._hits = 0
         self._dropped = 0
         self._snapshot: Snapshot | None = None
+
+    @property
+    def uses_stack(self) -> bool:
+        """Whether a key, a variable or a parameter of an action is the stack of the hit."""
+        parameters = (each.value for action in self.actions for each in action.parameters)
+        fields = (each.value for each in (*self._definition.keys, *self._definition.variables))
+        return any(isinstance(value, Stack) for value in (*fields, *parameters))
 
     @property
     def refers(self) -> Mapping[VariableKey, bool]:
@@ -156,7 +160,7 @@ class QueuedHistogram:
             self._note_snapshot(index, action, key, element, hit.timestamp)
         else:
             values = [_parameter(each, element, hit) for each in resolved.parameters]
-            self.generate(action.synthetic, values, Origin(hit.thread, hit.context.comm, hit.timestamp))
+            self.generate(action.synthetic, values, hit.origin)
 
     def _has_moved(self, index: int, resolved: ResolvedAction, element: _Element) -> bool:
         """Whether the tracked variable exceeds (onmax) or differs from (onchange) its last value, which is updated."""

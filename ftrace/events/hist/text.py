@@ -184,7 +184,7 @@ def _key(field: HistField, value: int | bytes, comm: str) -> str:
 
 def _bytes_key(field: HistField, value: bytes) -> str:
     if field.sort is Sort.STACKTRACE:
-        return f"{field.title}{'.stacktrace' if field.field else ''}:\n{''.join(_frames(value))}"
+        return f"{field.title}{'.stacktrace' if field.field else f':{chr(10)}'}{''.join(_frames(value))}"
     return f"{field.title}: {value.decode('utf-8', 'surrogateescape'):<50}"
 
 
