@@ -62,6 +62,9 @@ class Variables(Protocol):
     def local(self, group: str, event: str, name: str) -> str | None:
         """The expression of a variable of the trigger being defined; None if it is not such a variable."""
 
+    def refer(self, key: object) -> bool:
+        """Note that the trigger uses a variable. Returns False if it uses too many."""
+
     def find(self, group: str, event: str, name: str) -> HistField | None:
         """A reference to a variable of another trigger; None if there is none."""
 
@@ -161,7 +164,7 @@ class ExpressionParser:
             local = self._variables.local(group, event, name[1:])
             if local is None:
                 found = self._variables.find(group, event, name[1:])
-                if found is not None:
+                if found is not None and self._variables.refer(*found.refers):
                     is_alias = outermost and self._role is Role.VARIABLE
                     return replace(found, sort=Sort.ALIAS, constant=None) if is_alias else found
                 self._errors.error(HistErrorCode.VAR_NOT_FOUND, name[1:])

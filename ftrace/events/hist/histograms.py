@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ftrace.events.filters.compiled import rseq_offset
 from ftrace.events.filters.predicates import Context
 from ftrace.events.hist.actions import ONMATCH, TRACE, Action
-from ftrace.events.hist.definition import Definition
+from ftrace.events.hist.definition import MAX_VARIABLES, Definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors
 from ftrace.events.hist.expressions import reference
 from ftrace.events.hist.native_table import NativeHistogram, hist_image
@@ -251,6 +251,8 @@ class VariableScope:
         self._texts: Sequence[tuple[str, str]] = ()
         self._matched: list[tuple[str, str]] = []
         self._made: dict[str, HistField] = {}
+        self._unnamed = 0
+        self._used: set[object] = set()
 
     def define(self, definitions: Sequence[tuple[str, str]], actions: Sequence[Action]) -> None:
         """Set the names and expressions of the trigger's own variables, and its actions."""
@@ -265,6 +267,16 @@ class VariableScope:
     def defined(self, name: str, variable: HistField) -> None:
         """Add a variable that the trigger has made."""
         self._made[name] = variable
+
+    def add(self) -> bool:
+        """Make a variable for an action: of a field, or of a maximum. Returns False if there are too many."""
+        self._unnamed += 1
+        return len(self._made) + self._unnamed <= MAX_VARIABLES
+
+    def refer(self, key: object) -> bool:
+        """Note that the trigger uses a variable. Returns False if it uses too many."""
+        self._used.add(key)
+        return len(self._used) <= MAX_VARIABLES
 
     def own(self, name: str) -> HistField | None:
         """The trigger's own variable; None if it has none of that name."""

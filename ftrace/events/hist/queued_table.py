@@ -32,10 +32,10 @@ class _Element:
     comm: str
     variables: dict[str | None, int | bytes] = field(default_factory=dict)
     tracked: dict[int, int] = field(default_factory=dict)
-    saved: dict[str, int | bytes] = field(default_factory=dict)
+    saved: Sequence[tuple[str, int | bytes]] = ()
 
     def frozen(self, key: Key) -> Entry:
-        return Entry(key, tuple(self.sums), self.comm, dict(self.tracked), dict(self.saved))
+        return Entry(key, tuple(self.sums), self.comm, dict(self.tracked), self.saved)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class QueuedHistogram:
     def _new_element(self, hit: Hit) -> _Element:
         """An entry of zeros; a text that was not saved yet is a null pointer in the kernel."""
         parameters = (each for action in self.actions if action.action.kind is SAVE for each in action.parameters)
-        saved = {each.name: b"(null)" if isinstance(each.value, TextValue | Comm) else 0 for each in parameters}
+        saved = [(each.name, b"(null)" if isinstance(each.value, TextValue | Comm) else 0) for each in parameters]
         comm = hit.context.comm.decode("utf-8", "surrogateescape")
         return _Element([0] * (1 + len(self._definition.values)), comm, saved=saved)
 
@@ -155,7 +155,7 @@ class QueuedHistogram:
         if action.handler != ONMATCH and not self._has_moved(index, resolved, element):
             return
         if action.kind is SAVE:
-            element.saved.update((each.name, _parameter(each, element, hit)) for each in resolved.parameters)
+            element.saved = [(each.name, _parameter(each, element, hit)) for each in resolved.parameters]
         elif action.kind is SNAPSHOT:
             self._note_snapshot(index, action, key, element, hit.timestamp)
         else:

@@ -73,14 +73,14 @@ _SIGN = 1 << 63
 class Entry:
     """An entry of a histogram. `sums`: the hitcount first, then the values; `key`: words, or bytes of text or a stack.
 
-    `tracked`: the latest value of each action that tracks one; `saved`: values of save(), by name.
+    `tracked`: the latest value of each action that tracks one; `saved`: names and values of save().
     """
 
     key: tuple[int | bytes, ...]
     sums: tuple[int, ...]
     comm: str = ""
     tracked: Mapping[int, int] = field(default_factory=dict)
-    saved: Mapping[str, int | bytes] = field(default_factory=dict)
+    saved: Sequence[tuple[str, int | bytes]] = ()
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _tracked(definition: Definition, entry: Entry) -> Iterator[str]:
     for index, action in enumerate(definition.actions):
         if index in entry.tracked and action.kind is not SNAPSHOT:
             yield f"\n\t{'max' if action.handler == ONMAX else 'changed'}: {entry.tracked[index]:10}"
-            yield from (f"  {name}: {_saved(value)}" for name, value in entry.saved.items())
+            yield from (f"  {name}: {_saved(value)}" for name, value in entry.saved)
 
 
 def _saved(value: int | bytes) -> str:
