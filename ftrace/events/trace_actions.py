@@ -41,6 +41,8 @@ class Events(Protocol):
 
     def find(self, group: str, name: str) -> Event | None: ...
 
+    def find_reserved(self, group: str, name: str) -> Event | None: ...
+
 
 class TraceActions:
     """A trace array as triggers use it: implements `ftrace.events.triggers.interfaces.TraceInstance`."""
@@ -76,6 +78,11 @@ class TraceActions:
     def find_event(self, group: str, name: str) -> EventFile | None:
         """The event's file; None if there is no such event."""
         event = self._events.find(group, name)
+        return event.file_in(self._trace) if event is not None else None
+
+    def match_event(self, group: str, name: str) -> EventFile | None:
+        """The event's file, also of an event that cannot be enabled; None if there is no such event."""
+        event = self._events.find(group, name) or self._events.find_reserved(group, name)
         return event.file_in(self._trace) if event is not None else None
 
     def find_synthetic(self, name: str) -> Sequence[EventField] | None:

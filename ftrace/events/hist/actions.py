@@ -66,7 +66,7 @@ class ActionParser:
         group, dot, event = argument.partition(".")
         if not dot:
             raise self._errors.error(HistErrorCode.SUBSYS_NOT_FOUND, argument)
-        if self._instance.find_event(group, event) is None:
+        if self._instance.match_event(group, event) is None:
             raise self._errors.error(HistErrorCode.INVALID_SUBSYS_EVENT, event)
 
     def _action(self, handler: str, argument: str, text: str) -> Action:

@@ -130,7 +130,7 @@ class ActionResolver:
             group, event = action.matched_event
         if not event:
             raise silent(f"the field is {name!r}; it must be a field of {self.event.group}.{self.event.name}")
-        other = self.instance.find_event(group, event)
+        other = self.instance.match_event(group, event)
         if other is None:
             raise self.errors.error(HistErrorCode.EVENT_FILE_NOT_FOUND, name)
         compatible = self._compatible(other)

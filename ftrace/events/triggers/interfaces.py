@@ -162,6 +162,10 @@ class TraceInstance(Protocol):
         """The event of that name, unless it cannot be enabled; None if there is none."""
 
     @abstractmethod
+    def match_event(self, group: str, name: str) -> EventFile | None:
+        """The same, also of the group ftrace: what a histogram's action can match (__find_event_file())."""
+
+    @abstractmethod
     def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:
         """Append to error_log, with a caret under character `position` of the command."""
 

@@ -83,6 +83,8 @@ class Instance:
     def find_event(self, group, name):
         return self.events.get((group, name))
 
+    match_event = find_event
+
     def set_clock(self, name):
         if name == "nosuch":
             raise OSError(22, name)

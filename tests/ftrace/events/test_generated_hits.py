@@ -127,3 +127,20 @@ def test_te8_9_events_that_generate_each_other_end():
     hits = [line for line in tracefs.read("events/synthetic/one/hist").splitlines() if "Hits" in line]
     assert hits != ["    Hits: 0"]
     assert "Hits: 0" not in tracefs.read("events/synthetic/two/hist")
+
+
+@isolated
+def test_te8_9_a_marker_can_be_matched():
+    from fprobe.tracefs import tracefs
+
+    trigger = "events/ftrace/print/trigger"
+    tracefs.write("synthetic_events", "latency u64 lat")
+    tracefs.write(trigger, "hist:keys=common_pid:t=common_timestamp.usecs if buf == 'start'", append=True)
+    action = "lat=common_timestamp.usecs-$t:onmatch(ftrace.print).latency($lat)"
+    tracefs.write(trigger, f"hist:keys=common_pid:{action} if buf == 'end'", append=True)
+    tracefs.write("events/synthetic/latency/trigger", "hist:keys=common_pid")
+    for text in ("start", "end", "end", "other"):
+        tracefs.write("trace_marker", text)
+    assert "Hits: 1\n" in tracefs.read("events/synthetic/latency/hist")
+    with pytest.raises(OSError):
+        tracefs.write("events/synthetic/latency/trigger", "enable_event:ftrace:print", append=True)
