@@ -216,7 +216,7 @@ class _Command:
     def _table(self, made: HistTrigger) -> Histogram:
         definition = made.definition
         if self._event.group != SYNTHETIC and NativeHistogram.supports(definition):
-            return NativeHistogram(definition)
+            return NativeHistogram(definition, self._instance)
         table = QueuedHistogram(definition)
         resolver = ActionResolver(
             self._event,

@@ -1,4 +1,4 @@
-"""The queue from hits to the histograms that Python keeps: those with variables, actions, expressions or stack traces.
+"""The queue from hits to the histograms that Python keeps: those with variables, actions, expressions or times.
 
 A hit copies its record, with state that would be lost later, into a slot. Hits never wait: when every slot is taken, a hit
 is dropped and counted as such.

@@ -1,4 +1,4 @@
-"""Histograms that Python updates from queued hits: with variables, actions, expressions, times or stack traces."""
+"""Histograms that Python updates from queued hits: with variables, actions, expressions or times; and of synthetic events."""
 
 from __future__ import annotations
 
