@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ftrace.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.events.hist.values import HistField, Sort
-from sandbox.symbols.table import Location, symbol_table
+from ftrace.output import symbols
 
 Item = TypeVar("Item")
 Compare = Callable[[Item, Item], int]
@@ -198,10 +198,7 @@ def _frames(stack: bytes) -> Iterator[str]:
 
 def _symbol(address: int, with_offset: bool) -> str:
     """An address as the kernel's %pS and %ps print it."""
-    location: Location | None = symbol_table.locate(address)
-    if location is None:
-        return f"{address:#x}"
-    return str(location) if with_offset else location.symbol.name
+    return symbols.named(address, offset=with_offset) or f"{address:#x}"
 
 
 _FIRST_WORD = ("hex", "sym", "sym-offset", "syscall")
