@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from sandbox.threads.own_thread import OwnThread
 _OPERATORS = "+-*/"
 _PAUSE = 0.02
 """Seconds between two checks of the queue while no reader drains it."""
+_SHORT_PAUSE = 0.001
+"""The same while hits come so fast that the queue would soon be full."""
 _PATIENCE = 0.2
 """Seconds that a reader waits for the thread that drains it."""
 _MAX_NESTED = 3
@@ -128,18 +131,21 @@ class HistRegistry:
         if not drained:
             self.drain_here()
 
-    def drain_here(self) -> None:
-        """Count the queued hits, in the order of their numbers."""
+    def drain_here(self) -> int:
+        """Count the queued hits, in the order of their numbers. Returns how many there were."""
         with _counting:
+            before = self._queue.done
             while self._queue.done < self._queue.taken:
                 number = self._queue.done + 1
-                slot = QueuedHit.ctypes.from_address(self._queue.slots + (number - 1) % SLOTS * QueuedHit.size)
+                address = self._queue.slots + (number - 1) % SLOTS * QueuedHit.size
+                slot = QueuedHit.ctypes.from_address(address)
                 if slot.ready != number:
-                    return
-                table, hit = self._targets.get(slot.target), _hit(slot)
+                    break
+                table, hit = self._targets.get(slot.target), _hit(address)
                 self._queue.done = number
                 if table is not None:
                     table.count(hit)
+            return int(self._queue.done - before)
 
     def count_generated(self, table: QueuedHistogram, record: bytes, origin: Origin) -> None:
         """Count an event that a past hit generated. Events that generate each other end as get_hist_pad() ends them."""
@@ -166,14 +172,14 @@ class HistRegistry:
         others = (each for registry in list(_registries.values()) for each in registry.triggers if each.event in files)
         return any(file.triggers.need_stack for file in files) or any(self._needs_stack(each, seen) for each in others)
 
-    def drain_when_wanted(self) -> threading.Event:
-        """Drain, and tell those who wait for it. Returns what is set when somebody does next."""
+    def drain_when_wanted(self) -> tuple[threading.Event, float]:
+        """Drain, and tell those who wait for it. Returns what is set when somebody does next, and a pause in seconds."""
         wanted = self._wanted
         wanted.clear()
-        self.drain_here()
+        counted = self.drain_here()
         with self._drained:
             self._drained.notify_all()
-        return wanted
+        return wanted, _PAUSE if counted < SLOTS // 16 else _SHORT_PAUSE
 
     def named(self, name: str) -> HistTriggerData | None:
         """The first trigger of that name; None if there is none."""
@@ -195,11 +201,15 @@ class HistRegistry:
         )
 
 
-def _hit(slot: Any) -> Hit:
-    comm = bytes(slot.comm).partition(b"\0")[0]
-    record = bytes(slot.record[: slot.length])
-    stack = tuple(address for address in slot.stack if address)
-    return Hit(record, slot.timestamp, Context(comm, slot.cpu), stack)
+_HEAD = struct.Struct("QQQQ16s16QQ")
+"""The members of QueuedHit before the record."""
+
+
+def _hit(address: int) -> Hit:
+    """The hit in a slot."""
+    _, _, timestamp, cpu, comm, *stack, length = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
+    record = ctypes.string_at(address + _HEAD.size, length)
+    return Hit(record, timestamp, Context(comm.partition(b"\0")[0], cpu), tuple(filter(None, stack)))
 
 
 def _claim_slot() -> None:
@@ -212,9 +222,9 @@ def _keep_draining(owner: weakref.ref[HistRegistry]) -> None:
     """Drain the queue until the instance, or the last histogram with queued hits, is removed."""
     _claim_slot()
     while (registry := owner()) is not None and registry.is_fed:
-        wanted = registry.drain_when_wanted()
+        wanted, pause = registry.drain_when_wanted()
         del registry
-        wanted.wait(_PAUSE)
+        wanted.wait(pause)
 
 
 _registries: WeakKeyDictionary[TraceInstance, HistRegistry] = WeakKeyDictionary()

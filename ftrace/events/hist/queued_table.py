@@ -13,6 +13,7 @@ from ftrace.events.hist.queue_records import QueueTarget
 from ftrace.events.hist.text import Contents, Entry, Snapshot
 from ftrace.events.hist.values import MASK, Comm, HistField, Hit, Sort, Stack, TextValue, Value
 from ftrace.events.triggers.interfaces import NativeCall, Origin
+from sandbox.process.once import cached_property
 
 Key = tuple["int | bytes", ...]
 
@@ -79,7 +80,7 @@ class QueuedHistogram:
         fields = (each.value for each in (*self._definition.keys, *self._definition.variables))
         return any(isinstance(value, Stack) for value in (*fields, *parameters))
 
-    @property
+    @cached_property
     def refers(self) -> Mapping[VariableKey, bool]:
         """The variables of other histograms that this one reads, and whether a read unsets them."""
         found: dict[VariableKey, bool] = {}
@@ -98,7 +99,8 @@ class QueuedHistogram:
         variables = self._resolved(key)
         if variables is None:
             return
-        hit = Hit(hit.record, hit.timestamp, hit.context, hit.stack, variables)
+        if variables:
+            hit = Hit(hit.record, hit.timestamp, hit.context, hit.stack, variables)
         element = self._elements.get(key)
         if element is None:
             if len(self._elements) >= self._definition.size:
