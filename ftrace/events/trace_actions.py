@@ -10,7 +10,7 @@ from typing import Protocol
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
-from ftrace.events.hit.builtin_records import KERNEL_STACK, StackTarget
+from ftrace.events.hit.builtin_records import KERNEL_STACK, TAKE_SNAPSHOT, SnapshotTarget, StackTarget
 from ftrace.events.trace_array import TraceArray
 from ftrace.events.triggers.interfaces import SYNTHETIC, NativeCall, Origin
 from ftrace.output.cmdlines import saved_cmdlines
@@ -19,6 +19,7 @@ from ftrace.unwind.code_map import unwind_tables
 
 _COMMON, _WORD = 8, 8
 _TEXT = 256
+_NOT_ALLOCATED = (b"*** SNAPSHOT NOT ALLOCATED ***\n", b"*** stopping trace here!   ***\n")
 
 
 class Event(Protocol):
@@ -67,7 +68,13 @@ class TraceActions:
     @property
     def snapshot(self) -> NativeCall:
         """The call that swaps the live ring and the spare ring."""
-        return NativeCall(runtime().image.address("ring_swap"), self._trace.buffer.address, self._trace.buffer)
+        address = runtime().image.address(TAKE_SNAPSHOT)
+        records = [address.to_bytes(_WORD, "little") + text + b"\0" for text in _NOT_ALLOCATED]
+        said = ctypes.create_string_buffer(b"".join(records))
+        target = SnapshotTarget.ctypes(
+            self._trace.buffer.address, self._trace.switch, ctypes.addressof(said), len(records[0])
+        )
+        return NativeCall(address, ctypes.addressof(target), (target, said, self._trace.buffer))
 
     @property
     def capture_stack(self) -> NativeCall:
