@@ -233,10 +233,12 @@ def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u
     at: u64 = 0
     for index in range(min(table.keys, MAX_KEYS)):
         field = addressof(table.fields[index])
-        if field.source == TEXT or field.source == DYNAMIC_TEXT:
-            copy_text(field, record, length, addressof(key[at]))
+        if likely(field.source <= WORD):
+            key[at] = value_of(field, record, table.rseq)
         elif field.source == STACK:
             table.capture(table.capture_argument, cast(ptr[u8], addressof(key[at])), field.words * 8, point)
+        elif field.source == TEXT or field.source == DYNAMIC_TEXT:
+            copy_text(field, record, length, addressof(key[at]))
         else:
             key[at] = value_of(field, record, table.rseq)
         at += field.words
