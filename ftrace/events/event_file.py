@@ -140,17 +140,30 @@ class EventFile:
         """
         if not self._event.is_armed:
             return
-        thread, _, at = origin or (0, b"", 0)
-        common = self._event.id | (thread or threading.get_native_id()) << 32
+        common = self._event.id | (origin.thread if origin else threading.get_native_id()) << 32
         record = common.to_bytes(8, "little") + data
+        if origin is not None:
+            self._record_generated(record, data, origin)
+            return
         compiled = self._compiled
         reserved, recorded = self._is_reserved, self.is_recorded
         post = self.triggers.run(record)
         if self.triggers.need_record:
             recorded = self.is_recorded
         if reserved and recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
-            self._trace.buffer.write(self._event.id, data, thread, at)
+            self._trace.buffer.write(self._event.id, data)
         self.triggers.run_post(post, record)
+
+    def _record_generated(self, record: bytes, data: bytes, origin: Origin) -> None:
+        """The same for a hit in the past: compiled filters and triggers would see the present thread, CPU and stack."""
+        passes = self.used_filter is None or self.used_filter.passes(record, origin.context)
+        reserved, recorded = self._is_reserved, self.is_recorded
+        late = self.triggers.run_generated(record, origin)
+        if self.triggers.need_record:
+            recorded = self.is_recorded
+        if reserved and recorded and self._trace.tracing_on and passes:
+            self._trace.buffer.write(self._event.id, data, origin.thread, origin.timestamp)
+        self.triggers.run_generated_post(late, record, origin)
 
     @property
     def _is_reserved(self) -> bool:

@@ -215,6 +215,10 @@ class EventRegistry:
         """The event `group`/`name`; None if there is none."""
         return self._events.get((group, name))
 
+    def find_reserved(self, group: str, name: str) -> TraceEvent | None:
+        """The built-in event `group`/`name`; None if there is none."""
+        return self._reserved.get((group, name))
+
     def groups(self) -> list[str]:
         """The groups that have events."""
         return list(dict.fromkeys(group for group, _ in list(self._events)))

@@ -17,7 +17,7 @@ from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_spl
 from ftrace.events.error_log import error_log
 from ftrace.events.event_mutex import events_locked
 from ftrace.events.registry import TraceEvent, event_registry
-from ftrace.events.trace_actions import SYNTHETIC as GROUP
+from ftrace.events.triggers.interfaces import SYNTHETIC as GROUP
 from ftrace.kstrtox import kstrtouint
 from ftrace.probe_args.layout import COMMON_SIZE, Field
 from ftrace.probe_args.types import is_good_name

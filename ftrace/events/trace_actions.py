@@ -10,17 +10,16 @@ from typing import Protocol
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
-from ftrace.events.hit.builtin_records import StackTarget
+from ftrace.events.hit.builtin_records import KERNEL_STACK, TAKE_SNAPSHOT, SnapshotTarget, StackTarget
 from ftrace.events.trace_array import TraceArray
-from ftrace.events.triggers.interfaces import NativeCall, Origin
+from ftrace.events.triggers.interfaces import SYNTHETIC, NativeCall, Origin
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.runtime import runtime
 from ftrace.unwind.code_map import unwind_tables
 
-SYNTHETIC = "synthetic"
-"""The group of synthetic events."""
 _COMMON, _WORD = 8, 8
 _TEXT = 256
+_NOT_ALLOCATED = (b"*** SNAPSHOT NOT ALLOCATED ***\n", b"*** stopping trace here!   ***\n")
 
 
 class Event(Protocol):
@@ -42,6 +41,8 @@ class Events(Protocol):
     """The interface of the event registry."""
 
     def find(self, group: str, name: str) -> Event | None: ...
+
+    def find_reserved(self, group: str, name: str) -> Event | None: ...
 
 
 class TraceActions:
@@ -67,7 +68,13 @@ class TraceActions:
     @property
     def snapshot(self) -> NativeCall:
         """The call that swaps the live ring and the spare ring."""
-        return NativeCall(runtime().image.address("ring_swap"), self._trace.buffer.address, self._trace.buffer)
+        address = runtime().image.address(TAKE_SNAPSHOT)
+        records = [address.to_bytes(_WORD, "little") + text + b"\0" for text in _NOT_ALLOCATED]
+        said = ctypes.create_string_buffer(b"".join(records))
+        target = SnapshotTarget.ctypes(
+            self._trace.buffer.address, self._trace.switch, ctypes.addressof(said), len(records[0])
+        )
+        return NativeCall(address, ctypes.addressof(target), (target, said, self._trace.buffer))
 
     @property
     def capture_stack(self) -> NativeCall:
@@ -80,6 +87,11 @@ class TraceActions:
         event = self._events.find(group, name)
         return event.file_in(self._trace) if event is not None else None
 
+    def match_event(self, group: str, name: str) -> EventFile | None:
+        """The event's file, also of an event that cannot be enabled; None if there is no such event."""
+        event = self._events.find(group, name) or self._events.find_reserved(group, name)
+        return event.file_in(self._trace) if event is not None else None
+
     def find_synthetic(self, name: str) -> Sequence[EventField] | None:
         """The fields of a synthetic event; None if there is none of that name."""
         event = self._events.find(SYNTHETIC, name)
@@ -90,6 +102,18 @@ class TraceActions:
         event = self._events.find(SYNTHETIC, name)
         if event is not None:
             event.references += by
+
+    def synthetic_files(self, name: str) -> Sequence[EventFile]:
+        """A synthetic event in the trace arrays that record it or have triggers of it."""
+        event = self._events.find(SYNTHETIC, name)
+        return event.used_files if event is not None else ()
+
+    def record_stack(self, origin: Origin) -> None:
+        """Record the stack of the hit that generated an event, while recording is on."""
+        if self._trace.tracing_on:
+            addresses = b"".join(address.to_bytes(_WORD, "little") for address in origin.stack)
+            data = len(origin.stack).to_bytes(_WORD, "little") + addresses
+            self._trace.buffer.write(KERNEL_STACK, data, origin.thread, origin.timestamp)
 
     @property
     def ring_buffer(self) -> int:

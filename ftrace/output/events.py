@@ -21,7 +21,7 @@ from ftrace.events.builtin import (
 from ftrace.events.hit.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
 from ftrace.events.probe_event import ProbeEvent
 from ftrace.events.registry import TraceEvent, event_registry
-from ftrace.events.trace_actions import SYNTHETIC
+from ftrace.events.triggers.interfaces import SYNTHETIC
 from ftrace.output.options import TraceOptions
 from ftrace.output.symbols import in_object, ip_sym, with_offset
 from ftrace.probe_args.layout import Field, field_text

@@ -24,16 +24,20 @@ def _located(address: int) -> Location | None:
     return None
 
 
+def named(address: int, *, offset: bool) -> str | None:
+    """`symbol[+0xoffset/0xsize] [module]`; None if no symbol covers the address."""
+    found = _located(address)
+    return str(found if offset else found.symbol).removesuffix(_RUNTIME) if found else None
+
+
 def with_offset(address: int) -> str:
     """`symbol+0xoffset/0xsize [module]`; the bare address in hexadecimal if no symbol covers it."""
-    found = _located(address)
-    return str(found).removesuffix(_RUNTIME) if found else symbol_table.describe(address)
+    return named(address, offset=True) or symbol_table.describe(address)
 
 
 def plain(address: int) -> str:
     """`symbol [module]`; the bare address if no symbol covers it."""
-    found = _located(address)
-    return str(found.symbol).removesuffix(_RUNTIME) if found else f"0x{address:08x}"
+    return named(address, offset=False) or f"0x{address:08x}"
 
 
 def in_object(address: int, options: TraceOptions) -> str:

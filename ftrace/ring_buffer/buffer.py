@@ -337,12 +337,15 @@ class Buffer:
             self._arena.give_handle(handle)
 
     def after_fork(self) -> None:
-        """Called in the child of a fork: continue with an empty ring in the child's memory file, and without a snapshot."""
+        """Called in the child of a fork: continue with empty rings in the child's memory file; with a spare one if there was."""
+        had_spare = len(self._rings) > 1  # the handle is in the memory that was shared
         self._rings.clear()
         self._late = None
         self._handle.spare = 0
         self._handle.swapping = 0
         self._install(self._ring())
+        if had_spare:
+            self._until_done("ring_set_spare", self._ring().address)
 
     # rings
 

@@ -33,7 +33,7 @@ from ftrace.events.filters.predicates import (
 from ftrace.filters import glob
 from ftrace.filters.glob import Match
 from ftrace.kstrtox import kstrtoll, kstrtoull
-from sandbox.symbols.table import symbol_table
+from sandbox.symbols.process_text import symbol_at, symbol_named
 
 _REGION = re.compile(r"(?:(all)|([0-9]+|N)(?:-([0-9]+|N))?)(?::([0-9]+)/([0-9]+))?")
 _POSSIBLE = Path("/sys/devices/system/cpu/possible")
@@ -90,12 +90,12 @@ FunctionRange = Callable[[str | int], "tuple[int, int] | None"]
 
 
 def function_range(which: str | int) -> tuple[int, int] | None:
-    """The function's range, by the symbols of this process."""
-    if isinstance(which, str):
-        found = symbol_table.named(which)
-        return (found[0].address, found[0].end) if found else None
-    location = symbol_table.locate(which)
-    return location and (location.symbol.address, location.symbol.end)
+    """The range of a function of a module, a library (`libz:deflate`) or a JIT compiler."""
+    try:
+        symbol = symbol_named(which) if isinstance(which, str) else symbol_at(which)
+    except (LookupError, OSError):  # no such name; a library's file that cannot be read
+        return None
+    return (symbol.address, symbol.end) if symbol else None
 
 
 class PredicateParser:

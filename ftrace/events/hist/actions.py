@@ -10,6 +10,8 @@ from ftrace.events.triggers.interfaces import TraceInstance
 
 ONMATCH, ONMAX, ONCHANGE = "onmatch", "onmax", "onchange"
 SAVE, SNAPSHOT, TRACE = "save", "snapshot", "trace"
+MAX_PARAMETERS = 64
+"""Of an action (SYNTH_FIELDS_MAX)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ActionParser:
         group, dot, event = argument.partition(".")
         if not dot:
             raise self._errors.error(HistErrorCode.SUBSYS_NOT_FOUND, argument)
-        if self._instance.find_event(group, event) is None:
+        if self._instance.match_event(group, event) is None:
             raise self._errors.error(HistErrorCode.INVALID_SUBSYS_EVENT, event)
 
     def _action(self, handler: str, argument: str, text: str) -> Action:
@@ -76,16 +78,19 @@ class ActionParser:
         inside, closed, _ = rest.partition(")")
         if kind is SNAPSHOT and not closed:
             raise self._errors.error(HistErrorCode.NO_CLOSING_PAREN, inside)
-        parameters = () if kind is SNAPSHOT else tuple(self._parameters(inside))
+        with_keyword = kind is TRACE and name.startswith("trace")
+        parameters = () if kind is SNAPSHOT else tuple(self._parameters(inside, MAX_PARAMETERS + with_keyword))
         if kind is not TRACE and handler == ONMATCH:
             raise self._errors.error(HistErrorCode.ACTION_MISMATCH, name)
-        if kind is TRACE and name.startswith("trace"):
+        if with_keyword:
             return Action(handler, argument, name, kind, parameters[1:], parameters[0], with_keyword=True)
         return Action(handler, argument, name, kind, parameters, name if kind is TRACE else "")
 
-    def _parameters(self, text: str) -> Sequence[str]:
+    def _parameters(self, text: str, limit: int) -> Sequence[str]:
         found = [parameter.strip() for parameter in text.split(",")]
-        for parameter in found:
+        for index, parameter in enumerate(found):
+            if index == limit:
+                raise self._errors.error(HistErrorCode.TOO_MANY_PARAMS)
             if len(parameter) < 2:
                 raise self._errors.error(HistErrorCode.INVALID_PARAM, parameter)
         return found

@@ -117,7 +117,7 @@ def variables(assignments: list[str], errors: HistErrors) -> list[tuple[str, str
     """The names and expressions of `x=fd,y=$z`. Raises OSError(EINVAL)."""
     found: list[tuple[str, str]] = []
     for assignment in assignments:
-        for text in assignment.split(","):
+        for text in assignment.split(",")[:MAX_VARIABLES]:  # the kernel does not look at more
             name, equals, expression = text.partition("=")
             if not equals:
                 raise errors.error(HistErrorCode.MALFORMED_ASSIGNMENT, name)
@@ -191,7 +191,9 @@ class Definition:
         return f"hist:{name}keys={keys}:vals={values}{assigned}:sort={sort}:size={self.size}{clock}{bare}{actions}"
 
     def _listed_sort(self, key: SortKey) -> str:
-        return self.sortable[key.index].listed() + (".descending" if key.descending else "")
+        field = self.sortable[key.index]
+        name = field.title if field.sort is Sort.STACKTRACE else field.listed()
+        return name + (".descending" if key.descending else "")
 
 
 def parse_definition(
@@ -262,12 +264,14 @@ class _Builder:
 
     def _keys(self) -> tuple[HistField, ...]:
         texts = self._attributes.keys.split(",")
-        found = tuple(self._key(text) for text in texts[:MAX_KEYS])
-        if sum(key.key_size for key in found) > _MAX_KEY_SIZE:
-            raise silent(f"keys is {self._attributes.keys}; the maximum size of all keys is {_MAX_KEY_SIZE} bytes")
+        found: list[HistField] = []
+        for text in texts[:MAX_KEYS]:
+            found.append(self._key(text))
+            if sum(key.key_size for key in found) > _MAX_KEY_SIZE:
+                raise silent(f"keys is {self._attributes.keys}; the maximum size of all keys is {_MAX_KEY_SIZE} bytes")
         if len(texts) > MAX_KEYS:
             raise silent(f"keys is {self._attributes.keys}; the maximum is {MAX_KEYS} keys")
-        return found
+        return tuple(found)
 
     def _key(self, text: str) -> HistField:
         found = self._parser.parse(text, Role.KEY)

@@ -29,6 +29,7 @@ from ftrace.events.hist.values import (
     Role,
     Sort,
     Stack,
+    StackValue,
     TextValue,
     Timestamp,
     Value,
@@ -60,6 +61,9 @@ class Variables(Protocol):
 
     def local(self, group: str, event: str, name: str) -> str | None:
         """The expression of a variable of the trigger being defined; None if it is not such a variable."""
+
+    def refer(self, key: object) -> bool:
+        """Note that the trigger uses a variable. Returns False if it uses too many."""
 
     def find(self, group: str, event: str, name: str) -> HistField | None:
         """A reference to a variable of another trigger; None if there is none."""
@@ -160,7 +164,7 @@ class ExpressionParser:
             local = self._variables.local(group, event, name[1:])
             if local is None:
                 found = self._variables.find(group, event, name[1:])
-                if found is not None:
+                if found is not None and self._variables.refer(*found.refers):
                     is_alias = outermost and self._role is Role.VARIABLE
                     return replace(found, sort=Sort.ALIAS, constant=None) if is_alias else found
                 self._errors.error(HistErrorCode.VAR_NOT_FOUND, name[1:])
@@ -172,9 +176,9 @@ class ExpressionParser:
         plain, buckets = self._modifier(name, modifier, nested) if dot else ("", 0)
         made = self._named(name, bool(dot))
         if made.sort is Sort.STACKTRACE:
-            return replace(made, modifier=plain)
+            return replace(made, modifier="" if plain == "stacktrace" else plain)
         if plain == "stacktrace":
-            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
+            return self._recorded_stack(made.field, modifier)
         if self._role is Role.VARIABLE and plain == "execname":
             return replace(made, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE, modifier=plain)
         if made.sort is Sort.HITCOUNT and plain in ("log2", "buckets"):
@@ -226,6 +230,14 @@ class ExpressionParser:
         if found is None or not found[0].size:
             raise self._errors.error(HistErrorCode.FIELD_NOT_FOUND, name)
         return _of_record(*found)
+
+    def _recorded_stack(self, field: EventField | None, modifier: str) -> HistField:
+        """A stack in the record, of a synthetic event. As in the kernel, a variable gets the stack of the hit instead."""
+        if field is None or "long[" not in field.type:
+            raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
+        if self._role is Role.VARIABLE:
+            return replace(_STACK, name=field.name)
+        return replace(_STACK, name=field.name, value=StackValue(field.offset), field=field)
 
     def _stack(self, field: EventField, is_modified: bool) -> HistField:
         """The stack by its older names. As a key, only a bare `stacktrace` stands for common_stacktrace."""

@@ -13,7 +13,7 @@ from ftrace.events.hist import table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
-from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, registry_of
+from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, follow_stacks, registry_of
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.queued_table import QueuedHistogram
 from ftrace.events.hist.resolution import ActionResolver
@@ -21,10 +21,10 @@ from ftrace.events.hist.text import histogram_text
 from ftrace.events.hist.values import HistField, Sort
 from ftrace.events.hit.handler_source import InexpressibleError
 from ftrace.events.hit.shortcut_source import NumberTable
-from ftrace.events.triggers.interfaces import EventFile, TraceInstance
+from ftrace.events.triggers.interfaces import SYNTHETIC, EventFile, Origin, TraceInstance
 from ftrace.events.triggers.records import QUEUED_HIST, NativeTrigger
 from ftrace.events.triggers.trigger import Condition, Trigger
-from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
+from ftrace.events.triggers.trigger_file import CHANGED, COMMANDS, EventTriggers, parse_condition
 from sandbox.native import global_var, load, single_add, u64
 
 
@@ -81,6 +81,12 @@ class HistTrigger(Trigger):
     def clear(self) -> None:
         """Remove all entries."""
         self._registry.clear(self.table)
+
+    def act_on(self, record: bytes, origin: Origin) -> None:
+        if isinstance(self.table, QueuedHistogram):
+            self._registry.count_generated(self.table, record, origin)
+        else:  # the table belongs to another event of the same name=
+            super().act_on(record, origin)
 
     def register(self) -> None:
         if self._takes_snapshots:
@@ -209,8 +215,8 @@ class _Command:
 
     def _table(self, made: HistTrigger) -> Histogram:
         definition = made.definition
-        if NativeHistogram.supports(definition):
-            return NativeHistogram(definition)
+        if self._event.group != SYNTHETIC and NativeHistogram.supports(definition):
+            return NativeHistogram(definition, self._instance)
         table = QueuedHistogram(definition)
         resolver = ActionResolver(
             self._event,
@@ -237,6 +243,7 @@ class _Command:
 def register_hist_command() -> None:
     """Register the trigger command `hist`."""
     COMMANDS["hist"] = hist_command
+    CHANGED.append(follow_stacks)
 
 
 hist_base = global_var(u64, 0, name="hist_base")

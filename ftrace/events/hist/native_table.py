@@ -14,8 +14,8 @@ from ftrace.events.hist import queue_records, table_records
 from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.table_records import HEADER, KEY_AT, NativeField, NativeTable, TableHeader
 from ftrace.events.hist.text import Contents, Entry
-from ftrace.events.hist.values import MASK, HistField, Sort, TextValue
-from ftrace.events.triggers.interfaces import NativeCall
+from ftrace.events.hist.values import MASK, HistField, Sort, StackValue, TextValue
+from ftrace.events.triggers.interfaces import NativeCall, TraceInstance
 from ftrace.runtime import runtime
 from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings
@@ -31,7 +31,7 @@ _NUMBERS = {
     (4, True): table_records.I32,
 }
 _SHAPES = {"log2": table_records.LOG2, "buckets": table_records.BUCKETS}
-_KEYS = (Sort.NUMBER, Sort.TEXT, Sort.CPU, Sort.HITCOUNT)
+_KEYS = (Sort.NUMBER, Sort.TEXT, Sort.CPU, Sort.HITCOUNT, Sort.STACKTRACE)
 _VALUES = (Sort.NUMBER, Sort.CPU, Sort.HITCOUNT)
 
 
@@ -50,16 +50,18 @@ class NativeHistogram:
 
     @staticmethod
     def supports(definition: Definition) -> bool:
-        """Whether hits can update the table: keys are numbers, texts or the CPU; there are no variables and no actions."""
+        """Whether hits can update the table: there are no variables and no actions, and nothing is computed."""
         return (
             not definition.variables
             and not definition.actions
-            and all(key.sort in _KEYS for key in definition.keys)
+            and all(key.sort in _KEYS and not isinstance(key.value, StackValue) for key in definition.keys)
             and all(value.sort in _VALUES for value in definition.values)
         )
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, instance: TraceInstance) -> None:
         self._definition = definition
+        self._has_stack = any(key.sort is Sort.STACKTRACE for key in definition.keys)
+        self._capture = instance.capture_stack if self._has_stack else None
         self._has_comm = any(key.modifier == "execname" for key in definition.keys)
         self.native: Any = NativeTable.ctypes()
         """The native half, which hits use."""
@@ -86,11 +88,15 @@ class NativeHistogram:
         table.comm = end if self._has_comm else 0
         table.entry = end + (COMM_SIZE if self._has_comm else 0)
         table.rseq = rseq_offset()
+        if self._capture is not None:
+            table.capture, table.capture_argument = self._capture.address, self._capture.argument
         table.keys, table.values = len(definition.keys), len(definition.values)
         for index, field in enumerate((*definition.keys, *definition.values)):
             table.fields[index] = _native_field(field)
 
     def _function(self) -> str:
+        if self._has_stack:
+            return "count_stacks"
         if any(key.is_text for key in self._definition.keys):
             return "count_texts"
         return "count_number" if len(self._definition.keys) == 1 else "count_numbers"
@@ -137,7 +143,10 @@ class NativeHistogram:
         parts: list[int | bytes] = []
         for field in self._definition.keys:
             part, key = key[: field.key_size], key[field.key_size :]
-            parts.append(part.partition(b"\0")[0] if field.is_text else int.from_bytes(part, "little"))
+            if field.sort is Sort.STACKTRACE:
+                parts.append(part)
+            else:
+                parts.append(part.partition(b"\0")[0] if field.is_text else int.from_bytes(part, "little"))
         return tuple(parts)
 
 
@@ -148,6 +157,8 @@ def _native_field(field: HistField) -> Any:
         made.source = table_records.CPU
     elif field.sort is Sort.HITCOUNT:
         made.source, made.shape = table_records.ONE, table_records.PLAIN
+    elif field.sort is Sort.STACKTRACE:
+        made.source = table_records.STACK
     elif isinstance(field.value, TextValue):
         _set_text(made, field.value.where)
     else:

@@ -1,4 +1,4 @@
-"""The queue from hits to the histograms that Python keeps: those with variables, actions, expressions or stack traces.
+"""The queue from hits to the histograms that Python keeps: those with variables, actions, expressions or times.
 
 A hit copies its record, with state that would be lost later, into a slot. Hits never wait: when every slot is taken, a hit
 is dropped and counted as such.
@@ -32,7 +32,7 @@ from sandbox.native import (
 )
 from sandbox.threads.system_calls import get_task_comm
 
-SLOTS = 1024
+SLOTS = 8192
 MAX_RECORD = 4096
 """The maximum size of a record in a slot, in bytes; longer records are cut."""
 STACK_BYTES = 128

@@ -1,4 +1,4 @@
-"""Histograms that Python updates from queued hits: with variables, actions, expressions, times or stack traces."""
+"""Histograms that Python updates from queued hits: with variables, actions, expressions or times; and of synthetic events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ftrace.events.hist.actions import ONMATCH, ONMAX, SAVE, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.queue_records import QueueTarget
 from ftrace.events.hist.text import Contents, Entry, Snapshot
-from ftrace.events.hist.values import MASK, Comm, HistField, Hit, Sort, TextValue, Value
+from ftrace.events.hist.values import MASK, Comm, HistField, Hit, Sort, Stack, TextValue, Value
 from ftrace.events.triggers.interfaces import NativeCall, Origin
+from sandbox.process.once import cached_property
 
 Key = tuple["int | bytes", ...]
 
@@ -32,10 +33,10 @@ class _Element:
     comm: str
     variables: dict[str | None, int | bytes] = field(default_factory=dict)
     tracked: dict[int, int] = field(default_factory=dict)
-    saved: dict[str, int | bytes] = field(default_factory=dict)
+    saved: Sequence[tuple[str, int | bytes]] = ()
 
     def frozen(self, key: Key) -> Entry:
-        return Entry(key, tuple(self.sums), self.comm, dict(self.tracked), dict(self.saved))
+        return Entry(key, tuple(self.sums), self.comm, dict(self.tracked), self.saved)
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,6 @@ class QueuedHistogram:
     def __init__(self, definition: Definition) -> None:
         self.actions: tuple[ResolvedAction, ...] = ()
         self.target: Any = QueueTarget.ctypes()
-        self.target.with_stack = any(
-            field.sort is Sort.STACKTRACE for field in (*definition.keys, *definition.variables)
-        )
         self.call: NativeCall
         self.generate: Callable[[str, Sequence[int | bytes], Origin], None] = lambda *_: None
         self.take_snapshot: Callable[[int], None] = lambda _stamp: None
@@ -76,6 +74,13 @@ class QueuedHistogram:
         self._snapshot: Snapshot | None = None
 
     @property
+    def uses_stack(self) -> bool:
+        """Whether a key, a variable or a parameter of an action is the stack of the hit."""
+        parameters = (each.value for action in self.actions for each in action.parameters)
+        fields = (each.value for each in (*self._definition.keys, *self._definition.variables))
+        return any(isinstance(value, Stack) for value in (*fields, *parameters))
+
+    @cached_property
     def refers(self) -> Mapping[VariableKey, bool]:
         """The variables of other histograms that this one reads, and whether a read unsets them."""
         found: dict[VariableKey, bool] = {}
@@ -94,7 +99,8 @@ class QueuedHistogram:
         variables = self._resolved(key)
         if variables is None:
             return
-        hit = Hit(hit.record, hit.timestamp, hit.context, hit.stack, variables)
+        if variables:
+            hit = Hit(hit.record, hit.timestamp, hit.context, hit.stack, variables)
         element = self._elements.get(key)
         if element is None:
             if len(self._elements) >= self._definition.size:
@@ -109,7 +115,7 @@ class QueuedHistogram:
     def _new_element(self, hit: Hit) -> _Element:
         """An entry of zeros; a text that was not saved yet is a null pointer in the kernel."""
         parameters = (each for action in self.actions if action.action.kind is SAVE for each in action.parameters)
-        saved = {each.name: b"(null)" if isinstance(each.value, TextValue | Comm) else 0 for each in parameters}
+        saved = [(each.name, b"(null)" if isinstance(each.value, TextValue | Comm) else 0) for each in parameters]
         comm = hit.context.comm.decode("utf-8", "surrogateescape")
         return _Element([0] * (1 + len(self._definition.values)), comm, saved=saved)
 
@@ -151,12 +157,12 @@ class QueuedHistogram:
         if action.handler != ONMATCH and not self._has_moved(index, resolved, element):
             return
         if action.kind is SAVE:
-            element.saved.update((each.name, _parameter(each, element, hit)) for each in resolved.parameters)
+            element.saved = [(each.name, _parameter(each, element, hit)) for each in resolved.parameters]
         elif action.kind is SNAPSHOT:
             self._note_snapshot(index, action, key, element, hit.timestamp)
         else:
             values = [_parameter(each, element, hit) for each in resolved.parameters]
-            self.generate(action.synthetic, values, Origin(hit.thread, hit.context.comm, hit.timestamp))
+            self.generate(action.synthetic, values, hit.origin)
 
     def _has_moved(self, index: int, resolved: ResolvedAction, element: _Element) -> bool:
         """Whether the tracked variable exceeds (onmax) or differs from (onchange) its last value, which is updated."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ftrace.events.filters.fields import EventField
 from ftrace.events.hist.actions import ONMATCH, SAVE, TRACE, Action
+from ftrace.events.hist.definition import MAX_VARIABLES
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.expressions import ExpressionParser
 from ftrace.events.hist.histograms import HistRegistry, HistTriggerData, VariableScope
@@ -55,7 +56,14 @@ class ActionResolver:
             raise self.errors.error(HistErrorCode.ONX_NOT_VAR, argument)
         if self.scope.own(argument[1:]) is None:
             raise self.errors.error(HistErrorCode.ONX_VAR_NOT_FOUND, argument[1:])
+        self._refer(argument[1:])
+        if not self.scope.add():
+            raise self.errors.error(HistErrorCode.ONX_VAR_CREATE_FAIL)
         return argument[1:]
+
+    def _refer(self, key: object) -> None:
+        if not self.scope.refer(key):
+            raise silent(f"the trigger uses more than {MAX_VARIABLES} variables", errno.ENOMEM)
 
     def _saved(self, text: str) -> Parameter:
         found = self._field_for(text)
@@ -70,7 +78,7 @@ class ActionResolver:
         except OSError:
             self.errors.error(HistErrorCode.FIELD_VAR_PARSE_FAIL, text)
             return None
-        if self.scope.is_defined(text):
+        if self.scope.is_defined(text) or not self.scope.add():
             self.errors.error(HistErrorCode.VAR_CREATE_FIND_FAIL, text)
             return None
         return found
@@ -85,6 +93,7 @@ class ActionResolver:
             found, parameter = self._parameter(action, text)
             if index >= len(fields) or not _fits(fields[index], found):
                 raise self.errors.error(HistErrorCode.SYNTH_TYPE_MISMATCH, text.rpartition(".")[2])
+            self._refer(parameter.variable or (found.refers[0] if found.refers else object()))
             parameters.append(parameter)
             refers += [key for key in found.refers if parameter.value is not None and isinstance(key, VariableKey)]
         if len(parameters) != len(fields):
@@ -121,7 +130,7 @@ class ActionResolver:
             group, event = action.matched_event
         if not event:
             raise silent(f"the field is {name!r}; it must be a field of {self.event.group}.{self.event.name}")
-        other = self.instance.find_event(group, event)
+        other = self.instance.match_event(group, event)
         if other is None:
             raise self.errors.error(HistErrorCode.EVENT_FILE_NOT_FOUND, name)
         compatible = self._compatible(other)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ftrace.events.filters.matching import read_cpu
+from ftrace.events.triggers.records import Call
 from ftrace.hit.hashing import GOLDEN, first_place
+from ftrace.unwind.walk import StackPoint
 from sandbox.native import (
     Structure,
     addressof,
@@ -20,6 +22,7 @@ from sandbox.native import (
     likely,
     load,
     native,
+    null,
     ptr,
     single_add,
     store,
@@ -45,7 +48,7 @@ KEY_AT = 2
 
 task_get = extern("task_get", fn[ptr[Task]])
 
-U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE = range(11)
+U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE, STACK = range(12)
 """The source of a field's value."""
 PLAIN, LOG2, BUCKETS = range(3)
 
@@ -76,6 +79,8 @@ class NativeTable(Structure):
     sums: u64  # offset of the sums in an entry
     comm: u64  # offset of the task's name, or 0
     rseq: i64
+    capture: Call  # stores the stack of a hit
+    capture_argument: u64
     keys: u64
     values: u64
     fields: array[NativeField, 5]  # the keys, then the values
@@ -219,8 +224,8 @@ def count_in(table: ptr[NativeTable], record: ptr[u8], area: u64, key: ptr[u64],
 
 
 @native(inline=True)
-def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
-    """Count a hit. `key`: scratch memory for all keys."""
+def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u64], point: ptr[StackPoint]) -> void:
+    """Count a hit. `key`: scratch memory for all keys, zeroed. `point`: of the hit; null: no key is a stack."""
     area = places(table)
     if area == 0:
         return
@@ -228,7 +233,11 @@ def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u
     at: u64 = 0
     for index in range(min(table.keys, MAX_KEYS)):
         field = addressof(table.fields[index])
-        if field.source == TEXT or field.source == DYNAMIC_TEXT:
+        if likely(field.source <= WORD):
+            key[at] = value_of(field, record, table.rseq)
+        elif field.source == STACK:
+            table.capture(table.capture_argument, cast(ptr[u8], addressof(key[at])), field.words * 8, point)
+        elif field.source == TEXT or field.source == DYNAMIC_TEXT:
             copy_text(field, record, length, addressof(key[at]))
         else:
             key[at] = value_of(field, record, table.rseq)
@@ -243,14 +252,21 @@ def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u
 def count_texts(argument: u64, record: ptr[u8], length: u64) -> void:
     """The call of a histogram's trigger, for keys with texts."""
     key: array[u64, 48] = zeroed
-    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)))
+    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)), null)
+
+
+@native
+def count_stacks(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """The call of a histogram's trigger, for keys with stacks."""
+    key: array[u64, 48] = zeroed
+    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)), point)
 
 
 @native
 def count_numbers(argument: u64, record: ptr[u8], length: u64) -> void:
     """The call of a histogram's trigger, for keys that are numbers."""
     key: array[u64, 4] = zeroed
-    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)))
+    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)), null)
 
 
 @native
@@ -265,4 +281,4 @@ def count_number(argument: u64, record: ptr[u8], length: u64) -> void:
     count_in(table, record, area, cast(ptr[u64], addressof(key)), key[0] << 1 | 1)
 
 
-FUNCTIONS = (count_texts, count_numbers, count_number)
+FUNCTIONS = (count_texts, count_stacks, count_numbers, count_number)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ftrace.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.events.hist.values import HistField, Sort
-from sandbox.symbols.table import Location, symbol_table
+from ftrace.output import symbols
 
 Item = TypeVar("Item")
 Compare = Callable[[Item, Item], int]
@@ -73,14 +73,14 @@ _SIGN = 1 << 63
 class Entry:
     """An entry of a histogram. `sums`: the hitcount first, then the values; `key`: words, or bytes of text or a stack.
 
-    `tracked`: the latest value of each action that tracks one; `saved`: values of save(), by name.
+    `tracked`: the latest value of each action that tracks one; `saved`: names and values of save().
     """
 
     key: tuple[int | bytes, ...]
     sums: tuple[int, ...]
     comm: str = ""
     tracked: Mapping[int, int] = field(default_factory=dict)
-    saved: Mapping[str, int | bytes] = field(default_factory=dict)
+    saved: Sequence[tuple[str, int | bytes]] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _key(field: HistField, value: int | bytes, comm: str) -> str:
 
 def _bytes_key(field: HistField, value: bytes) -> str:
     if field.sort is Sort.STACKTRACE:
-        return f"{field.title}{'.stacktrace' if field.field else ''}:\n{''.join(_frames(value))}"
+        return f"{field.title}{'.stacktrace' if field.field else f':{chr(10)}'}{''.join(_frames(value))}"
     return f"{field.title}: {value.decode('utf-8', 'surrogateescape'):<50}"
 
 
@@ -198,10 +198,7 @@ def _frames(stack: bytes) -> Iterator[str]:
 
 def _symbol(address: int, with_offset: bool) -> str:
     """An address as the kernel's %pS and %ps print it."""
-    location: Location | None = symbol_table.locate(address)
-    if location is None:
-        return f"{address:#x}"
-    return str(location) if with_offset else location.symbol.name
+    return symbols.named(address, offset=with_offset) or f"{address:#x}"
 
 
 _FIRST_WORD = ("hex", "sym", "sym-offset", "syscall")
@@ -229,7 +226,7 @@ def _tracked(definition: Definition, entry: Entry) -> Iterator[str]:
     for index, action in enumerate(definition.actions):
         if index in entry.tracked and action.kind is not SNAPSHOT:
             yield f"\n\t{'max' if action.handler == ONMAX else 'changed'}: {entry.tracked[index]:10}"
-            yield from (f"  {name}: {_saved(value)}" for name, value in entry.saved.items())
+            yield from (f"  {name}: {_saved(value)}" for name, value in entry.saved)
 
 
 def _saved(value: int | bytes) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ftrace.events.filters.fields import EventField
 from ftrace.events.filters.predicates import Context, DynamicText, Number, StaticText
+from ftrace.events.triggers.interfaces import Origin
 
 MASK = (1 << 64) - 1
 STACK_DEPTH = 16
@@ -28,6 +29,11 @@ class Hit:
     stack: tuple[int, ...] = ()
     variables: Mapping[object, int | bytes] = field(default_factory=dict)
     """The values of variables in the entry with the same key, by reference."""
+
+    @property
+    def origin(self) -> Origin:
+        """The hit, as the cause of a generated event."""
+        return Origin(self.thread, self.context.comm, self.timestamp, self.context.cpu, self.stack)
 
     @property
     def thread(self) -> int:
@@ -101,6 +107,18 @@ class Stack(Value):
 
     def of(self, hit: Hit) -> bytes:
         return b"".join(address.to_bytes(8, "little") for address in hit.stack[:STACK_DEPTH])
+
+
+@dataclass(frozen=True)
+class StackValue(Value):
+    """A stack in the record: the word at `offset` has its place; the number of addresses is in front of them."""
+
+    offset: int
+
+    def of(self, hit: Hit) -> bytes:
+        start = int.from_bytes(hit.record[self.offset : self.offset + 2], "little")
+        count = int.from_bytes(hit.record[start : start + 8], "little")
+        return hit.record[start + 8 :][: 8 * min(count, STACK_DEPTH)]
 
 
 class Comm(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.ring_buffer.consuming import swap
 from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.ring_buffer.writer import commit, reserve, write
 from ftrace.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
@@ -15,6 +16,7 @@ from sandbox.native import (
     native,
     null,
     ptr,
+    store,
     struct,
     syscall,
     u8,
@@ -25,8 +27,11 @@ from sandbox.native import (
     zeroed,
 )
 
+PRINT = 5
+"""The type of print records (TRACE_PRINT)."""
 KERNEL_STACK, USER_STACK = 4, 12
 """The types of stack records (TRACE_STACK, TRACE_USER_STACK)."""
+TAKE_SNAPSHOT = "tracing_snapshot_instance_cond"
 STACKTRACE, USERSTACKTRACE, TASKS = 1, 2, 4
 """Bits of a trace array's word: the options of these names are on; only the events of some threads are recorded."""
 STACKS = STACKTRACE | USERSTACKTRACE
@@ -91,6 +96,28 @@ def stacktrace_trigger(argument: u64, record: ptr[u8], length: u64, point: ptr[S
         record_stack(target.buffer, point, STACKTRACE)
 
 
+@struct
+class SnapshotTarget(Structure):
+    """The argument of what takes a snapshot. `said`: two print records of `said_size` bytes, for a hit without a spare ring."""
+
+    buffer: ptr[RingBuffer]
+    tracing_on: ptr[u64]
+    said: ptr[u8]
+    said_size: u64
+
+
+@native(name=TAKE_SNAPSHOT)
+def take_snapshot(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """Take a snapshot. Without a spare ring, which somebody has freed, say so and stop recording, as the kernel does."""
+    target = cast(ptr[SnapshotTarget], argument)
+    if volatile_load(addressof(target.buffer.spare)) != null:
+        swap(target.buffer)
+    elif volatile_load(target.tracing_on) != 0:
+        write(target.buffer, PRINT, target.said, target.said_size)
+        write(target.buffer, PRINT, addressof(target.said[target.said_size]), target.said_size)
+        store(target.tracing_on, 0, "release")
+
+
 @native(name="event_capture_stack")
 def capture_stack(argument: u64, to: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Store as many return addresses as fit in `size` bytes; the rest of the memory is left unchanged."""
@@ -100,8 +127,6 @@ def capture_stack(argument: u64, to: ptr[u8], size: u64, point: ptr[StackPoint])
         walk_stack(addressof(at), cast(ptr[u64], to), size >> 3)
 
 
-PRINT = 5
-"""The type of print records (TRACE_PRINT)."""
 TRACING_MARK_WRITE = "tracing_mark_write"
 
 
@@ -111,4 +136,4 @@ def tracing_mark_write(buffer: ptr[RingBuffer], data: ptr[u8], size: u64) -> boo
     return write(buffer, PRINT, data, size)
 
 
-FUNCTIONS = (stacktrace_trigger, capture_stack)
+FUNCTIONS = (stacktrace_trigger, take_snapshot, capture_stack)

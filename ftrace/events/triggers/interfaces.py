@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ftrace.events.filters.fields import EventField
+from ftrace.events.filters.predicates import Context
+
+SYNTHETIC = "synthetic"
+"""The group of synthetic events."""
 
 
 class Triggers(Protocol):
@@ -16,6 +20,10 @@ class Triggers(Protocol):
     @property
     def table_address(self) -> int:
         """Address of the word that holds the address of the event's TriggerTable."""
+
+    @property
+    def need_stack(self) -> bool:
+        """Whether a trigger, other than histograms, uses the stack of the hit."""
 
     @abstractmethod
     def write(self, text: str) -> None:
@@ -69,11 +77,21 @@ class NativeCall:
 
 
 class Origin(NamedTuple):
-    """The hit that generated an event: its thread, the thread's name, and the time by the trace clock."""
+    """The hit that generated an event: its thread, the thread's name, the time by the trace clock, and the CPU.
+
+    `stack`: its return addresses, innermost first, if a trigger of the generated event needs them.
+    """
 
     thread: int
     comm: bytes
     timestamp: int
+    cpu: int = 0
+    stack: tuple[int, ...] = ()
+
+    @property
+    def context(self) -> Context:
+        """The state that filters use besides the record."""
+        return Context(self.comm, self.cpu)
 
 
 class TraceInstance(Protocol):
@@ -108,6 +126,14 @@ class TraceInstance(Protocol):
         """Address of the RingBuffer whose clock gives time stamps; 0: there is none."""
 
     @abstractmethod
+    def synthetic_files(self, name: str) -> Sequence[EventFile]:
+        """A synthetic event in the instances that record it or have triggers of it."""
+
+    @abstractmethod
+    def record_stack(self, origin: Origin) -> None:
+        """Record the stack of the hit that generated an event."""
+
+    @abstractmethod
     def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
         """Record a synthetic event."""
 
@@ -134,6 +160,10 @@ class TraceInstance(Protocol):
     @abstractmethod
     def find_event(self, group: str, name: str) -> EventFile | None:
         """The event of that name, unless it cannot be enabled; None if there is none."""
+
+    @abstractmethod
+    def match_event(self, group: str, name: str) -> EventFile | None:
+        """The same, also of the group ftrace: what a histogram's action can match (__find_event_file())."""
 
     @abstractmethod
     def log_error(self, subsystem: str, message: str, command: str, position: int) -> None:

@@ -164,4 +164,4 @@ def switch_hists(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPo
             store(addressof(trigger.paused), switch.paused, "relaxed")
 
 
-FUNCTIONS = (run_triggers, run_post_triggers, switch_hists)
+FUNCTIONS = (act, run_triggers, run_post_triggers, switch_hists)

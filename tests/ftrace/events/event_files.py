@@ -68,6 +68,12 @@ class Instance:
     def refer_to_synthetic(self, name, by):
         self.references[name] = self.references.get(name, 0) + by
 
+    def synthetic_files(self, name):
+        return ()
+
+    def record_stack(self, origin):
+        self.done.append(origin.stack)
+
     def generate(self, name, values, origin):
         self.generated.append((name, *values))
 
@@ -76,6 +82,8 @@ class Instance:
 
     def find_event(self, group, name):
         return self.events.get((group, name))
+
+    match_event = find_event
 
     def set_clock(self, name):
         if name == "nosuch":

@@ -457,9 +457,21 @@ def test_each_thread_counts_in_a_table_of_its_own_and_readers_add_up(event):
 
 
 def test_plain_histograms_are_counted_natively(event):
-    for text in ("hist:keys=fd", "hist:keys=name,fd.log2:vals=bl", "hist:keys=common_pid.execname,cpu"):
-        event.triggers.write(text)
+    for text in ("keys=fd", "keys=name,fd.log2:vals=bl", "keys=common_pid.execname,cpu", "keys=common_stacktrace,fd"):
+        event.triggers.write(f"hist:{text}")
     assert all(isinstance(trigger.table, NativeHistogram) for trigger in event.triggers.hists)
+
+
+def test_te8_5_stacks_are_counted_natively_and_none_is_dropped(instance, event):
+    event.triggers.write("hist:keys=bl,common_stacktrace:vals=fd")
+    for index in range(1200):
+        instance.stack[1] = 0x2000 + index % 2
+        hit(event, bl=5, fd=1)
+    lines, totals = shown(event)
+    assert totals == [1200, 2, 0]
+    for first, frame in ((0, "0x2000"), (4, "0x2001")) if lines[2].endswith("0") else ((4, "0x2000"), (0, "0x2001")):
+        assert lines[first : first + 3] == ["{ bl:          5, common_stacktrace:", f"{'0x1000':>15}", f"{frame:>15}"]
+        assert lines[first + 3] == f"}} hitcount: {600:10}  fd: {600:10}"
 
 
 keys = st.sampled_from(["fd", "u", "half.hex", "wide.log2", "bl.buckets=7", "name", "fixed", "x"])

@@ -152,3 +152,60 @@ def test_te8_1_an_equals_sign_makes_an_assignment(instance, pair):
     _, end = pair
     assert refused(end, "hist:keys=fd:onmax($x).save(a=b)") == errno.EINVAL
     assert messages(instance) == [("hist:kprobes:end", "Couldn't find field", "b)")]
+
+
+MANY = ",".join(f"v{index}=bl" for index in range(16))
+
+
+def test_te8_1_sixteen_variables_and_those_that_actions_make(instance, pair):
+    _, end = pair
+    end.triggers.write(f"hist:keys=fd:{MANY},more=bl")
+    assert ",v15=bl:sort" in end.triggers.read()  # what one assignment has beyond sixteen is not looked at
+    end.triggers.truncate()
+    assert refused(end, f"hist:keys=fd:{MANY}:more=bl") == errno.EINVAL
+    assert messages(instance)[0][1] == "Too many variables defined"
+    assert refused(end, f"hist:keys=fd:{MANY}:onmax($v1).save(fd)") == errno.EINVAL
+    assert [message for _, message, _ in messages(instance)] == ["Couldn't create onmax or onchange variable"]
+    fifteen = MANY.rpartition(",")[0]
+    assert refused(end, f"hist:keys=fd:{fifteen}:onmax($v1).save(fd)") == errno.EINVAL
+    found = [message for _, message, _ in messages(instance)]
+    assert found == ["Couldn't create or find variable", "Couldn't create field variable"]
+    end.triggers.write(f"hist:keys=fd:{fifteen.rpartition(',')[0]}:onmax($v1).save(fd)")
+
+
+def test_te8_9_a_trigger_uses_sixteen_variables(instance, pair):
+    start, end = pair
+    start.triggers.write(f"hist:keys=fd:{MANY.replace('bl', 'length')}")
+    sums = [f"w{index}=" + "+".join(f"$v{4 * index + other}" for other in range(4)) for index in range(4)]
+    assert refused(end, f"hist:keys=fd:{','.join(sums)}:x=bl:onmax($x).save(bl)") == errno.ENOMEM
+    assert messages(instance) == []
+    sums[-1] = "w3=$v12+$v13+$v14"
+    end.triggers.write(f"hist:keys=fd:{','.join(sums)}:x=bl:onmax($x).save(bl)")
+    end.triggers.truncate()
+    instance.event("third", fields=OTHER).triggers.write("hist:keys=fd:other=length")
+    assert refused(end, f"hist:keys=fd:{','.join(sums)},y=$v15+$other") == errno.EINVAL
+    found = [(message, rest) for _, message, rest in messages(instance)]
+    assert found == [("Couldn't find variable", "other"), ("Couldn't find field", "$other")]
+
+
+def test_te8_8_an_action_has_64_parameters(instance, pair):
+    _, end = pair
+    for name, count in (("trace(nosuch,", 65), ("nosuch(", 65)):
+        assert refused(end, f"hist:keys=fd:x=bl:onmax($x).{name}{','.join(['fd'] * count)})") == errno.EINVAL
+        ((_, message, rest),) = messages(instance)
+        assert message == "Too many action params" and rest.startswith("hist:keys")
+    assert refused(end, f"hist:keys=fd:x=bl:onmax($x).trace(nosuch,{','.join(['fd'] * 64)})") == errno.EINVAL
+    assert messages(instance)[0][1] == "Couldn't find synthetic event"
+
+
+def test_te8_1_the_size_of_keys_is_checked_one_by_one(instance, pair):
+    _, end = pair
+    assert refused(end, "hist:keys=name,name,nosuch") == errno.EINVAL
+    assert messages(instance) == []
+
+
+def test_te8_5_a_field_that_is_saved_twice_is_shown_twice(pair):
+    _, end = pair
+    end.triggers.write("hist:keys=fd:x=bl:onmax($x).save(bl,bl)")
+    hit(end, fd=3, bl=7)
+    assert entries(end)[1] == f"\tmax: {7:10}  bl: {7:10}  bl: {7:10}"

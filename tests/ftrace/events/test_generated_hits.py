@@ -1,0 +1,146 @@
+"""Filters and triggers of synthetic events (TE-8.9) see the hit that generated the event, as `current` is in the kernel."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from event_files import Instance, hit
+from isolation import isolated
+
+from ftrace.events.filters.fields import PlainField
+from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
+
+register_hist_command()
+
+FIELDS = (PlainField("u64", "ns", 8, 8), PlainField("__data_loc unsigned long[]", "stack", 16, 8, signed=True))
+
+
+@pytest.fixture
+def event():
+    made = Instance().event("lat", fields=FIELDS)
+    yield made
+    made.triggers.remove_all()
+
+
+def _record(ns, *stack):
+    words = (0, ns, 24 | 8 * (1 + len(stack)) << 16, len(stack), *stack)
+    return b"".join(word.to_bytes(8, "little") for word in words)
+
+
+def test_te8_2_the_stack_of_a_synthetic_event_is_a_key(event):
+    event.triggers.write("hist:keys=ns.buckets=100,stack.stacktrace:sort=stack.descending,ns")
+    for ns in (7, 150, 8):
+        hit(event, _record(ns, 0x10, 0x20))
+    hit(event, _record(7, 0x10))
+    listed = "hist:keys=ns.buckets=100,stack.stacktrace:vals=hitcount:sort=stack.descending,ns.buckets=100:size=2048 [active]"
+    assert event.triggers.read() == f"{listed}\n"
+    entries = read_hists(event.triggers).partition("#\n\n")[2].partition("\n\nTotals")[0]
+    two = f"stack.stacktrace{'0x10':>13}\n{'0x20':>13}\n}} hitcount: "
+    assert f"{{ ns: ~ 0-99, {two}{2:10}\n" in entries and f"{{ ns: ~ 100-199, {two}{1:10}" in entries
+    assert f"{{ ns: ~ 0-99, stack.stacktrace{'0x10':>13}\n}} hitcount: {1:10}" in entries
+
+
+def test_te8_2_no_other_field_is_a_stack(event):
+    for text in ("keys=ns.stacktrace", "keys=ns:vals=stack.stacktrace"):
+        with pytest.raises(OSError, match="Invalid field modifier") as caught:
+            event.triggers.write(f"hist:{text}")
+        assert caught.value.errno == errno.EINVAL
+    event.triggers.write("hist:keys=ns:v=stack.stacktrace")
+    assert ":v=stack:" in event.triggers.read()
+
+
+def test_te8_6_a_stack_that_is_called_one_twice_is_the_same_key(event):
+    event.triggers.write("hist:keys=common_stacktrace")
+    with pytest.raises(OSError, match="already exists"):
+        event.triggers.write("hist:keys=common_stacktrace.stacktrace")
+
+
+DEFINITIONS = {
+    "kprobe_events": "p:reads vfs_read\nr:done vfs_read\n",
+    "synthetic_events": "lat u64 ns\n",
+    "events/kprobes/reads/trigger": "hist:keys=common_pid:ts=common_timestamp",
+    "events/kprobes/done/trigger": "hist:keys=common_pid:ns=common_timestamp-$ts:onmatch(kprobes.reads).lat($ns)",
+    "events/synthetic/lat/filter": "comm == 'worker'",
+}
+TRIGGERS = (
+    "hist:keys=common_pid.execname if comm == 'worker'",
+    "hist:keys=common_stacktrace",
+    "hist:keys=common_pid:at=common_timestamp:onmax($at).save(common_cpu)",
+    "stacktrace:1",
+    "traceoff:1 if comm == 'nobody'",
+)
+
+
+@isolated
+def test_te8_9_filters_and_triggers_see_the_thread_that_was_hit():
+    import ctypes
+    import threading
+
+    import sandbox
+    import sandbox.demo
+    from fprobe.tracefs import tracefs
+
+    module, seen = sandbox.load(sandbox.demo.source(), name="demo"), []
+    for path, text in DEFINITIONS.items():
+        tracefs.write(path, text)
+    for text in TRIGGERS:
+        tracefs.write("events/synthetic/lat/trigger", text, append=True)
+    tracefs.write("events/synthetic/lat/enable", "1")
+
+    def work():
+        ctypes.CDLL(None).prctl(15, b"worker", 0, 0, 0)
+        module["demo_main"](2)
+        seen.append(threading.get_native_id())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    text = tracefs.read("events/synthetic/lat/hist")
+    names, stacks, times = text.split("# event histogram\n")[1:]
+    assert f"{{ common_pid: worker          [{seen[0]:10}] }} hitcount:" in names
+    assert "         ksys_read+0x" in stacks and "Entries: 1\n" in stacks
+    lines = [line for line in tracefs.read("trace").splitlines() if not line.startswith("#")]
+    generated = [line for line in lines if " lat: ns=" in line]
+    assert generated and all(f"worker-{seen[0]} " in line for line in generated)
+    last = int(generated[-1].split(": lat:")[0].split()[-1].replace(".", ""))
+    assert (int(times.split("\tmax: ")[1].split()[0]) + 500) // 1000 == last  # microseconds, of nanoseconds
+    assert lines[1].endswith("<stack trace>") and lines[2] == " => ksys_read [demo]"
+    listed = tracefs.read("events/synthetic/lat/trigger").splitlines()
+    assert listed[:2] == ["traceoff:count=1 if comm == 'nobody'", "stacktrace:count=0"]
+
+
+@isolated
+def test_te8_9_events_that_generate_each_other_end():
+    import sandbox
+    import sandbox.demo
+    from fprobe.tracefs import tracefs
+
+    module = sandbox.load(sandbox.demo.source(), name="demo")
+    tracefs.write("kprobe_events", "p:reads vfs_read count=%dx:u64\n")
+    tracefs.write("synthetic_events", "one u64 n\n", append=True)
+    tracefs.write("synthetic_events", "two u64 n\n", append=True)
+    tracefs.write("events/kprobes/reads/trigger", "hist:keys=common_pid:c=count:onchange($c).one($c)")
+    tracefs.write("events/synthetic/one/trigger", "hist:keys=common_pid:n1=n*2:onchange($n1).two($n1)")
+    tracefs.write("events/synthetic/two/trigger", "hist:keys=common_pid:n2=n*2:onchange($n2).one($n2)")
+    module["demo_main"](1)
+    hits = [line for line in tracefs.read("events/synthetic/one/hist").splitlines() if "Hits" in line]
+    assert hits != ["    Hits: 0"]
+    assert "Hits: 0" not in tracefs.read("events/synthetic/two/hist")
+
+
+@isolated
+def test_te8_9_a_marker_can_be_matched():
+    from fprobe.tracefs import tracefs
+
+    trigger = "events/ftrace/print/trigger"
+    tracefs.write("synthetic_events", "latency u64 lat")
+    tracefs.write(trigger, "hist:keys=common_pid:t=common_timestamp.usecs if buf == 'start'", append=True)
+    action = "lat=common_timestamp.usecs-$t:onmatch(ftrace.print).latency($lat)"
+    tracefs.write(trigger, f"hist:keys=common_pid:{action} if buf == 'end'", append=True)
+    tracefs.write("events/synthetic/latency/trigger", "hist:keys=common_pid")
+    for text in ("start", "end", "end", "other"):
+        tracefs.write("trace_marker", text)
+    assert "Hits: 1\n" in tracefs.read("events/synthetic/latency/hist")
+    with pytest.raises(OSError):
+        tracefs.write("events/synthetic/latency/trigger", "enable_event:ftrace:print", append=True)
