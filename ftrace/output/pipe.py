@@ -11,10 +11,21 @@ from collections.abc import Iterator
 from ftrace.events.trace_array import TraceArray
 from ftrace.output.graph import Slot
 from ftrace.output.trace import record_format
+from ftrace.ring_buffer.layout import HEADER
 from ftrace.tracefs.nodes import ENCODING, Handle, Node
 
+_KIB = 1024
 _POLL = 0.01
 """Seconds between two checks of an empty buffer: writers do not wake readers."""
+
+
+def is_full(used: int, size_kb: int, subbuf_kb: int, percent: int) -> bool:
+    """Whether `used` bytes make `percent` of the sub-buffers of a slot: full_hit() of kernel/trace/ring_buffer.c.
+
+    The sub-buffer that is being written counts as used.
+    """
+    data = subbuf_kb * _KIB - HEADER
+    return (used // data + 1) * 100 >= percent * -(-size_kb * _KIB // data)
 
 
 class _Stream(Handle):
@@ -42,6 +53,29 @@ class _Stream(Handle):
         end = len(self._pending) if size < 0 else size
         taken, self._pending = self._pending[:end], self._pending[end:]
         return taken
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is data: for a slot, as much of its buffer as buffer_percent says. As ring_buffer_poll_wait().
+
+        With the option block, always. Waits up to `timeout` s for that; None: forever.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._has_enough():
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(_POLL if end is None else min(_POLL, max(end - time.monotonic(), 0)))
+        return True
+
+    def _has_enough(self) -> bool:
+        buffer, slot = self._array.buffer, self._slot
+        if self._pending or self._array.options["block"]:
+            return True
+        if slot is None:
+            return any(buffer.stats(each).entries for each in buffer.slots())
+        stats = buffer.stats(slot)
+        return bool(stats.entries) and is_full(
+            stats.bytes, buffer.slot_size_kb(slot), buffer.subbuf_kb, self._array.buffer_percent
+        )
 
     def _is_at_end(self) -> bool:
         """Whether a reader that finds no data gets the end instead of waiting."""
@@ -96,6 +130,9 @@ class RawPipeHandle(_Stream):
         super().__init__(array, slot, flags)
         self._own, self._is_snapshot = slot, snapshot
         self._take = array.buffer.take_snapshot_page if snapshot else array.buffer.take_page
+
+    def _has_enough(self) -> bool:
+        return self._is_snapshot or super()._has_enough()
 
     def _is_at_end(self) -> bool:
         return self._is_snapshot or super()._is_at_end()

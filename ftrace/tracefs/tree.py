@@ -12,7 +12,10 @@ import errno
 import os
 from collections.abc import Callable
 
-from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, HoldingHandle, Node
+from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, Node, OpenFile
+
+_LONGEST_NAME = 255
+"""NAME_MAX: bytes of a name."""
 
 
 class Tracefs:
@@ -41,12 +44,15 @@ class Tracefs:
     def _walk(self, path: str) -> list[Node]:
         """The nodes from the root to `path`. Raises OSError: ENOENT, ENOTDIR."""
         nodes: list[Node] = [self.root]
-        for name in path.split("/"):
-            if name in ("", "."):
-                continue
+        for name in path.lstrip("/").split("/") if path.strip("/") else ():
             node = nodes[-1]
             if not isinstance(node, Directory):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            if name in ("", "."):
+                continue
+            if name == "..":
+                nodes = nodes[:-1] or nodes
+                continue
             found = node.entries.get(name)
             if found is None:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -56,7 +62,8 @@ class Tracefs:
     def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
         """Open a file with O_* flags.
 
-        Raises OSError: ENOENT; EACCES for creating a file; EISDIR for writing to a directory; and what the file raises.
+        Raises OSError: ENOENT; EACCES for creating a file; EEXIST with O_EXCL; EISDIR for writing to a directory; ENOTDIR with
+        O_DIRECTORY for a file; and what the file raises.
         """
         for finish in self._before_open:
             finish()
@@ -66,8 +73,11 @@ class Tracefs:
             if flags & os.O_CREAT and self.is_directory(path.rpartition("/")[0]):
                 raise OSError(errno.EACCES, os.strerror(errno.EACCES), path) from None
             raise
-        held = next((each for each in above if isinstance(each, HeldDirectory)), None)
-        return node.open(flags) if held is None else HoldingHandle(held, node, flags)
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if flags & os.O_DIRECTORY and not isinstance(node, Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return OpenFile(node, flags, next((each for each in above if isinstance(each, HeldDirectory)), None))
 
     def read(self, path: str) -> str:
         """Read the whole content of a file. Raises OSError."""
@@ -100,10 +110,12 @@ class Tracefs:
             return False
 
     def mkdir(self, path: str) -> None:
-        """Create a directory. Raises OSError: EPERM outside instances/, EEXIST, ENOENT, ENOTDIR."""
+        """Create a directory. Raises OSError: EPERM outside instances/, EEXIST, ENAMETOOLONG, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
-        if name in parent.entries:
+        if name in ("", ".", "..") or name in parent.entries:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if len(name.encode(ENCODING, "surrogateescape")) > _LONGEST_NAME:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
         parent.make(name)
 
     def rmdir(self, path: str) -> None:
