@@ -292,7 +292,7 @@ def _run_program(tool: str, arguments: list[str], directory: str, data: bytes) -
 def _content(shell: Shell, path: str) -> bytes:
     """All of a file that a program reads. Raises OSError."""
     with shell.files.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
-        return b"".join(blocks(shell, handle, -1))
+        return b"".join(blocks(shell, handle, 1 << 16))
 
 
 def _file_operands(words: list[str]) -> list[str]:

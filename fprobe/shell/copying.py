@@ -13,6 +13,7 @@ from fprobe.shell.files import operands, try_each
 from fprobe.shell.shell import Descriptors, Shell
 
 _BLOCK = 512
+_CHUNK = 1 << 16
 _INTERVAL = 0.02
 """Seconds between two attempts to read a file that has no data."""
 _SIZE = re.compile(r"(\d+)(c|w|b|k|K|M|kB|KB)?")
@@ -40,7 +41,7 @@ def blocks(shell: Shell, handle: Any, size: int, count: int = -1) -> Iterator[by
 
 def input_of(shell: Shell, fds: Descriptors) -> bytes:
     """All of standard input."""
-    return b"" if fds[0] is None else b"".join(blocks(shell, fds[0], -1))
+    return b"" if fds[0] is None else b"".join(blocks(shell, fds[0], _CHUNK))
 
 
 def write_all(handle: Any, data: bytes) -> None:
@@ -99,7 +100,7 @@ def cat(shell: Shell, words: list[str], fds: Descriptors) -> int:
             if path != "-":
                 with _doing(f"can't open '{path}'"):
                     handle = stack.enter_context(shell.files.open(path, os.O_RDONLY | os.O_NONBLOCK))
-            for block in _read(shell, handle, -1, -1, "read error"):
+            for block in _read(shell, handle, _CHUNK, -1, "read error"):
                 with _doing("write error"):
                     write_all(fds[1], block)
 
@@ -118,7 +119,7 @@ def cp(shell: Shell, words: list[str], fds: Descriptors) -> int:
                 handle = stack.enter_context(shell.files.open(source, os.O_RDONLY | os.O_NONBLOCK))
             with _doing(f"can't create '{path}'"):
                 made = stack.enter_context(shell.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
-            for block in _read(shell, handle, -1, -1, "read error"):
+            for block in _read(shell, handle, _CHUNK, -1, "read error"):
                 with _doing("write error"):
                     write_all(made, block)
 
