@@ -72,6 +72,7 @@ class _Output:
 def tracefs_command(words: tuple[str, ...], target: Target, console: Console) -> None:
     """Run COMMAND on the tracefs of a process that has loaded the program. Exit code: that of COMMAND."""
     from fprobe.cli import program
+    from fprobe.cli.interrupting import Interrupted, end_interrupted
     from fprobe.shell.commands import Commands
     from fprobe.shell.files import Files
     from fprobe.shell.shell import Shell, UnsupportedError
@@ -86,6 +87,10 @@ def tracefs_command(words: tuple[str, ...], target: Target, console: Console) ->
             status = _run_script(shell, words[1:], output, errors)
         else:
             status = commands.run(shell, list(words), {0: _Input(), 1: output, 2: errors})
+    except Interrupted:
+        if shell.has_running_jobs:
+            end_interrupted()
+        raise
     except UnsupportedError as unknown:
         raise Failure(f"no command {str(unknown)!r}; there are: {', '.join(commands.names)}", _UNKNOWN) from None
     if status:
@@ -170,10 +175,16 @@ def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
 
 def _call(module: Module, target: Target, words: list[str], fds: Descriptors) -> int:
     """`call FUNC ARG...`: call a function of the program, in this thread."""
+    import threading
+    from contextlib import nullcontext
+
+    from fprobe.cli.interrupting import ending_native_code
     from fprobe.cli.program import prepare_call
 
     call = prepare_call(module, words or None, target)
-    result = call()
+    is_main = threading.current_thread() is threading.main_thread()
+    with ending_native_code() if is_main else nullcontext():
+        result = call()
     fds[2].write(f"{call} = {result}\n".encode())
     return 0
 

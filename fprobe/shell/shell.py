@@ -118,7 +118,7 @@ class Shell(Expansion):
         self.deadline: float | None = None
         """When the commands are killed, by time.monotonic()."""
         self.killed = threading.Event()
-        self.is_job = False
+        self.is_job = self._leaves_jobs = False
         self._loops = 0
         """How many loops are being run."""
         self._tested = 0
@@ -138,6 +138,9 @@ class Shell(Expansion):
         """As `run`."""
         try:
             return self.run_part(script, fds)
+        except (KeyboardInterrupt, SystemExit):
+            self._leaves_jobs = True  # those that run native code cannot be ended
+            raise
         finally:
             self.end(fds)
 
@@ -165,7 +168,8 @@ class Shell(Expansion):
         finally:
             for job in self.jobs.values():
                 job.kill()
-                job.wait()
+                if not self._leaves_jobs:
+                    job.wait()
             self._hold([], {})
             self.status = status
 
@@ -185,6 +189,11 @@ class Shell(Expansion):
         return made
 
     # -- waiting --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_running_jobs(self) -> bool:
+        """Whether a job has not ended yet."""
+        return any(job.is_running for job in self.jobs.values())
 
     @property
     def _known_jobs(self) -> list[Job]:
