@@ -137,7 +137,12 @@ def large_rows(size: int, calls: int) -> list[Row]:
     among = partial(_sample_among, size, calls)
     return [
         *rows(size),
-        Row(f"attach.{size}.first", "all functions of a program just loaded, both ends", partial(_sample_first, size), rounds=3),
+        Row(
+            f"attach.{size}.first",
+            "all functions of a program just loaded, both ends",
+            partial(_sample_first, size),
+            rounds=3,
+        ),
         Row(f"sweep.{size}", "each function once, from cold caches", partial(_sample_sweep, size), rounds=10),
         Row(f"fprobe.both.native.among{size}", f"... while {size:,} others are probed", among),
     ]

@@ -28,11 +28,23 @@ Examples:
   fprobe tracefs sh
 
 COMMAND is one of cat, echo, ls, find, grep, sed, head and others; `call FUNC ARG...` calls a function of the program;
-`write FILE TEXT` appends to a file; `sh [-c TEXT | FILE]` runs several commands, by default from standard input.
+`write FILE TEXT` appends to a file; `sh [-c TEXT | FILE] [ARG...]` runs several commands, by default from standard input.
 """
 _PROMPT = "tracefs$ "
 _MORE = "> "
 _UNKNOWN = 127
+
+
+class _Input:
+    """Standard input, for the shell."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most `size` bytes; all if negative."""
+        return sys.stdin.buffer.read(size)
+
+    def line(self) -> str:
+        """Read a line; '' at the end."""
+        return sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
 
 
 class _Output:
@@ -60,6 +72,7 @@ class _Output:
 def tracefs_command(words: tuple[str, ...], target: Target, console: Console) -> None:
     """Run COMMAND on the tracefs of a process that has loaded the program. Exit code: that of COMMAND."""
     from fprobe.cli import program
+    from fprobe.cli.interrupting import Interrupted, end_interrupted
     from fprobe.shell.commands import Commands
     from fprobe.shell.files import Files
     from fprobe.shell.shell import Shell, UnsupportedError
@@ -73,7 +86,11 @@ def tracefs_command(words: tuple[str, ...], target: Target, console: Console) ->
         if words[0] == "sh":
             status = _run_script(shell, words[1:], output, errors)
         else:
-            status = commands.run(shell, list(words), {0: None, 1: output, 2: errors})
+            status = commands.run(shell, list(words), {0: _Input(), 1: output, 2: errors})
+    except Interrupted:
+        if shell.has_running_jobs:
+            end_interrupted()
+        raise
     except UnsupportedError as unknown:
         raise Failure(f"no command {str(unknown)!r}; there are: {', '.join(commands.names)}", _UNKNOWN) from None
     if status:
@@ -83,14 +100,14 @@ def tracefs_command(words: tuple[str, ...], target: Target, console: Console) ->
 def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _Output) -> int:
     """Run `sh` with these arguments; its exit status."""
     if words[:1] == ("-c",):
-        if len(words) != 2:
-            raise Failure(f"sh -c takes one text, not {len(words) - 1}; put the commands into quotes")
-        return shell.run(words[1], output, errors)
-    if len(words) > 1:
-        raise Failure(f"sh takes one file, not {len(words)}; give one file, or -c TEXT")
+        if len(words) < 2:
+            raise Failure("sh -c takes one text, not 0; put the commands into quotes")
+        shell.name, shell.arguments = words[2] if len(words) > 2 else "sh", list(words[3:])
+        return shell.run(words[1], output, errors, _Input())
     if words:
+        shell.name, shell.arguments = words[0], list(words[1:])
         try:
-            return shell.run(Path(words[0]).read_text(), output, errors)
+            return shell.run(Path(words[0]).read_text("utf-8", "surrogateescape"), output, errors, _Input())
         except OSError as failed:
             raise Failure(f"{words[0]}: {failed.strerror}") from None
     return _read_commands(shell, output, errors)
@@ -98,26 +115,46 @@ def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _
 
 def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
     """Run the lines of standard input. On a terminal there is a prompt, and an unknown command does not end the shell."""
-    from fprobe.shell.shell import IncompleteError, UnsupportedError
+    fds: Descriptors = {0: _Input(), 1: output, 2: errors}
+    try:
+        while not shell.has_exited and (text := _command(output)):
+            _run_command(shell, text, fds)
+        return shell.status
+    finally:
+        shell.end(fds)
 
-    is_terminal, status, script = sys.stdin.isatty(), 0, ""
+
+def _command(output: _Output) -> str:
+    """The next lines of standard input that are a complete command; '' at the end. Raises IncompleteError."""
+    from fprobe.shell.grammar import IncompleteError, UnsupportedError, parse_script
+
+    text = ""
     while True:
-        if is_terminal:
-            output.write((_MORE if script else _PROMPT).encode())
-        line = sys.stdin.readline()
-        if not line and not script:
-            return status
-        before, script = script + line, ""
+        if sys.stdin.isatty():
+            output.write((_MORE if text else _PROMPT).encode())
+        line = _Input().line()
+        text += line
         try:
-            status = shell.run(before, output, errors)
+            parse_script(text)
         except IncompleteError:
             if not line:
                 raise
-            script = before
-        except UnsupportedError as unknown:
-            if not is_terminal:
-                raise
-            errors.write(f"sh: {unknown}: not found\n".encode())
+            continue
+        except UnsupportedError:
+            pass
+        return text
+
+
+def _run_command(shell: Shell, text: str, fds: Descriptors) -> None:
+    """Run a command that was read. Raises UnsupportedError if it is unknown and there is no terminal."""
+    from fprobe.shell.grammar import UnsupportedError, parse_script
+
+    try:
+        shell.run_part(parse_script(text), fds)
+    except UnsupportedError as unknown:
+        if not sys.stdin.isatty():
+            raise
+        fds[2].write(f"sh: {unknown}: not found\n".encode())
 
 
 def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
@@ -138,10 +175,16 @@ def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
 
 def _call(module: Module, target: Target, words: list[str], fds: Descriptors) -> int:
     """`call FUNC ARG...`: call a function of the program, in this thread."""
+    import threading
+    from contextlib import nullcontext
+
+    from fprobe.cli.interrupting import ending_native_code
     from fprobe.cli.program import prepare_call
 
     call = prepare_call(module, words or None, target)
-    result = call()
+    is_main = threading.current_thread() is threading.main_thread()
+    with ending_native_code() if is_main else nullcontext():
+        result = call()
     fds[2].write(f"{call} = {result}\n".encode())
     return 0
 

@@ -21,7 +21,7 @@ class TraceDat:
     """A trace.dat that is being written. The file gets mode 0600; its old content is deleted.
 
     `page_size`: of a sub-buffer, in bytes; `buffers`: the number of trace arrays; `compression`: none, zlib or zstd. Raises
-    OSError: ELOOP for a symbolic link, EEXIST for any other file that is not regular. Raises ValueError for an unknown
+    OSError: ELOOP for a symbolic link, EEXIST for any other file that is not regular, ENOSPC. Raises ValueError for an unknown
     compression.
     """
 
@@ -38,7 +38,13 @@ class TraceDat:
         first = len(self._head) + U64.size
         start = -(-(first + SECTION.size) // page_size) * page_size
         self._area = Area(self.descriptor, first, start, page_size)
-        self.truncate()
+        try:
+            write_all(
+                self.descriptor, bytes(self._end)
+            )  # what is written there at the end must fit a disk that is full then
+        except OSError:
+            os.close(self.descriptor)
+            raise
 
     @property
     def pages(self) -> int:

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import errno
-import fnmatch
 import os
 import re
-import signal
-import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from fprobe.shell.files import TRACEFS
-from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
-from ftrace.tracefs.nodes import Directory, Handle, Node
+from fprobe.shell.builtins import BUILTINS
+from fprobe.shell.conditions import Condition
+from fprobe.shell.copying import blocks, cat, cp, dd, input_of, output, tee
+from fprobe.shell.files import TRACEFS, operands, try_each
+from fprobe.shell.listing import find_files, list_files
+from fprobe.shell.printf import Printf, unescaped
+from fprobe.shell.shell import Descriptors, KilledError, Run, Shell, UnsupportedError
 
 _TEXT_TOOLS = {
-    "awk": "Ffv", "cut": "bcdf", "grep": "efmABC", "head": "nc", "od": "ANjtw", "sed": "ef", "sort": "kt", "tail": "nc",
-    "tr": "", "uniq": "fsw", "wc": "",
+    "awk": "Ffv", "basename": "s", "cmp": "", "cut": "bcdf", "date": "d", "diff": "", "dirname": "", "expr": "",
+    "grep": "efmABC", "egrep": "efmABC", "fgrep": "efmABC", "head": "nc", "od": "ANjtw", "sed": "ef", "seq": "s",
+    "sort": "kt", "tail": "nc", "tr": "", "uniq": "fsw", "wc": "",
 }  # fmt: skip
 """The system's programs, each with its options that take a value."""
-_SCRIPTS = {"awk": ("-f", 1), "grep": ("-e", 1), "sed": ("-e", 1), "tr": ("", 2)}
+_SCRIPTS = {
+    "awk": ("-f", 1),
+    "egrep": ("-e", 1),
+    "fgrep": ("-e", 1),
+    "grep": ("-e", 1),
+    "sed": ("-e", 1),
+    "tr": ("", 2),
+}
 """Programs with operands before the files: the option that makes them unnecessary, and how many there are."""
-_BLOCK = 512
-_PAUSE = 0.02
-_KILLED = 128 + signal.SIGTERM
+_WITHOUT_FILES = ("basename", "date", "dirname", "expr", "seq")
+_GREPS = ("grep", "egrep", "fgrep")
+_KILLED = 143
 """The exit status of a command that `timeout` has killed."""
+_FAILED = 2
+"""The exit status of `test` for what is no condition, and of `grep` for files that cannot be read."""
+_ECHO_OPTIONS = re.compile(r"-[neE]+")
+_DURATION = re.compile(r"(\d*\.?\d+)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Commands:
@@ -37,16 +50,12 @@ class Commands:
 
     def __init__(self, others: Mapping[str, Run] | None = None) -> None:
         self._commands: dict[str, Run] = {
-            "[": self._test, "cat": self._cat, "cd": self._cd, "cp": self._cp, "dd": self._dd, "echo": self._echo,
-            "false": lambda *_: 1, "find": self._find, "ln": self._ln, "ls": self._ls, "mkdir": self._mkdir, "mv": self._mv,
-            "printf": self._printf, "pwd": self._pwd, "rm": self._rm, "rmdir": self._rmdir, "sh": self._sh,
-            "sleep": self._sleep, "tee": self._tee, "test": self._test, "timeout": self._timeout, "touch": self._touch,
-            **dict.fromkeys((":", "true"), lambda *_: 0), **dict.fromkeys(_TEXT_TOOLS, self._text_tool), **(others or {}),
+            **BUILTINS, "[": _bracket, "cat": cat, "cd": _cd, "command": self._command, "cp": cp, "dd": dd, "echo": _echo,
+            "false": lambda *_: 1, "find": find_files, "ln": _ln, "ls": list_files, "mkdir": _mkdir, "mv": _mv,
+            "printf": _printf, "pwd": _pwd, "rm": _rm, "rmdir": _rmdir, "sh": self._sh, "sleep": _sleep, "tee": tee,
+            "test": _test, "timeout": self._timeout, "touch": _touch, "true": lambda *_: 0,
+            **dict.fromkeys(_TEXT_TOOLS, _text_tool), **(others or {}),
         }  # fmt: skip
-        self._deadline: float | None = None
-        """When the command that runs under `timeout` is killed."""
-        self._ran_out = False
-        """Whether it has been."""
 
     @property
     def names(self) -> list[str]:
@@ -61,351 +70,247 @@ class Commands:
         given = words if name in _TEXT_TOOLS else words[1:]
         return self._commands[name](shell, given, fds)
 
-    # -- output ---------------------------------------------------------------------------------------------------
-
-    def _echo(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        newline = "\n"
-        while words[:1] in (["-n"], ["-e"]):
-            newline = "" if words[0] == "-n" else newline
-            words = words[1:]
-        return _output("sh", (" ".join(words) + newline).encode(), fds)
-
-    def _printf(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        form, values = re.sub(r"%(?=[^sdxu%])", "%%", words[0]), iter(words[1:])
-        text = re.sub(r"%[sdxu]", lambda _: next(values, ""), form).replace("%%", "%")
-        return _output(None, text.encode().decode("unicode_escape").encode("latin-1"), fds)
-
-    def _cat(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        status = 0
-        for path in words or ["-"]:
-            if self._ran_out:
-                return _KILLED
-            failed = f"can't open '{path}'"
-            try:
-                handle = shell.files.open(path, os.O_RDONLY | os.O_NONBLOCK) if path != "-" else Handle()
-                with handle:
-                    failed = "read error"
-                    data = _input(fds) if path == "-" else b"".join(self._blocks(handle, -1, -1))
-            except OSError as error:
-                fds[2].write(f"cat: {failed}: {os.strerror(error.errno or 0)}\n".encode())
-                status = 1
-                continue
-            status = _output("cat", data, fds) or status
-        return _KILLED if self._ran_out else status
-
-    # -- files ----------------------------------------------------------------------------------------------------
-
-    def _cp(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        source, target = words
-        try:
-            data = shell.files.read(source)
-            with shell.files.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
-                _write_all(handle, data)
-        except OSError as failed:
-            fds[2].write(f"cp: can't open '{source}': {os.strerror(failed.errno or 0)}\n".encode())
-            return 1
-        return 0
-
-    def _dd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        given = dict(word.split("=", 1) for word in words)
-        action = f"can't open '{given['if']}'"
-        try:
-            with shell.files.open(
-                given["if"], os.O_RDONLY | (0 if self._deadline is None else os.O_NONBLOCK)
-            ) as source:
-                action = given["if"]
-                blocks, tally = self._read_blocks(source, given)
-            if "of" in given:
-                action = f"can't open '{given['of']}'"
-                with shell.files.open(given["of"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
-                    action = f"writing '{given['of']}'"
-                    _write_all(handle, b"".join(blocks))
-            else:
-                _write_all(fds[1], b"".join(blocks))
-        except OSError as failed:
-            fds[2].write(f"dd: {action}: {os.strerror(failed.errno or 0)}\n".encode())
-            return 1
-        if self._ran_out:
-            return _KILLED
-        fds[2].write(f"{tally} in\n{tally} out\n".encode())
-        return 0
-
-    def _read_blocks(self, source: Handle, given: Mapping[str, str]) -> tuple[list[bytes], str]:
-        """The blocks that dd's operands choose, and their tally."""
-        size, count = int(given.get("bs", _BLOCK)), int(given.get("count", -1))
-        for _ in self._blocks(source, size, int(given.get("skip", 0))):
-            pass
-        blocks = list(self._blocks(source, size, count))
-        whole = sum(len(block) == size for block in blocks)
-        return blocks, f"{whole}+{len(blocks) - whole} records"
-
-    def _tee(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Copy standard input to standard output and to files."""
-        data = _input(fds)
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if "-a" in words else os.O_TRUNC)
-
-        def copy(path: str) -> None:
-            with shell.files.open(path, flags) as handle:
-                _write_all(handle, data)
-
-        status = _each(_operands(words), copy, "tee: {}: {}", fds)
-        return _output("tee", data, fds) or status
-
-    def _ln(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Refused: there are no links in a tree."""
-        return _each(_operands(words)[-1:], _not_permitted, "ln: {}: {}", fds)
-
-    def _mv(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Refused: a tree's files keep their names."""
-
-        def move(path: str) -> None:
-            shell.files.find(path)
-            _not_permitted(path)
-
-        return _each(_operands(words)[:-1], move, "mv: can't rename '{}': {}", fds)
-
-    def _test(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """`test` and `[`: files, texts and numbers."""
-        words = words[:-1] if words[-1:] == ["]"] else words
-        if words[:1] == ["!"]:
-            return int(self._test(shell, words[1:], fds) == 0)
-        match words:
-            case [option, operand] if option in _FILE_TESTS:
-                return int(not _FILE_TESTS[option](shell, operand))
-            case [left, comparison, right] if comparison in _COMPARISONS:
-                return int(not _COMPARISONS[comparison](left, right))
-            case [] | [_]:
-                return int(not any(words))
-        raise UnsupportedError("test " + " ".join(words))
-
-    def _touch(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(words, lambda path: shell.files.open(path, os.O_WRONLY | os.O_CREAT).close(), "touch: {}: {}", fds)
-
-    def _cd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(words[:1] or [TRACEFS], shell.files.change, "sh: cd: can't cd to {}: {}", fds)
-
-    def _pwd(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _output("sh", f"{shell.files.directory}\n".encode(), fds)
-
-    def _mkdir(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(_operands(words), shell.files.make, "mkdir: can't create directory '{}': {}", fds)
-
-    def _rmdir(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(words, shell.files.remove_directory, "rmdir: '{}': {}", fds)
-
-    def _rm(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        return _each(_operands(words), shell.files.remove, "rm: can't remove '{}': {}", fds)
-
-    # -- ls -------------------------------------------------------------------------------------------------------
-
-    def _ls(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        options = "".join(word[1:] for word in words if word.startswith("-"))
-        files: list[tuple[str, Node]] = []
-        directories: list[tuple[str, Directory]] = []
-        missing = []
-        for path in _operands(words) or ["."]:
-            try:
-                node = shell.files.find(path)
-            except OSError as failed:
-                missing.append(f"ls: {path}: {os.strerror(failed.errno or 0)}\n")
-                continue
-            if isinstance(node, Directory) and "d" not in options:
-                directories.append((path, node))
-            else:
-                files.append((path, node))
-        fds[2].write("".join(missing).encode())
-        blocks = ["".join(_listed(path, node, options) for path, node in sorted(files, key=lambda pair: pair[0]))]
-        titled = len(files) + len(directories) + len(missing) > 1
-        for path, node in sorted(directories, key=lambda pair: pair[0]):
-            lines = [f"{path}:\n"] if titled else []
-            lines += ["total 0\n"] if "l" in options else []
-            lines += [_listed(name, node.entries[name], options) for name in sorted(node.entries)]
-            blocks.append("".join(lines))
-        fds[1].write("\n".join(block for block in blocks if block).encode())
-        return int(bool(missing))
-
-    def _find(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """`find PATH... [-name GLOB] [-type d|f] [-maxdepth N]`."""
-        first = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
-        tests = words[first:]
-        given = dict(zip(tests[::2], tests[1::2], strict=False))
-        if len(tests) % 2 or given.keys() - {"-name", "-type", "-maxdepth"}:
-            raise UnsupportedError("find " + " ".join(words))
-
-        def show(path: str) -> None:
-            for found, node in _walk(shell, path, int(given.get("-maxdepth", 99))):
-                kind = "d" if isinstance(node, Directory) else "f"
-                name = found.rstrip("/").rpartition("/")[2]
-                if kind == given.get("-type", kind) and fnmatch.fnmatchcase(name, given.get("-name", "*")):
-                    fds[1].write(f"{found}\n".encode())
-
-        return _each(words[:first] or ["."], show, "find: {}: {}", fds)
-
-    # -- processes ------------------------------------------------------------------------------------------------
+    def _command(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
+        """`command [-v] NAME [ARGUMENT...]`: whether there is a command; else run it, and not the function of its name."""
+        if words[:1] != ["-v"]:
+            return self.run(shell, words, fds) if words else 0
+        known = [name for name in words[1:2] if name in self._commands or name in shell.functions]
+        return output("sh", f"{known[0]}\n".encode(), fds) if known else 127
 
     def _sh(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        if words[:1] != ["-c"]:
+        """`sh [-e] -c TEXT [NAME [ARGUMENT...]]`, `sh FILE [ARGUMENT...]`, or the commands of standard input."""
+        inner = shell.copy(keeps_all=False)
+        while words and words[0] in ("-e", "-ec", "-x", "-u"):
+            inner.ends_at_failure = inner.ends_at_failure or "e" in words[0]
+            inner.shows_commands, inner.refuses_unset = words[0] == "-x", words[0] == "-u"
+            words = ["-c", *words[1:]] if words[0] == "-ec" else words[1:]
+        if words[:1] == ["-c"] and len(words) > 1:
+            text, (inner.name, *inner.arguments) = words[1], words[2:] or ["sh"]
+        elif words and words[0].startswith("-"):
             raise UnsupportedError("sh " + " ".join(words))
-        return Shell(shell.files, self.run).run(words[1], fds[1], fds[2])
-
-    def _sleep(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        time.sleep(float(words[0]))
-        return 0
+        elif words:
+            text, (inner.name, *inner.arguments) = _script(shell, words[0]), words
+        else:
+            text = input_of(shell, fds).decode("utf-8", "surrogateescape")
+        return inner.run(text, fds[1], fds[2], fds[0] if words else None)
 
     def _timeout(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Run a command that reads. It is killed if it still waits for data when the time is over."""
-        self._deadline = time.monotonic() + float(words[0])
+        """`timeout [-s SIGNAL] SECONDS COMMAND`: it is killed if it sleeps or waits for data when the time is over."""
+        words = words[2:] if words[:1] == ["-s"] else words
+        inner = shell.copy()
+        end = time.monotonic() + _seconds(words[0])
+        inner.deadline = end if inner.deadline is None else min(inner.deadline, end)
         try:
-            return self.run(shell, words[1:], fds)
+            return self.run(inner, words[1:], fds)
+        except KilledError:
+            return _KILLED
         finally:
-            self._deadline, self._ran_out = None, False
-
-    def _blocks(self, handle: Handle, size: int, count: int) -> Iterator[bytes]:
-        """At most `count` blocks of a file, until its end; of one that would wait, what is there until the deadline."""
-        while count != 0:
-            try:
-                block = handle.read(size)
-            except BlockingIOError:
-                if self._deadline is None or time.monotonic() >= self._deadline:
-                    self._ran_out = self._deadline is not None
-                    return
-                time.sleep(_PAUSE)
-                continue
-            if not block:
-                return
-            yield block
-            count -= 1
-
-    def _text_tool(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
-        """Run the system's program on copies of the files, in a temporary directory with the same paths."""
-        tool = words[0]
-        paths = _file_operands(words)
-        status = 0
-        with tempfile.TemporaryDirectory() as name:
-            arguments = list(words[1:])
-            for path in paths:
-                try:
-                    data = shell.files.read(path)
-                except OSError as failed:
-                    fds[2].write(f"{tool}: {path}: {os.strerror(failed.errno or 0)}\n".encode())
-                    arguments.remove(path)
-                    status = 2 if tool == "grep" else 1
-                    continue
-                arguments[arguments.index(path)] = path.lstrip("/")
-                copy = Path(name, path.lstrip("/"))
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(data)
-            if paths and status and len(arguments) == len(words) - 1 - len(paths):
-                return status
-            data = b"" if paths else _input(fds)
-            # Records have bytes of any value, which no locale may take for characters.
-            call = [tool, "-a", *arguments] if tool == "grep" else [tool, *arguments]
-            plain = {**os.environ, "LC_ALL": "C"}
-            done = subprocess.run(call, input=data, capture_output=True, cwd=name, env=plain, check=False)
-        fds[1].write(done.stdout)
-        fds[2].write(done.stderr)
-        return status or done.returncode
+            inner.end(fds)
 
 
-def _kind(shell: Shell, path: str) -> type[Node] | None:
-    try:
-        return type(shell.files.find(path))
-    except OSError:
-        return None
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _is_directory(shell: Shell, path: str) -> bool:
-    kind = _kind(shell, path)
-    return kind is not None and issubclass(kind, Directory)
+def _echo(_shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """`echo [-neE] TEXT...`, as that of busybox."""
+    options = ""
+    while words and _ECHO_OPTIONS.fullmatch(words[0]):
+        options, words = options + words[0][1:], words[1:]
+    text = " ".join(words).encode("utf-8", "surrogateescape")
+    is_ended = "n" in options
+    if options.rstrip("n").endswith("e"):
+        text, is_last = unescaped(text)
+        is_ended = is_ended or is_last
+    return output("sh", text + (b"" if is_ended else b"\n"), fds)
 
 
-_FILE_TESTS: dict[str, Callable[[Shell, str], bool]] = {
-    "-d": _is_directory,
-    "-e": lambda shell, path: _kind(shell, path) is not None,
-    "-f": lambda shell, path: _kind(shell, path) is not None and not _is_directory(shell, path),
-    "-n": lambda _shell, text: bool(text),
-    "-z": lambda _shell, text: not text,
-}
-_COMPARISONS: dict[str, Callable[[str, str], bool]] = {
-    "=": lambda left, right: left == right,
-    "!=": lambda left, right: left != right,
-    "-eq": lambda left, right: int(left) == int(right),
-    "-ne": lambda left, right: int(left) != int(right),
-    "-lt": lambda left, right: int(left) < int(right),
-    "-le": lambda left, right: int(left) <= int(right),
-    "-gt": lambda left, right: int(left) > int(right),
-    "-ge": lambda left, right: int(left) >= int(right),
-}
+def _printf(_shell: Shell, words: list[str], fds: Descriptors) -> int:
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words:
+        fds[2].write(b"printf: usage: printf FORMAT [ARGUMENT...]\n")
+        return 1
+    form, *arguments = (word.encode("utf-8", "surrogateescape") for word in words)
+    made = Printf(form, arguments)
+    status = output(None, made.text(), fds)
+    fds[2].write("".join(f"printf: {error}\n" for error in made.errors).encode("utf-8", "surrogateescape"))
+    return status or int(bool(made.errors))
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _ln(_shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """Refused: there are no links in a tree."""
+    return try_each(operands(words)[-1:], _not_permitted, "ln: {}: {}", fds)
+
+
+def _mv(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """Refused: a tree's files keep their names."""
+
+    def move(path: str) -> None:
+        shell.files.find(path)
+        _not_permitted(path)
+
+    return try_each(operands(words)[:-1], move, "mv: can't rename '{}': {}", fds)
 
 
 def _not_permitted(_path: str) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def _operands(words: list[str]) -> list[str]:
-    return [word for word in words if not word.startswith("-")]
+def _test(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """`test`: files, texts and numbers."""
+    try:
+        return int(not Condition(shell.files, words).holds())
+    except ValueError as wrong:
+        fds[2].write(f"sh: {str(wrong).rpartition(': ')[2].strip(chr(39))}: bad number\n".encode())
+        return _FAILED
+
+
+def _bracket(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    if words[-1:] != ["]"]:
+        fds[2].write(b"sh: missing ]\n")
+        return _FAILED
+    return _test(shell, words[:-1], fds)
+
+
+def _touch(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    return try_each(
+        operands(words), lambda path: shell.files.open(path, os.O_WRONLY | os.O_CREAT).close(), "touch: {}: {}", fds
+    )
+
+
+def _cd(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    return try_each(words[:1] or [TRACEFS], shell.files.change, "sh: cd: can't cd to {}: {}", fds)
+
+
+def _pwd(shell: Shell, _words: list[str], fds: Descriptors) -> int:
+    return output("sh", f"{shell.files.directory}\n".encode(), fds)
+
+
+def _mkdir(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """`mkdir [-p] DIRECTORY...`."""
+
+    def make(path: str) -> None:
+        parts = path.rstrip("/").split("/")
+        for count in range(1, len(parts)) if "-p" in words else ():
+            above = "/".join(parts[:count])
+            if above and not shell.files.is_directory(above):
+                shell.files.make(above)
+        if "-p" not in words or not shell.files.is_directory(path):
+            shell.files.make(path)
+
+    return try_each(operands(words), make, "mkdir: can't create directory '{}': {}", fds)
+
+
+def _rmdir(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    return try_each(operands(words), shell.files.remove_directory, "rmdir: '{}': {}", fds)
+
+
+def _rm(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """`rm [-rf] FILE...`."""
+    options = "".join(word[1:] for word in words if word.startswith("-"))
+    is_forced, removes_all = "f" in options, "r" in options or "R" in options
+
+    def remove(path: str) -> None:
+        try:
+            shell.files.remove(path, with_content=removes_all)
+        except FileNotFoundError:
+            if not is_forced:
+                raise
+
+    return try_each(operands(words), remove, "rm: can't remove '{}': {}", fds)
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def _script(shell: Shell, path: str) -> str:
+    """The text of a script. Raises UnsupportedError if it cannot be read."""
+    try:
+        return shell.files.read(path).decode("utf-8", "surrogateescape")
+    except OSError as failed:
+        raise UnsupportedError(f"sh {path}: {os.strerror(failed.errno or 0)}") from None
+
+
+def _seconds(text: str) -> float:
+    if (found := _DURATION.fullmatch(text)) is None:
+        raise UnsupportedError(f"{text}: no number of seconds")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _sleep(shell: Shell, words: list[str], _fds: Descriptors) -> int:
+    shell.pause(sum(map(_seconds, words)))
+    return 0
+
+
+# -- programs of the system -------------------------------------------------------------------------------------------
+
+
+def _text_tool(shell: Shell, words: list[str], fds: Descriptors) -> int:
+    """Run the system's program on copies of the files, in a temporary directory with the same paths."""
+    tool = words[0]
+    paths = _file_operands(words)
+    status = 0
+    with tempfile.TemporaryDirectory() as name:
+        arguments = list(words[1:])
+        for path in paths:
+            try:
+                data = _content(shell, path)
+            except OSError as failed:
+                fds[2].write(f"{tool}: {path}: {os.strerror(failed.errno or 0)}\n".encode())
+                arguments.remove(path)
+                status = _FAILED if tool in _GREPS else 1
+                continue
+            arguments[arguments.index(path)] = path.lstrip("/")
+            copy = Path(name, path.lstrip("/"))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(data)
+        if paths and status and len(arguments) == len(words) - 1 - len(paths):
+            return status
+        reads_input = not paths and tool not in _WITHOUT_FILES
+        done = _run_program(tool, arguments, name, input_of(shell, fds) if reads_input or "-" in arguments else b"")
+    fds[2].write(_with_names(done.stderr, paths))
+    return output(None, _with_names(done.stdout, paths), fds) or status or done.returncode
+
+
+def _with_names(text: bytes, paths: list[str]) -> bytes:
+    """The output of grep, wc, head or tail with the names of files that were given from / on."""
+    for path in sorted({path for path in paths if path.startswith("/")}, key=len, reverse=True):
+        name = re.escape(path.lstrip("/").encode("utf-8", "surrogateescape"))
+        text = re.sub(rb"(^|^==> |^ *\d+ |: )(" + name + rb")(?=[:-]| <==$|$)", rb"\1/\2", text, flags=re.MULTILINE)
+    return text
+
+
+def _run_program(tool: str, arguments: list[str], directory: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+    # Records have bytes of any value, which no locale may take for characters.
+    call = [tool, "-a", *arguments] if tool in _GREPS else [tool, *arguments]
+    plain = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(call, input=data, capture_output=True, cwd=directory, env=plain, check=False)
+
+
+def _content(shell: Shell, path: str) -> bytes:
+    """All of a file that a program reads. Raises OSError."""
+    with shell.files.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
+        return b"".join(blocks(shell, handle, 1 << 16))
 
 
 def _file_operands(words: list[str]) -> list[str]:
     """The files on the command line of a system program."""
-    tool, found, scripts, skip = words[0], [], tool_scripts(words), False
+    tool, found, skip = words[0], [], False
+    if tool in _WITHOUT_FILES:
+        return []
     for word in words[1:]:
         if skip:
             skip = False
         elif word.startswith("-") and len(word) > 1:
             skip = word[-1] in _TEXT_TOOLS[tool] and len(word) == 2
-        else:
+        elif word != "-":
             found.append(word)
-    return found[scripts:]
+    return found[tool_scripts(words) :]
 
 
 def tool_scripts(words: list[str]) -> int:
     """Number of operands before the files: 1 for a pattern or script that is not given by an option, else 0; 2 for tr."""
     option, count = _SCRIPTS.get(words[0], ("", 0))
     return 0 if option in words else count
-
-
-def _walk(shell: Shell, path: str, depth: int) -> Iterator[tuple[str, Node]]:
-    """The path and what is below it, with the nodes."""
-    node = shell.files.find(path)
-    yield path, node
-    for name in sorted(node.entries) if isinstance(node, Directory) and depth else ():
-        yield from _walk(shell, f"{path.rstrip('/')}/{name}", depth - 1)
-
-
-def _listed(name: str, node: Node, options: str) -> str:
-    if "l" not in options:
-        return f"{name}\n"
-    kind = stat.S_IFDIR if isinstance(node, Directory) else stat.S_IFREG
-    when = time.strftime("%b %d %H:%M")
-    return f"{stat.filemode(kind | node.mode)} {node.links:4} root     root             0 {when} {name}\n"
-
-
-def _input(fds: Descriptors) -> bytes:
-    return bytes(fds[0].read()) if fds[0] is not None else b""
-
-
-def _write_all(handle: Any, data: bytes) -> None:
-    while data:
-        data = data[handle.write(data) :]
-
-
-def _output(program: str | None, data: bytes, fds: Descriptors) -> int:
-    try:
-        _write_all(fds[1], data)
-    except OSError as failed:
-        if program:
-            fds[2].write(f"{program}: write error: {os.strerror(failed.errno or 0)}\n".encode())
-        return 1
-    return 0
-
-
-def _each(paths: list[str], action: Callable[[str], object], message: str, fds: Descriptors) -> int:
-    status = 0
-    for path in paths:
-        try:
-            action(path)
-        except OSError as failed:
-            fds[2].write((message.format(path, os.strerror(failed.errno or 0)) + "\n").encode())
-            status = 1
-    return status

@@ -7,6 +7,7 @@ import fnmatch
 import os
 import posixpath
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled, set_stack_tracer_enabled, stack_tracer_enabled
 from ftrace.kstrtox import simple_strtoul
@@ -17,7 +18,6 @@ from kprobes.events.debugfs import debugfs
 
 TRACEFS = "/sys/kernel/tracing"
 _ONCE = "/sys/kernel/debug/tracing"
-_TEMPORARY = "/tmp"
 
 
 class TemporaryFile(Node):
@@ -58,6 +58,47 @@ class _TemporaryHandle(Handle):
         return position
 
 
+class TemporaryDirectory(Directory):
+    """/tmp, and the directories in it, which scripts fill."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Node] = {}
+        super().__init__(self.content)
+
+    def make(self, name: str) -> None:
+        """Create a directory. Raises OSError(EEXIST)."""
+        if name in self.content:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        self.content[name] = TemporaryDirectory()
+
+    def remove(self, name: str) -> None:
+        """Remove a directory. Raises OSError(ENOTEMPTY) while something is in it."""
+        node = self.content[name]
+        if isinstance(node, Directory) and node.entries:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        del self.content[name]
+
+
+def operands(words: list[str]) -> list[str]:
+    """The words that are no options; all after `--`."""
+    if "--" in words:
+        at = words.index("--")
+        return operands(words[:at]) + words[at + 1 :]
+    return [word for word in words if not word.startswith("-") or word == "-"]
+
+
+def try_each(paths: list[str], action: Callable[[str], object], message: str, fds: Mapping[int, Any]) -> int:
+    """Call `action` with each path. Returns the exit status, 1 if one failed, of which `message` tells path and error."""
+    status = 0
+    for path in paths:
+        try:
+            action(path)
+        except OSError as failed:
+            fds[2].write((message.format(path, os.strerror(failed.errno or 0)) + "\n").encode())
+            status = 1
+    return status
+
+
 def all_of(handle: Handle) -> bytes:
     """Read an open file to its end, a stream until it would block. Raises OSError."""
     try:
@@ -83,7 +124,7 @@ def _sysctl(read: Callable[[], int], write: Callable[[int], None]) -> TextFile:
     return TextFile(lambda: f"{int(read())}\n", lambda text: write(_number(text)))
 
 
-def _outside(tracing: Directory, temporary: Mapping[str, Node]) -> Directory:
+def _outside(tracing: Directory) -> Directory:
     """The paths that a script finds below /."""
     kernel = Directory(
         {"tracing": tracing, "debug": Directory({"kprobes": debugfs.find("kprobes"), "tracing": tracing})}
@@ -99,10 +140,10 @@ def _outside(tracing: Directory, temporary: Mapping[str, Node]) -> Directory:
     }
     return Directory(
         {
-            "dev": Directory({"null": _Null()}),
+            "dev": Directory({"null": _Null(), "zero": _Zero()}),
             "proc": Directory({"sys": Directory(sysctls)}),
             "sys": Directory({"kernel": kernel}),
-            "tmp": Directory(temporary),
+            "tmp": TemporaryDirectory(),
         }
     )
 
@@ -112,6 +153,24 @@ class _Null(Node):
 
     def open(self, flags: int) -> Handle:
         return _TemporaryHandle(TemporaryFile())
+
+
+class _Zero(Node):
+    """/dev/zero."""
+
+    def open(self, flags: int) -> Handle:
+        return _ZeroHandle(TemporaryFile())
+
+
+class _ZeroHandle(_TemporaryHandle):
+    def read(self, size: int = -1) -> bytes:
+        """As many zeros as asked for. Raises OSError(EFBIG) for all of them."""
+        if size < 0:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return bytes(size)
+
+    def write(self, data: bytes) -> int:
+        return len(data)
 
 
 class Files:
@@ -124,8 +183,7 @@ class Files:
         self.tree = tree
         self.directory = TRACEFS
         self._opened = opened
-        self._temporary: dict[str, Node] = {}
-        self._root = _outside(tree.root, self._temporary)
+        self._root = _outside(tree.root)
 
     def at(self, path: str) -> str:
         """The path from / on."""
@@ -164,18 +222,37 @@ class Files:
         inside = self.inside(path)
         if inside is not None:
             return self.tree.open(inside, flags)
-        directory, name = posixpath.split(self.at(path))
-        if directory == _TEMPORARY and flags & os.O_CREAT:
-            self._temporary.setdefault(name, TemporaryFile())
+        if flags & os.O_CREAT:
+            directory, name = posixpath.split(self.at(path))
+            above = self.find(directory)
+            if isinstance(above, TemporaryDirectory):
+                above.content.setdefault(name, TemporaryFile())
         return self.find(path).open(flags)
 
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory at `path`."""
+        try:
+            return isinstance(self.find(path), Directory)
+        except OSError:
+            return False
+
     def make(self, path: str) -> None:
-        """Create a directory in the tree. Raises OSError: EPERM elsewhere, and what the tree raises."""
-        self.tree.mkdir(self.in_tree(path))
+        """Create a directory, in /tmp or in the tree. Raises OSError: EPERM elsewhere, and what the tree raises."""
+        directory, name = posixpath.split(self.at(path))
+        if self.inside(path) is None and isinstance(above := self.find(directory), TemporaryDirectory):
+            above.make(name)
+        else:
+            self.tree.mkdir(self.in_tree(path))
 
     def remove_directory(self, path: str) -> None:
-        """Remove a directory from the tree. Raises OSError: EPERM elsewhere, and what the tree raises."""
-        self.tree.rmdir(self.in_tree(path))
+        """Remove a directory from /tmp or the tree. Raises OSError: EPERM elsewhere, and what the tree raises."""
+        directory, name = posixpath.split(self.at(path))
+        if self.inside(path) is None and isinstance(above := self.find(directory), TemporaryDirectory):
+            if not isinstance(self.find(path), Directory):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            above.remove(name)
+        else:
+            self.tree.rmdir(self.in_tree(path))
 
     def in_tree(self, path: str) -> str:
         """As `inside`. Raises OSError(EPERM) if it is not in there."""
@@ -189,14 +266,12 @@ class Files:
         with self.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
             return all_of(handle)
 
-    def expand(self, word: str) -> list[str]:
-        """The paths that a word with `*`, `?` or `[` matches, sorted; the word itself if nothing matches."""
-        if not any(letter in word for letter in "*?["):
-            return [word]
-        found = ["/" if word.startswith("/") else ""]
-        for part in word.strip("/").split("/"):
+    def expand(self, pattern: str) -> list[str]:
+        """The paths that a pattern with `*`, `?` or `[` matches, sorted."""
+        found = ["/" if pattern.startswith("/") else ""]
+        for part in pattern.strip("/").split("/"):
             found = [joined for path in found for joined in self._matching(path, part)]
-        return sorted(found) or [word]
+        return sorted(found)
 
     def _matching(self, path: str, part: str) -> list[str]:
         try:
@@ -206,9 +281,16 @@ class Files:
         names = (part,) if part in (".", "..") else node.entries if isinstance(node, Directory) else ()
         return [posixpath.join(path, name) for name in names if fnmatch.fnmatchcase(name, part)]
 
-    def remove(self, path: str) -> None:
-        """Unlink a file in /tmp. Raises OSError: EPERM for any other file, ENOENT if there is none."""
+    def remove(self, path: str, *, with_content: bool = False) -> None:
+        """Unlink a file in /tmp. `with_content`: also a directory, and all that is in it.
+
+        Raises OSError: EPERM for any other file, ENOENT if there is none, EISDIR for a directory.
+        """
+        node = self.find(path)
         directory, name = posixpath.split(self.at(path))
-        if directory != _TEMPORARY or self._temporary.pop(name, None) is None:
-            self.find(path)
+        above = self.find(directory)
+        if isinstance(node, Directory) and not with_content:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if self.inside(path) is not None or not isinstance(above, TemporaryDirectory):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        del above.content[name]

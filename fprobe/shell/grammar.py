@@ -1,4 +1,4 @@
-"""The grammar of scripts: text -> lists of pipelines of commands. Words keep their quotes; the shell expands them."""
+"""The grammar of scripts: text -> lists of pipelines of commands."""
 
 from __future__ import annotations
 
@@ -6,32 +6,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-SUBSTITUTION = (
-    r"\$\(\((?:[^()]|\([^()]*\))*\)\)"
-    r"""|\$\((?:[^()'"]|'[^']*'|"(?:\\.|[^"\\])*"|\([^()]*\))*\)"""
-    r"|`[^`]*`"
-    r"|\$\{\w+\}"
-)
-"""A pattern for `$((EXPRESSION))`, `$(COMMANDS)`, the same in backquotes, and `${NAME}`."""
-_TOKEN = re.compile(
-    rf"""[^\S\n]*(?:(?P<comment>\#[^\n]*)|(?P<redirection>\d*(?:<>|>>|>&|<&|>|<))|(?P<operator>&&|\|\||;|\||\n)|"""
-    rf"""(?P<word>(?:\\.|'[^']*'|"(?:{SUBSTITUTION}|\\.|[^"\\])*"|{SUBSTITUTION}|[^\s;|&<>'"\\])+))""",
-    re.DOTALL,
-)
+from fprobe.shell.tokens import IncompleteError, Token, Tokens, UnsupportedError
+
+__all__ = ["IncompleteError", "UnsupportedError", "parse_script"]
+
 _NAME = re.compile(r"[A-Za-z_]\w*")
-
-
-class UnsupportedError(Exception):
-    """A command or syntax that this shell does not support."""
-
-
-class IncompleteError(UnsupportedError):
-    """The script ends in a compound command."""
+_FUNCTION = re.compile(r"([A-Za-z_]\w*)\(\)")
 
 
 @dataclass
 class Redirection:
-    """A redirection: `[FD]OPERATOR TARGET`."""
+    """A redirection: `[FD]OPERATOR TARGET`. The target of `<<` is the text of the here-document."""
 
     fd: int
     operator: str
@@ -60,11 +45,33 @@ class Group(Command):
 
 
 @dataclass
-class For(Command):
-    """`for NAME in WORDS; do BODY done`."""
+class Subshell(Command):
+    """`( BODY )`."""
+
+    body: Script
+
+
+@dataclass
+class Background(Command):
+    """`BODY &`."""
+
+    body: Script
+
+
+@dataclass
+class Function(Command):
+    """`NAME() BODY`."""
 
     name: str
-    words: list[str]
+    body: Command
+
+
+@dataclass
+class For(Command):
+    """`for NAME in WORDS; do BODY done`; without words, the script's arguments."""
+
+    name: str
+    words: list[str] | None
     body: Script
 
 
@@ -85,35 +92,40 @@ class If(Command):
     otherwise: Script
 
 
-Script: TypeAlias = list[tuple[str, list[Command]]]
-"""Pipelines, each with the operator before it: `;`, `&&` or `||`."""
+@dataclass
+class Case(Command):
+    """`case WORD in PATTERN|PATTERN) BODY;; ... esac`."""
+
+    word: str
+    branches: list[tuple[list[str], Script]]
+
+
+@dataclass
+class Pipeline:
+    """Commands joined by `|`. `condition`: the operator before it, `;`, `&&` or `||`. `inverted`: after `!`."""
+
+    condition: str
+    commands: list[Command]
+    inverted: bool
+
+
+Script: TypeAlias = list[Pipeline]
 
 
 def parse_script(text: str) -> Script:
     """Parse a script. Raises UnsupportedError; IncompleteError if more lines would complete it."""
-    parser = _Parser(_tokens(text))
+    parser = _Parser(Tokens(text).found)
     script = parser.script()
     if not parser.is_at_end:
         raise UnsupportedError(parser.next[1])
     return script
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    """Kind and text of each token. Raises UnsupportedError for text that is no token."""
-    found, at = [], 0
-    text = text.rstrip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None or match.end() == at:
-            raise UnsupportedError(text[at:])
-        if match.lastgroup != "comment":
-            found.append((str(match.lastgroup), match[str(match.lastgroup)]))
-        at = match.end()
-    return found
+_BREAKS = (("operator", ";"), ("operator", "\n"))
 
 
 class _Parser:
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+    def __init__(self, tokens: list[Token]) -> None:
         self._tokens, self._at = tokens, 0
 
     @property
@@ -121,11 +133,11 @@ class _Parser:
         return self._at == len(self._tokens)
 
     @property
-    def next(self) -> tuple[str, str]:
+    def next(self) -> Token:
         """The next token; two empty texts at the end."""
         return ("", "") if self.is_at_end else self._tokens[self._at]
 
-    def _takes(self, *expected: tuple[str, str]) -> str:
+    def _takes(self, *expected: Token) -> str:
         """The next token's text, if it is one of these; it is then consumed."""
         found = self.next
         if found not in expected:
@@ -134,46 +146,75 @@ class _Parser:
         return found[1]
 
     def _take(self, *words: str) -> str:
-        """The next token, which must be one of these words."""
-        found = self._takes(*(("word", word) for word in words))
+        """The next token, which must be one of these words or operators."""
+        found = self._takes(*((kind, word) for word in words for kind in ("word", "operator")))
         if not found:
             raise IncompleteError(" or ".join(words)) if self.is_at_end else UnsupportedError(self.next[1])
         return found
 
     def _skip_breaks(self) -> None:
-        while self._takes(("operator", ";"), ("operator", "\n")):
+        while self._takes(*_BREAKS):
             pass
 
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def script(self, *ends: str) -> Script:
-        """The pipelines up to one of the words `ends`, or to the end."""
+        """The pipelines up to one of the words or operators `ends`, or to the end."""
         found: Script = []
         condition = ";"
         while True:
             self._skip_breaks()
-            kind, text = self.next
-            if self.is_at_end or (kind == "word" and text in ends):
+            if self.is_at_end or self.next[1] in ends:
+                if condition != ";":
+                    raise IncompleteError("a command") if self.is_at_end else UnsupportedError(self.next[1])
                 return found
-            found.append((condition, self._pipeline()))
-            condition = self._takes(("operator", "&&"), ("operator", "||")) or ";"
+            found.append(self._pipeline(condition))
+            if self._takes(("operator", "&")):
+                _put_into_background(found)
+                condition = ";"
+            else:
+                condition = self._takes(("operator", "&&"), ("operator", "||")) or ";"
 
-    def _pipeline(self) -> list[Command]:
-        commands = [self._command()]
+    def _pipeline(self, condition: str) -> Pipeline:
+        made = Pipeline(condition, [], False)
+        while self._takes(("word", "!")):
+            made.inverted = not made.inverted
+        made.commands.append(self._command())
         while self._takes(("operator", "|")):
-            commands.append(self._command())
-        return commands
+            self._skip_breaks()
+            made.commands.append(self._command())
+        return made
 
     def _command(self) -> Command:
         kind, word = self.next
-        compound = {"{": self._group, "for": self._for, "if": self._if, "until": self._while, "while": self._while}
-        if kind != "word" or word not in compound:
+        compound = {
+            "(": self._subshell, "case": self._case, "for": self._for, "if": self._if, "until": self._while,
+            "while": self._while, "{": self._group,
+        }  # fmt: skip
+        if name := self._function_name():
+            self._skip_breaks()
+            return Function(name, self._command())
+        if word not in compound or kind == "redirection":
             return self._simple()
         self._at += 1
         made = compound[word](word)
         while self.next[0] == "redirection":
             made.redirections.append(self._redirection())
         return made
+
+    def _function_name(self) -> str:
+        """The name of a function whose definition begins here, which is consumed with its parentheses; or ''."""
+        word = self.next[1]
+        if function := _FUNCTION.fullmatch(word):
+            self._at += 1
+            return function[1]
+        if _NAME.fullmatch(word) and self._tokens[self._at + 1 : self._at + 3] == [
+            ("operator", "("),
+            ("operator", ")"),
+        ]:
+            self._at += 3
+            return word
+        return ""
 
     def _simple(self) -> Simple:
         made = Simple([])
@@ -183,7 +224,7 @@ class _Parser:
             else:
                 made.words.append(self._word())
         if not made.words and not made.redirections:
-            raise UnsupportedError(self.next[1])
+            raise IncompleteError("a command") if self.is_at_end else UnsupportedError(self.next[1])
         return made
 
     def _word(self) -> str:
@@ -207,14 +248,21 @@ class _Parser:
         self._take("}")
         return made
 
+    def _subshell(self, _word: str) -> Subshell:
+        made = Subshell(self.script(")"))
+        self._take(")")
+        return made
+
     def _for(self, _word: str) -> For:
         name = self._word()
         if not _NAME.fullmatch(name):
             raise UnsupportedError(name)
-        self._take("in")
-        words = []
-        while self.next[0] == "word":
-            words.append(self._word())
+        self._skip_breaks()
+        words: list[str] | None = None
+        if self._takes(("word", "in")):
+            words = []
+            while self.next[0] == "word":
+                words.append(self._word())
         return For(name, words, self._body())
 
     def _while(self, word: str) -> While:
@@ -239,3 +287,34 @@ class _Parser:
             made.otherwise = self.script("fi")
             self._take("fi")
         return made
+
+    def _case(self, _word: str) -> Case:
+        made = Case(self._word(), [])
+        self._skip_breaks()
+        self._take("in")
+        self._skip_breaks()
+        while not self._takes(("word", "esac")):
+            made.branches.append(self._branch())
+            self._skip_breaks()
+        return made
+
+    def _branch(self) -> tuple[list[str], Script]:
+        """A branch of `case`, with the `;;` after it."""
+        if self.is_at_end:
+            raise IncompleteError("esac")
+        self._takes(("operator", "("))
+        patterns = [self._word()]
+        while self._takes(("operator", "|")):
+            patterns.append(self._word())
+        self._take(")")
+        body = self.script(";;", "esac")
+        if self.next != ("word", "esac"):
+            self._take(";;")
+        return patterns, body
+
+
+def _put_into_background(found: Script) -> None:
+    """Make one background command of the last pipelines that `&&` and `||` join."""
+    first = max(index for index, pipeline in enumerate(found) if pipeline.condition == ";")
+    job = Background(found[first:])
+    found[first:] = [Pipeline(";", [job], False)]

@@ -1,229 +1,437 @@
-"""A small shell over the files of a tree: lists, pipes, redirections, `exec`, loops, `if`, variables, quoting and globs."""
+"""A small shell over the files of a tree: lists, pipes, redirections, `exec`, loops, functions, jobs and here-documents."""
 
 from __future__ import annotations
 
-import ast
-import errno
-import operator
-import os
+import copy
+import fnmatch
 import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-from fprobe.shell.files import Files, TemporaryFile
+from fprobe.shell.descriptors import Descriptors, Sink, reader, redirected, refusal
+from fprobe.shell.expansion import Expansion, ParameterError
+from fprobe.shell.files import Files
 from fprobe.shell.grammar import (
-    SUBSTITUTION,
+    Background,
+    Case,
     Command,
     For,
+    Function,
     Group,
     If,
     IncompleteError,
+    Redirection,
     Script,
     Simple,
+    Subshell,
     UnsupportedError,
     While,
     parse_script,
 )
 from ftrace.tracefs.nodes import Handle
 
-__all__ = ["Descriptors", "IncompleteError", "Run", "Shell", "Sink", "UnsupportedError"]
+__all__ = ["Descriptors", "IncompleteError", "KilledError", "Run", "Shell", "Sink", "UnsupportedError"]
 
-_PART = re.compile(
-    rf"""\\(?P<escaped>.)|'(?P<single>[^']*)'|"(?P<double>(?:{SUBSTITUTION}|\\.|[^"\\])*)"|"""
-    rf"""(?P<parameter>{SUBSTITUTION}|\$\w+|\$\?)|(?P<plain>[^'"\\$`]+|.)""",
-    re.DOTALL,
-)
-_IN_DOUBLE = re.compile(rf"""\\(?P<escaped>["\\$`])|(?P<parameter>{SUBSTITUTION}|\$\w+|\$\?)""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*")
-_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
-    ast.Mod: operator.mod, ast.USub: operator.neg,
-}  # fmt: skip
+_SPECIAL = (":", "break", "continue", "eval", "exec", "exit", "export", "return", "set", "shift", "trap", "unset")
+"""Builtins whose redirections end the script if they fail."""
+_NOT_SET = 2
+"""The exit status of a script that needs a parameter which is not set."""
 
 
-Descriptors = dict[int, Any]
-"""A command's open handles and sinks, by descriptor number; None: empty input."""
 Run = Callable[["Shell", list[str], Descriptors], int]
 """run(shell, words, descriptors): runs a simple command and returns its exit status. Raises UnsupportedError."""
-
-
-class Sink:
-    """Collects what is written to standard output or error."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, data: bytes) -> int:
-        """Append the data, and return its length."""
-        self.data += data
-        return len(data)
 
 
 class _Exit(Exception):
     """`exit` has ended the script."""
 
 
-class Shell:
-    """Runs scripts, as `sh -c`. `run_program`: runs a simple command (fprobe.shell.commands).
+class _Return(Exception):
+    """`return` has ended a function."""
 
-    A name after `$` that is not set stands for itself, so that `$retval` needs no quotes.
-    """
+
+class _Jump(Exception):
+    """`break` or `continue`, of so many loops."""
+
+    def __init__(self, levels: int, *, ends: bool) -> None:
+        super().__init__()
+        self.levels, self.ends = levels, ends
+
+
+class KilledError(Exception):
+    """`timeout` or `kill` has ended the command."""
+
+
+class Job:
+    """A script that runs in the background, in a thread."""
+
+    def __init__(self, shell: Shell, body: Script, fds: Descriptors) -> None:
+        self._shell = shell
+        self._thread = threading.Thread(target=self._run, args=(body, fds), name="sh-job", daemon=True)
+        self._thread.start()
+
+    def _run(self, body: Script, fds: Descriptors) -> None:
+        try:
+            self._shell.run_script(body, fds)
+        except KilledError:
+            self._shell.status = 143
+        except UnsupportedError as unknown:
+            fds[2].write(f"sh: {unknown}: not found\n".encode())
+            self._shell.status = 127
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._thread.is_alive()
+
+    def kill(self) -> None:
+        """End it where it sleeps or waits for data."""
+        self._shell.killed.set()
+
+    def wait(self) -> int:
+        """Wait for its end, and return its exit status."""
+        self._thread.join()
+        return self._shell.status
+
+
+class Shell(Expansion):
+    """Runs scripts, as `sh -c`. `run_program`: runs a simple command (fprobe.shell.commands)."""
 
     def __init__(self, files: Files, run_program: Run) -> None:
+        super().__init__()
         self.files = files
         self._run_program = run_program
-        self.status = 0
-        self.variables: dict[str, str] = {}
+        self.exported: set[str] = set()
+        self.functions: dict[str, Command] = {}
+        self.trap = ""
+        """What runs at the end."""
+        self.has_exited = False
+        self.ends_at_failure = self.shows_commands = False
+        self.locals: list[dict[str, str | None]] = []
+        """For each function that is running, its caller's values of its local variables."""
+        self.jobs: dict[str, Job] = {}
+        self._outer_jobs: list[Job] = []
+        """The jobs of the shell that this one is a subshell of."""
+        self.deadline: float | None = None
+        """When the commands are killed, by time.monotonic()."""
+        self.killed = threading.Event()
+        self.is_job = self._leaves_jobs = False
+        self._loops = 0
+        """How many loops are being run."""
+        self._tested = 0
+        """How many conditions are being run: a failure in one does not end the script."""
         self._held: list[Handle] = []
         """The handles that `exec` has opened."""
-        self._errors: Any = Sink()
+        self._fds: Descriptors = {0: None, 1: Sink(), 2: Sink()}
 
-    def run(self, text: str, stdout: Any, stderr: Any) -> int:
+    def run(self, text: str, stdout: Any, stderr: Any, stdin: Any = None) -> int:
         """Run a script and return its exit status. Closes the handles that it leaves open.
 
         Raises UnsupportedError, before it runs any of a script with unsupported syntax.
         """
-        self._errors = stderr
+        return self.run_script(parse_script(text), {0: stdin, 1: stdout, 2: stderr})
+
+    def run_script(self, script: Script, fds: Descriptors) -> int:
+        """As `run`."""
         try:
-            self._run(parse_script(text), {0: None, 1: stdout, 2: stderr})
-        except _Exit:
-            pass
+            return self.run_part(script, fds)
+        except (KeyboardInterrupt, SystemExit):
+            self._leaves_jobs = True  # those that run native code cannot be ended
+            raise
         finally:
-            self._hold([], {})
+            self.end(fds)
+
+    def run_part(self, script: Script, fds: Descriptors) -> int:
+        """Run a part of a script, without `end`. The descriptors that it opens are left in `fds`."""
+        self._fds = fds
+        try:
+            self._run(script, fds)
+        except _Exit:
+            self.has_exited = True
+        except (_Return, _Jump):
+            pass
+        except ParameterError as wrong:
+            fds[2].write(f"sh: {wrong}\n".encode())
+            self.has_exited, self.status = True, _NOT_SET
         return self.status
+
+    def end(self, fds: Descriptors) -> None:
+        """Run the trap, kill the jobs, and close the handles that are open."""
+        trap, self.trap = self.trap, ""
+        status = self.status
+        try:
+            if trap:
+                self.run_part(parse_script(trap), fds)
+        finally:
+            for job in self.jobs.values():
+                job.kill()
+                if not self._leaves_jobs:
+                    job.wait()
+            self._hold([], {})
+            self.status = status
+
+    def copy(self, *, keeps_all: bool = True) -> Shell:
+        """A shell for a subshell; for another script, without what is not exported."""
+        made = Shell(copy.copy(self.files), self._run_program)
+        made.deadline, made.killed, made.is_job = self.deadline, self.killed, self.is_job
+        made._outer_jobs = self._known_jobs
+        made.exported, made.variables = set(self.exported), dict(self.variables)
+        if not keeps_all:
+            made.variables = {name: self.variables[name] for name in self.exported if name in self.variables}
+            return made
+        made.arguments, made.status, made.functions = list(self.arguments), self.status, dict(self.functions)
+        made.name, made.job = self.name, self.job
+        made.ends_at_failure, made.refuses_unset = self.ends_at_failure, self.refuses_unset
+        made._tested = self._tested
+        return made
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_running_jobs(self) -> bool:
+        """Whether a job has not ended yet."""
+        return any(job.is_running for job in self.jobs.values())
+
+    @property
+    def _known_jobs(self) -> list[Job]:
+        return [*self._outer_jobs, *self.jobs.values()]
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a command may wait for data: it can be killed, or something else runs that may write it."""
+        return self.deadline is not None or self.is_job or any(job.is_running for job in self._known_jobs)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. Raises KilledError if the command is killed meanwhile."""
+        left = seconds if self.deadline is None else min(seconds, self.deadline - time.monotonic())
+        if self.killed.wait(max(left, 0)) or left < seconds:
+            raise KilledError
+
+    # -- commands -------------------------------------------------------------------------------------------------
 
     def _run(self, script: Script, fds: Descriptors) -> int:
-        for condition, pipeline in script:
-            if condition == ";" or (condition == "&&") == (self.status == 0):
-                self.status = self._run_pipeline(pipeline, fds)
+        for index, pipeline in enumerate(script):
+            if pipeline.condition != ";" and (pipeline.condition == "&&") != (self.status == 0):
+                continue
+            is_tested = pipeline.inverted or (index + 1 < len(script) and script[index + 1].condition != ";")
+            self._tested += is_tested
+            try:
+                status = self._run_pipeline(pipeline.commands, fds)
+            finally:
+                self._tested -= is_tested
+            self.status = int(status == 0) if pipeline.inverted else status
+            if self.status and self.ends_at_failure and not is_tested and not self._tested:
+                raise _Exit
         return self.status
 
+    def _run_test(self, script: Script, fds: Descriptors) -> bool:
+        """Run a condition."""
+        self._tested += 1
+        try:
+            return self._run(script, fds) == 0
+        finally:
+            self._tested -= 1
+
     def _run_pipeline(self, commands: list[Command], fds: Descriptors) -> int:
+        if len(commands) == 1:
+            return self._run_command(commands[0], fds)
         stdin, status = fds[0], 0
         for index, command in enumerate(commands):
-            own = dict(fds)
-            own[0] = stdin
+            own = {**fds, 0: stdin}
             if index < len(commands) - 1:
                 own[1] = Sink()
-            status = self._run_command(command, own, fds)
+            status = self._run_apart([command], own)
             if index < len(commands) - 1:
-                stdin = _reader(own[1])
+                stdin = reader(getattr(own[1], "data", b""))
         return status
 
-    def _run_command(self, command: Command, own: Descriptors, shell_fds: Descriptors) -> int:
+    def _run_apart(self, commands: list[Command], fds: Descriptors) -> int:
+        """Run commands in a subshell."""
+        shell = self.copy()
+        output = dict(fds)
+        shell._fds = output
+        try:
+            for command in commands:
+                shell.status = shell._run_command(command, output)
+        except (_Exit, _Return, _Jump):
+            pass
+        finally:
+            shell.end(output)
+        return shell.status
+
+    def _run_command(self, command: Command, fds: Descriptors) -> int:
+        if isinstance(command, Background):
+            return self._start(command.body, fds)
+        if isinstance(command, Function):
+            self.functions[command.name] = command.body
+            return 0
+        before, self.status = self.status, 0
+        assignments, words = self._words(command, before)
         opened: list[Handle] = []
-        words = self._words(command)
+        own = dict(fds) if command.redirections else fds
         for redirection in command.redirections:
-            target = "".join(self.expand(redirection.target))
-            try:
-                own[redirection.fd] = self._target(redirection.operator, target, own, opened)
-            except OSError as failed:
-                own[2].write(_refusal(redirection.operator, target, failed).encode())
+            if not self._redirect(redirection, own, opened):
                 _close(opened)
+                if words[:1] and words[0] in _SPECIAL:
+                    self.status = 1
+                    raise _Exit
                 return 1
         if words == ["exec"]:
-            shell_fds.update({number: own[number] for number in own if number not in (0,) or command.redirections})
-            self._hold(opened, shell_fds)
+            fds.update(own)
+            self._hold(opened, fds)
             return 0
         try:
-            return self._execute(command, words, own)
+            return self._execute(command, assignments, words, own)
         finally:
             _close(opened)
 
-    def _words(self, command: Command) -> list[str]:
-        """A simple command's words, expanded. Assignments before them are made, and left out."""
-        words = command.words if isinstance(command, Simple) else []
-        while words and (assignment := _ASSIGNMENT.fullmatch(words[0])):
-            self.variables[assignment[1]] = " ".join(self.expand(assignment[2]))
-            words = words[1:]
-        return [field for word in words for field in self.expand(word)]
+    def _start(self, body: Script, fds: Descriptors) -> int:
+        """Run a script in the background."""
+        shell = self.copy()
+        shell.killed, shell.is_job = threading.Event(), True
+        self.job = str(len(self.jobs) + 1)
+        self.jobs[self.job] = Job(shell, body, {**fds, 0: None})
+        return 0
 
-    def _execute(self, command: Command, words: list[str], fds: Descriptors) -> int:
+    def _words(self, command: Command, status: int) -> tuple[list[tuple[str, str]], list[str]]:
+        """A simple command's assignments and its words, expanded. `status`: that of the command before."""
+        words = command.words if isinstance(command, Simple) else []
+        assigned: list[re.Match[str]] = []
+        while len(assigned) < len(words) and (found := _ASSIGNMENT.fullmatch(words[len(assigned)])):
+            assigned.append(found)
+        has_name = len(words) > len(assigned)
+        self.status = status
+        expanded = [field for word in words[len(assigned) :] for field in self.expand(word)]
+        if not has_name:
+            self.status = 0  # unless commands that a value stands for fail
+        return [(each[1], self.text(each[2])) for each in assigned], expanded
+
+    def _execute(self, command: Command, assignments: list[tuple[str, str]], words: list[str], fds: Descriptors) -> int:
         match command:
             case Group(body):
                 return self._run(body, fds)
+            case Subshell(body):
+                return self._run_apart([Group(body)], fds)
             case For(name, values, body):
-                return self._run_for(name, [field for word in values for field in self.expand(word)], body, fds)
+                given = self.arguments if values is None else [field for word in values for field in self.expand(word)]
+                return self._run_for(name, list(given), body, fds)
             case While(condition, body, until):
                 return self._run_while(condition, body, until, fds)
             case If(branches, otherwise):
-                chosen = next((body for condition, body in branches if self._run(condition, fds) == 0), otherwise)
+                chosen = next((body for condition, body in branches if self._run_test(condition, fds)), otherwise)
                 self.status = 0
                 return self._run(chosen, fds)
-        if words[:1] == ["read"]:
-            return self._read(words[1:], fds)
-        if words[:1] == ["exit"]:
-            self.status = int(words[1]) if len(words) > 1 else self.status
-            raise _Exit
-        return self._run_program(self, words or [":"], fds)
+            case Case(word, choices):
+                return self._run_case(self.text(word), choices, fds)
+        if not words:
+            self.variables.update(assignments)
+            return self.status
+        return self._run_words(dict(assignments), words, fds)
+
+    def _run_words(self, assignments: dict[str, str], words: list[str], fds: Descriptors) -> int:
+        """Run a simple command; its assignments are for it alone."""
+        if self.shows_commands:
+            fds[2].write(f"+ {' '.join(words)}\n".encode())
+        before = {name: self.variables.get(name) for name in assignments}
+        added = assignments.keys() - self.exported
+        self.variables.update(assignments)
+        self.exported |= added
+        try:
+            if words[0] in self.functions:
+                return self._call(self.functions[words[0]], words[1:], fds)
+            return self._run_program(self, words, fds)
+        finally:
+            self.exported -= added
+            self.restore(before)
+
+    def run_words(self, words: list[str], fds: Descriptors) -> int:
+        """Run a command by its words."""
+        return self._run_words({}, words, fds)
+
+    def restore(self, values: dict[str, str | None]) -> None:
+        """Give variables their former values; None: they were not set."""
+        for name, value in values.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+
+    def _call(self, body: Command, arguments: list[str], fds: Descriptors) -> int:
+        before, self.arguments = self.arguments, arguments
+        self.locals.append({})
+        try:
+            return self._run_command(body, fds)
+        except _Return:
+            return self.status
+        finally:
+            self.arguments = before
+            self.restore(self.locals.pop())
+
+    def evaluate(self, text: str, fds: Descriptors) -> int:
+        """Run a text in this shell, as `eval`."""
+        self.status = 0
+        return self._run(parse_script(text), fds)
+
+    def leave(self, words: list[str]) -> int:
+        """Run `exit`, `return`, `break` or `continue`, with its operand."""
+        number = int(words[1]) if len(words) > 1 else None
+        if words[0] in ("break", "continue"):
+            if not self._loops:
+                return 0
+            raise _Jump(number or 1, ends=words[0] == "break")
+        self.status = self.status if number is None else number & 0xFF
+        raise _Exit if words[0] == "exit" else _Return
+
+    # -- loops ----------------------------------------------------------------------------------------------------
 
     def _run_for(self, name: str, values: list[str], body: Script, fds: Descriptors) -> int:
         self.status = 0
         for value in values:
             self.variables[name] = value
-            self._run(body, fds)
+            if self._run_body(body, fds):
+                break
         return self.status
 
     def _run_while(self, condition: Script, body: Script, until: bool, fds: Descriptors) -> int:
         status = 0
-        while (self._run(condition, fds) == 0) != until:
-            status = self._run(body, fds)
+        while self._run_test(condition, fds) != until:
+            self.pause(0)
+            ends = self._run_body(body, fds)
+            status = self.status
+            if ends:
+                break
+        self.status = status
         return status
 
-    def _read(self, names: list[str], fds: Descriptors) -> int:
-        """`read NAME...`: a line of standard input; fails at its end."""
-        line = b""
-        while fds[0] is not None and (letter := fds[0].read(1)):
-            line += letter
-            if letter == b"\n":
-                break
-        names = [name for name in names if not name.startswith("-")]
-        values = line.decode("utf-8", "surrogateescape").strip().split(None, max(len(names) - 1, 0))
-        self.variables.update(zip(names, [*values, *[""] * len(names)], strict=False))
-        return int(not line.endswith(b"\n"))
-
-    # -- expansion ------------------------------------------------------------------------------------------------
-
-    def expand(self, word: str) -> list[str]:
-        """The fields that a word stands for: without quotes, with the values of its parameters, and globs as paths."""
-        fields, quoted = [""], False
-        for part in _PART.finditer(word):
-            text = part[str(part.lastgroup)]
-            if part.lastgroup == "parameter":
-                first, *rest = self._value(text).split() or [""]
-                fields[-1] += first
-                fields += rest
-                continue
-            quoted = quoted or part.lastgroup != "plain"
-            fields[-1] += _IN_DOUBLE.sub(self._in_double, text) if part.lastgroup == "double" else text
-        if quoted:
-            return fields
-        return [path for each in fields if each for path in self.files.expand(each)]
-
-    def _in_double(self, part: re.Match[str]) -> str:
-        return part["escaped"] or self._value(part["parameter"])
-
-    def _value(self, parameter: str) -> str:
-        """The value of a parameter, an expression or commands; the text itself for a name that is not set."""
-        if parameter == "$?":
-            return str(self.status)
-        if parameter.startswith("$(("):
-            return str(self._number(parameter[3:-2]))
-        if parameter.startswith(("$(", "`")):
-            output = Sink()
-            script = parse_script(parameter[1:-1].removeprefix("("))
-            self.status = self._run(script, {0: None, 1: output, 2: self._errors})
-            return output.data.decode("utf-8", "surrogateescape").rstrip("\n")
-        return self.variables.get(parameter.strip("${}"), parameter)
-
-    def _number(self, text: str) -> int:
-        """The value of an arithmetic expression. Raises UnsupportedError."""
-        known = _NAME.sub(lambda name: self.variables.get(name[0], "0") or "0", text.replace("$", ""))
+    def _run_body(self, body: Script, fds: Descriptors) -> bool:
+        """Run the body of a loop once. Returns whether it was left."""
+        self._loops += 1
         try:
-            return _evaluated(ast.parse(known.strip(), mode="eval").body)
-        except (SyntaxError, ArithmeticError, KeyError) as wrong:
-            raise UnsupportedError(text) from wrong
+            self._run(body, fds)
+        except _Jump as jump:
+            self.status = 0
+            if jump.levels > 1 and self._loops > 1:
+                raise _Jump(jump.levels - 1, ends=jump.ends) from None
+            return jump.ends
+        finally:
+            self._loops -= 1
+        return False
+
+    def _run_case(self, text: str, choices: list[tuple[list[str], Script]], fds: Descriptors) -> int:
+        self.status = 0
+        for patterns, body in choices:
+            if any(fnmatch.fnmatchcase(text, self.pattern(pattern)) for pattern in patterns):
+                return self._run(body, fds)
+        return 0
+
+    def output_of(self, script: str) -> str:
+        """What a script writes to standard output, without the newlines at the end."""
+        output = Sink()
+        self.status = self._run_apart([Group(parse_script(script))], {**self._fds, 1: output})
+        return output.data.decode("utf-8", "surrogateescape").rstrip("\n")
 
     # -- redirections ---------------------------------------------------------------------------------------------
 
@@ -233,44 +441,17 @@ class Shell:
         self._held = [handle for handle in there if any(handle is each for each in fds.values())]
         _close([handle for handle in there if handle not in self._held])
 
-    def _target(self, operator: str, target: str, own: Descriptors, opened: list[Handle]) -> Any:
-        if operator.endswith("&"):
-            return None if target == "-" else own[int(target)]
-        flags = {
-            ">": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
-            ">>": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-            "<": os.O_RDONLY,
-            "<>": os.O_RDWR | os.O_CREAT,
-        }[operator]
-        handle = self.files.open(target, flags)
-        opened.append(handle)
-        return handle
-
-
-def _evaluated(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(int(value)):
-            return int(value)
-        case ast.BinOp(left, operation, right):
-            return int(_ARITHMETIC[type(operation)](_evaluated(left), _evaluated(right)))
-        case ast.UnaryOp(operation, operand):
-            return int(_ARITHMETIC[type(operation)](_evaluated(operand)))
-    raise KeyError(type(node))
-
-
-def _refusal(operator: str, target: str, failed: OSError) -> str:
-    """The error message for a file that cannot be opened."""
-    reads = operator == "<"
-    reason = "no such file" if reads and failed.errno == errno.ENOENT else os.strerror(failed.errno or 0)
-    return f"sh: can't {'open' if reads else 'create'} {target}: {reason}\n"
+    def _redirect(self, redirection: Redirection, own: Descriptors, opened: list[Handle]) -> bool:
+        """Redirect a descriptor of `own`. Returns whether that was possible; if not, a message is written."""
+        operator, target = redirection.operator, self.text(redirection.target)
+        try:
+            own[redirection.fd] = redirected(self.files, operator, target, own, opened)
+        except OSError as failed:
+            own[2].write(refusal(operator, target, failed).encode())
+            return False
+        return True
 
 
 def _close(handles: list[Handle]) -> None:
     for handle in handles:
         handle.close()
-
-
-def _reader(sink: Any) -> Handle:
-    file = TemporaryFile()
-    file.content = sink.data
-    return file.open(os.O_RDONLY)

@@ -63,7 +63,7 @@ class TraceArray:
     tracer: Tracer = nop
     _tracing: Tracing | None = None
     buffer_percent = 50
-    """buffer_percent. It has no effect; kept for programs that set it."""
+    """buffer_percent: how full a slot must be before a poll of its trace_pipe or trace_pipe_raw says so."""
     max_latency_us = 0
     """tracing_max_latency: no tracer here measures latencies; kept for programs that set it."""
     emptied = 0

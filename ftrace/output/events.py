@@ -62,7 +62,7 @@ def _probe(event: TraceEvent, data: bytes, options: TraceOptions) -> str:
 
 def _function(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
     ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
-    called = f" <-{ip_sym(parent, options)}" if options["print-parent"] else ""
+    called = f" <-{ip_sym(parent, options)}" if parent and options["print-parent"] else ""
     return f"{ip_sym(ip, options)}{called}\n"
 
 

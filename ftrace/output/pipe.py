@@ -6,15 +6,36 @@ import errno
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
+from ftrace.events.builtin import GRAPH_ENTRY
 from ftrace.events.trace_array import TraceArray
 from ftrace.output.graph import Slot
 from ftrace.output.trace import record_format
+from ftrace.ring_buffer.layout import HEADER
+from ftrace.ring_buffer.reader import Record
 from ftrace.tracefs.nodes import ENCODING, Handle, Node
 
+_KIB = 1024
+_STAMP = 8
+"""Bytes of the time stamp at the start of a sub-buffer."""
+_FOREVER = 1 << 64
+_BATCH = 4096
+"""Records that are consumed at a time if the text of one depends on the next."""
+_AHEAD = 64
+"""How many of them at most are shown with the next ones."""
 _POLL = 0.01
 """Seconds between two checks of an empty buffer: writers do not wake readers."""
+
+
+def is_full(used: int, size_kb: int, subbuf_kb: int, percent: int) -> bool:
+    """Whether `used` bytes make `percent` of the sub-buffers of a slot: full_hit() of kernel/trace/ring_buffer.c.
+
+    The sub-buffer that is being written counts as used.
+    """
+    data = subbuf_kb * _KIB - HEADER
+    return (used // data + 1) * 100 >= percent * -(-size_kb * _KIB // data)
 
 
 class _Stream(Handle):
@@ -27,7 +48,7 @@ class _Stream(Handle):
         self._has_read = False
 
     def read(self, size: int = -1) -> bytes:
-        """Read at most `size` bytes; if negative, everything that is available; b"" at the end.
+        """Read at most `size` bytes; if negative, everything that is there at the call; b"" at the end.
 
         Waits for data. The end is reached when recording is off and something was read before. If the file was opened with
         O_NONBLOCK, raises OSError(EAGAIN) instead of waiting.
@@ -43,6 +64,34 @@ class _Stream(Handle):
         taken, self._pending = self._pending[:end], self._pending[end:]
         return taken
 
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is data: for a slot, as much of its buffer as buffer_percent says. As ring_buffer_poll_wait().
+
+        With the option block, always. Waits up to `timeout` s for that; None: forever.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._has_enough():
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(_POLL if end is None else min(_POLL, max(end - time.monotonic(), 0)))
+        return True
+
+    def _has_enough(self) -> bool:
+        buffer, slot = self._array.buffer, self._slot
+        if self._pending or self._has_more or self._array.options["block"]:
+            return True
+        if slot is None:
+            return any(buffer.stats(each).entries for each in buffer.slots())
+        stats = buffer.stats(slot)
+        return bool(stats.entries) and is_full(
+            stats.bytes, buffer.slot_size_kb(slot), buffer.subbuf_kb, self._array.buffer_percent
+        )
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether records are consumed that are not pending yet."""
+        return False
+
     def _is_at_end(self) -> bool:
         """Whether a reader that finds no data gets the end instead of waiting."""
         return self._has_read and not self._array.tracing_on
@@ -50,6 +99,14 @@ class _Stream(Handle):
     @abstractmethod
     def _fill(self, size: int) -> bool:
         """Consume until `size` bytes are pending; if negative, everything. Returns whether any are pending."""
+
+
+def held_back(records: Sequence[Record]) -> int:
+    """How many records at the end are better shown with those that follow: from an entry on whose return may be the next."""
+    newest = {record.slot: index for index, record in enumerate(records)}
+    entries = (index for index in newest.values() if records[index].common.type == GRAPH_ENTRY.id)
+    first = min((index for index in entries if index >= len(records) - _AHEAD), default=len(records) - 1)
+    return len(records) - first
 
 
 class PipeHandle(_Stream):
@@ -60,27 +117,42 @@ class PipeHandle(_Stream):
     def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
         super().__init__(array, slot, flags)
         self._slots: dict[int, Slot] = {}
+        self._held: list[Record] = []
+        """Consumed, but not shown yet, since the next record may change their text."""
 
     def _fill(self, size: int) -> bool:
         parts, held = [self._pending], len(self._pending)
         if size < 0 or held < size:
-            for line in self._lines():
-                parts.append(line.encode(ENCODING, "surrogateescape"))
+            for text in self._texts(_FOREVER if size >= 0 else self._array.buffer.now):
+                parts.append(text.encode(ENCODING, "surrogateescape"))
                 held += len(parts[-1])
                 if 0 <= size <= held:
                     break
         self._pending = b"".join(parts)
         return bool(self._pending)
 
-    def _lines(self) -> Iterator[str]:
-        """Consume record by record; all at once if the text of a record depends on the next one."""
+    def _texts(self, until: int) -> Iterator[str]:
+        """Consume record by record, or some at a time if the text of one depends on the next; to the first after `until`."""
         shown = record_format(self._array, self._slots)
         records = self._array.buffer.consume(self._slot)
-        if shown.looks_ahead:
-            yield "".join(shown.lines(list(records)))
-        else:
+        if not shown.looks_ahead:
             for record in records:
                 yield from shown.lines([record])
+                if record.stamp > until:
+                    return
+            return
+        while taken := list(islice(records, _BATCH)) or self._held:
+            batch = taken if taken is self._held else self._held + taken
+            is_last = len(taken) < _BATCH
+            ready = len(batch) - (0 if is_last else held_back(batch))
+            self._held = batch[ready:]
+            yield "".join(shown.lines(batch[:ready]))
+            if is_last or batch[-1].stamp > until:
+                return
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._held)
 
     def close(self) -> None:
         """Close it, so that it can be opened again."""
@@ -97,15 +169,21 @@ class RawPipeHandle(_Stream):
         self._own, self._is_snapshot = slot, snapshot
         self._take = array.buffer.take_snapshot_page if snapshot else array.buffer.take_page
 
+    def _has_enough(self) -> bool:
+        return self._is_snapshot or super()._has_enough()
+
     def _is_at_end(self) -> bool:
         return self._is_snapshot or super()._is_at_end()
 
     def _fill(self, size: int) -> bool:
+        until = self._array.buffer.now
         while size < 0 or len(self._pending) < size:
             page = self._take(self._own)
             if page is None:
                 break
             self._pending += page
+            if size < 0 and int.from_bytes(page[:_STAMP], "little") > until:
+                break
         return bool(self._pending)
 
 

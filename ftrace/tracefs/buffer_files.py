@@ -17,6 +17,8 @@ from ftrace.tracefs.nodes import Node, TextFile, written_number
 BOOT_KB = 7
 """Size of a slot in KiB before the first use of a trace array: two sub-buffers, as in the kernel."""
 _MAX_PERCENT = 100
+_LONGEST_CLOCK = 63
+"""Of what is written to trace_clock, as in tracing_clock_write()."""
 
 
 def settings(array: TraceArray) -> dict[str, Node]:
@@ -101,6 +103,8 @@ def _clocks(array: TraceArray) -> str:
 
 
 def _set_clock(array: TraceArray, text: str) -> None:
+    if len(text) > _LONGEST_CLOCK:
+        raise OSError(errno.EINVAL, f"the clock has {len(text)} characters; the maximum is {_LONGEST_CLOCK}")
     try:
         array.buffer.clock = text.strip()
     except ValueError as wrong:

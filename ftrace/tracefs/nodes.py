@@ -31,6 +31,10 @@ class Handle:
         """Move to `position` bytes from the start. Raises OSError(ESPIPE) for a stream."""
         raise OSError(errno.ESPIPE, "this file is a stream, which has no position; read it from the start to its end")
 
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether a read returns at once, as poll() tells: always, but for a stream. Waits up to `timeout` s; None: forever."""
+        return True
+
     def close(self) -> None:
         """Close the file. Further calls do nothing."""
 
@@ -88,7 +92,9 @@ class TextHandle(Handle):
         return len(data) if taken is None else len(text[:taken].encode(ENCODING, "surrogateescape"))
 
     def seek(self, position: int) -> int:
-        """Move to `position` and return it. At 0 the content will be generated again."""
+        """Move to `position` and return it. At 0 the content will be generated again. Raises OSError(EINVAL) below 0."""
+        if position < 0:
+            raise OSError(errno.EINVAL, f"the position is {position}; it must be at least 0")
         if position == 0:
             self._content = None
         self._position = position
@@ -189,38 +195,56 @@ class HeldDirectory(Directory):
             self._is_retired = True
 
 
-class HoldingHandle(Handle):
-    """An open file that keeps its directory from being removed."""
+class OpenFile(Handle):
+    """An open file, as a descriptor: only what its O_* `flags` allow.
 
-    def __init__(self, directory: HeldDirectory, node: Node, flags: int) -> None:
-        directory.hold()
+    `directory`: one that cannot be removed while the file is open.
+    """
+
+    def __init__(self, node: Node, flags: int, directory: HeldDirectory | None = None) -> None:
+        self._flags, self._directory, self._is_open = flags, directory, True
+        if directory is not None:
+            directory.hold()
         try:
             self._handle = node.open(flags)
         except BaseException:
-            directory.release()
+            if directory is not None:
+                directory.release()
             raise
-        self._directory: HeldDirectory | None = directory
+
+    def _for(self, refused: int, other: str) -> Handle:
+        """The file. Raises OSError(EBADF) if it is closed, or open with `refused` alone."""
+        if not self._is_open:
+            raise OSError(errno.EBADF, "the file is closed")
+        if self._flags & os.O_ACCMODE == refused:
+            raise OSError(errno.EBADF, f"the file was opened for {other} only; open it with O_RDWR for both")
+        return self._handle
 
     def read(self, size: int = -1) -> bytes:
-        """Read from the file. Raises OSError."""
-        return self._handle.read(size)
+        """Read from the file. Raises OSError; EBADF if it was opened with O_WRONLY, or is closed."""
+        return self._for(os.O_WRONLY, "writing").read(size)
 
     def write(self, data: bytes) -> int:
-        """Write to the file. Raises OSError."""
-        return self._handle.write(data)
+        """Write to the file. Raises OSError; EBADF if it was opened with O_RDONLY, or is closed."""
+        return self._for(os.O_RDONLY, "reading").write(data)
 
     def seek(self, position: int) -> int:
         """Move in the file. Raises OSError."""
-        return self._handle.seek(position)
+        return self._for(os.O_ACCMODE, "nothing").seek(position)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether a read returns at once. Waits up to `timeout` s for that; None: forever."""
+        return self._for(os.O_ACCMODE, "nothing").poll(timeout)
 
     def close(self) -> None:
         """Close the file and release the directory. Further calls do nothing."""
-        directory, self._directory = self._directory, None
-        if directory is not None:
+        was_open, self._is_open = self._is_open, False
+        if was_open:
             try:
                 self._handle.close()
             finally:
-                directory.release()
+                if self._directory is not None:
+                    self._directory.release()
 
 
 def written_number(text: str) -> int:

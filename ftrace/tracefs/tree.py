@@ -12,8 +12,11 @@ import errno
 import os
 from collections.abc import Callable
 
-from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, HoldingHandle, Node
+from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, Node, OpenFile
 from sandbox.process.integers import INT_MAX, integer
+
+_LONGEST_NAME = 255
+"""NAME_MAX: bytes of a name."""
 
 
 class Tracefs:
@@ -42,12 +45,15 @@ class Tracefs:
     def _walk(self, path: str) -> list[Node]:
         """The nodes from the root to `path`. Raises OSError: ENOENT, ENOTDIR."""
         nodes: list[Node] = [self.root]
-        for name in path.split("/"):
-            if name in ("", "."):
-                continue
+        for name in path.lstrip("/").split("/") if path.strip("/") else ():
             node = nodes[-1]
             if not isinstance(node, Directory):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            if name in ("", "."):
+                continue
+            if name == "..":
+                nodes = nodes[:-1] or nodes
+                continue
             found = node.entries.get(name)
             if found is None:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -57,8 +63,8 @@ class Tracefs:
     def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
         """Open a file with O_* flags.
 
-        Raises OSError: ENOENT; EACCES for creating a file; EISDIR for writing to a directory; EINVAL for `flags` that are not an
-        int of C; and what the file raises.
+        Raises OSError: ENOENT; EACCES for creating a file; EEXIST with O_EXCL; EISDIR for writing to a directory; ENOTDIR with
+        O_DIRECTORY for a file; EINVAL for `flags` that are not an int of C; and what the file raises.
         """
         flags = integer("flags", flags, 0, INT_MAX)
         for finish in self._before_open:
@@ -69,8 +75,11 @@ class Tracefs:
             if flags & os.O_CREAT and self.is_directory(path.rpartition("/")[0]):
                 raise OSError(errno.EACCES, os.strerror(errno.EACCES), path) from None
             raise
-        held = next((each for each in above if isinstance(each, HeldDirectory)), None)
-        return node.open(flags) if held is None else HoldingHandle(held, node, flags)
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if flags & os.O_DIRECTORY and not isinstance(node, Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return OpenFile(node, flags, next((each for each in above if isinstance(each, HeldDirectory)), None))
 
     def read(self, path: str) -> str:
         """Read the whole content of a file. Raises OSError."""
@@ -103,10 +112,12 @@ class Tracefs:
             return False
 
     def mkdir(self, path: str) -> None:
-        """Create a directory. Raises OSError: EPERM outside instances/, EEXIST, ENOENT, ENOTDIR."""
+        """Create a directory. Raises OSError: EPERM outside instances/, EEXIST, ENAMETOOLONG, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
-        if name in parent.entries:
+        if name in ("", ".", "..") or name in parent.entries:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if len(name.encode(ENCODING, "surrogateescape")) > _LONGEST_NAME:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
         parent.make(name)
 
     def rmdir(self, path: str) -> None:

@@ -140,3 +140,34 @@ def test_te4_14_what_the_self_tests_look_for_after_fetcharg():
     assert "$comm" in "".join(lines[start : start + 2])
     assert "ustring" in "".join(lines[start : start + 11]) and "[u]<offset>" in "".join(lines[start : start + 11])
     assert any("accepts:" in line and "glob-matching-pattern" in line for line in lines)
+
+
+def test_te11_1_a_handle_does_what_it_was_opened_for(tree, box):
+    with tree.open("box") as reading, tree.open("box", os.O_WRONLY) as writing, tree.open("box", os.O_RDWR) as both:
+        assert number(reading.write, b"x\n") == number(writing.read) == errno.EBADF
+        assert writing.write(b"a\n") == both.write(b"b\n") == 2 and both.read() == b"one\ntwo\na\nb\n"
+        assert both.poll() and number(both.seek, -1) == errno.EINVAL
+    assert number(both.read) == number(both.seek, 0) == number(reading.poll) == errno.EBADF
+
+
+def test_te11_1_what_open_refuses(tree):
+    assert number(tree.open, "box", os.O_WRONLY | os.O_CREAT | os.O_EXCL) == errno.EEXIST
+    assert (
+        number(tree.open, "box", os.O_DIRECTORY)
+        == number(tree.open, "box/")
+        == number(tree.read, "box/..")
+        == errno.ENOTDIR
+    )
+    tree.open("dir/", os.O_DIRECTORY).close()
+
+
+def test_te11_1_paths_may_go_up(tree):
+    assert tree.read("/dir//./../dir/inner") == tree.read("../../dir/inner") == "deep\n"
+    assert number(tree.read, "nosuch/../box") == errno.ENOENT
+
+
+def test_te10_2_names_that_no_directory_can_have(tree):
+    for name in ("dir/.", "dir/..", "dir/"):
+        assert number(tree.mkdir, name) == errno.EEXIST
+    assert number(tree.mkdir, "dir/" + "x" * 256) == errno.ENAMETOOLONG
+    assert number(tree.mkdir, "dir/" + "x" * 255) == errno.EPERM

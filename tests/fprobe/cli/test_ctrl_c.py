@@ -175,3 +175,14 @@ def test_a_reader_that_goes_away_ends_it(programs):
     assert process.wait(timeout=20) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("script", ["echo ready; call main", "echo ready; call main & wait", "echo ready; sleep 100"])
+def test_a_script_of_tracefs(programs, script):
+    out = interrupted(programs, "tracefs", "-p", "spin.ll", "sh", "-c", script, when="ready")
+    assert out.splitlines() == ["ready", "fprobe: interrupted"]
+
+
+def test_graph_of_a_program_that_records_without_a_pause(programs):
+    out = interrupted(programs, "graph", "-p", "endless.ll", when="main")
+    assert "main() interrupted" in out.splitlines()[-2] and "lost" in out.splitlines()[-1]

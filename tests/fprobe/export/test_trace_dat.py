@@ -225,6 +225,43 @@ def test_a_full_disk_keeps_what_was_recorded():
     assert found == list(range(len(found))) and len(found) > 1000
 
 
+def test_the_places_of_headers_are_on_the_disk_from_the_start(tmp_path):
+    path = tmp_path / "holes.dat"
+    file = TraceDat(str(path), 4096, buffers=3)
+    assert path.stat().st_size == 3 * 4096 and path.stat().st_blocks * 512 >= 3 * 4096
+    file.finish(Metadata("", "", {}, ""))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+@isolated(timeout=60)
+def test_a_file_system_without_space_keeps_what_was_recorded():
+    import subprocess
+    import tempfile
+
+    import sandbox as box
+    from fprobe.export.recording import Recording as Record
+    from fprobe.export.trace_dat_reader import Trace as Read
+
+    module = box.load("define i64 @fs_add(i64 %x) noinline { ret i64 %x }", name="fsprog")
+    small = tempfile.mkdtemp()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", small], capture_output=True).returncode:
+        return  # in a container that may not mount
+    try:
+        with fprobe.event("p:adds fs_add x=%di:u64") as events:
+            recording = Record(f"{small}/trace.dat", events.array)
+            for number in range(20_000):
+                module["fs_add"](number)
+                if number % 2000 == 0:
+                    recording.drain()
+            recording.finish(events.disable)
+        assert recording.failure is not None and recording.dropped_pages > 0
+        trace = Read(f"{small}/trace.dat")
+        found = [trace.formats[record.common.type].values(record.data)["x"] for record in trace.records()]
+        assert found == list(range(len(found))) and len(found) > 1000
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
 def test_bad_files_are_refused_with_a_reason(recorded, tmp_path):
     data = Path(recorded).read_bytes()
     path = tmp_path / "bad.dat"

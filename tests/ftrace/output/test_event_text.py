@@ -130,6 +130,9 @@ def test_te3_8_te3_12_te9_1_built_in_records() -> None:
     assert re.fullmatch(r"tracing_mark_write\+0x0/0x[0-9a-f]+: text", texts("sym-offset")[1])
     assert re.fullmatch(r"tracing_mark_write <[0-9a-f]{16}>: text", texts("sym-addr")[1])
     assert texts("printk-msg-only")[1] == "text"
+    tracefs.write("trace", "")
+    global_trace().buffer.write(FUNCTION.id, word(callee.address) + word(0))
+    assert texts() == ["callee [two]"]
 
 
 @isolated

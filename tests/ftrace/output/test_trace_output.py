@@ -137,7 +137,7 @@ def test_te4_1_trace_pipe_consumes_and_has_one_reader() -> None:
     with tracefs.open("trace_pipe", os.O_NONBLOCK) as pipe:
         assert error_of(tracefs.open, "trace_pipe") == error_of(tracefs.open, "per_cpu/cpu0/trace_pipe") == "EBUSY"
         assert error_of(tracefs.write, "current_tracer", "nop") == "EBUSY"
-        assert error_of(pipe.write, b"x") == "EINVAL" and error_of(pipe.seek, 0) == "ESPIPE"
+        assert error_of(pipe.write, b"x") == "EBADF" and error_of(pipe.seek, 0) == "ESPIPE"
         whole = pipe.read(10) + pipe.read(1) + pipe.read(70)
         assert next(line.split(": ")[-1] for line in whole.decode().splitlines()) == "one"
         assert len(lines()) == 1
@@ -162,6 +162,29 @@ def test_te4_1_a_reader_of_trace_pipe_waits_and_ends_when_recording_is_off() -> 
         tracefs.write("tracing_on", "0")
         assert pipe.read(4096) == b""
     writer.join()
+
+
+@isolated
+def test_te4_1_poll_tells_of_data_and_for_a_slot_of_so_much_as_buffer_percent_says() -> None:
+    from fprobe.tracefs import tracefs
+
+    tracefs.write("buffer_size_kb", "40")
+    with tracefs.open("trace_pipe") as pipe:
+        assert not pipe.poll() and not pipe.poll(0.02)
+        threading.Timer(0.05, write, ["trace_marker", b"x"]).start()
+        assert pipe.poll(None) and pipe.poll()
+    with tracefs.open("per_cpu/cpu0/trace_pipe") as pipe, tracefs.open("per_cpu/cpu0/trace_pipe_raw") as raw:
+        assert not pipe.poll() and not raw.poll(), "two of eleven sub-buffers are less than half"
+        tracefs.write("buffer_percent", "0")
+        assert pipe.poll() and raw.poll()
+        tracefs.write("buffer_percent", "50")
+        for _ in range(9):
+            write("trace_marker", bytes(b"y" * 3000))
+        assert pipe.poll() and raw.poll()
+        tracefs.write("trace", "")
+        assert not pipe.poll()
+        tracefs.write("trace_options", "block")
+        assert pipe.poll()
 
 
 @isolated
@@ -235,6 +258,15 @@ def test_te4_5_te4_6_sizes() -> None:
     tracefs.write("buffer_percent", "100")
     assert tracefs.read("buffer_percent") == "100\n"
     assert error_of(tracefs.write, "buffer_percent", "101") == "EINVAL"
+
+
+@isolated
+def test_te4_8_a_clock_has_at_most_63_characters() -> None:
+    from fprobe.tracefs import tracefs
+
+    assert error_of(tracefs.write, "trace_clock", "mono" + " " * 60) == "EINVAL"
+    tracefs.write("trace_clock", " mono" + " " * 58)
+    assert "[mono]" in tracefs.read("trace_clock")
 
 
 @isolated

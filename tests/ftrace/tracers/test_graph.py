@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from isolation import isolated
-from traced import error_of, program, shown, tracing
+from traced import CALLS, error_of, normalised, program, shown, tracing
 
 OUTER = [
     "              |  outer() {",
@@ -343,3 +343,42 @@ def test_replacing_one_set_leaves_the_others_where_they_are():
     sets.forget_replaced()
     assert len(tables()) == before + 1
     assert sets.replace("other", {0}), "a set with nothing in it that is looked up is still one"
+
+
+@isolated
+def test_te4_1_a_pipe_can_be_read_while_the_program_records_without_a_pause() -> None:
+    import threading
+
+    from fprobe.tracefs import tracefs
+
+    spin = "volatile int stop; CALL int spin(void) { while (!stop) leaf(1); return 0; } CALL int end(void) { return stop = 1; }"
+    module = program(CALLS + spin)
+    tracefs.write("set_ftrace_filter", "leaf\nspin\n")
+    with tracing("function_graph"), tracefs.open("trace_pipe") as pipe:
+        thread = threading.Thread(target=module["spin"])
+        thread.start()
+        try:
+            some = pipe.read(4096)
+            some += pipe.read()
+            assert thread.is_alive()
+        finally:
+            module["end"]()
+            thread.join()
+    lines = [normalised(line) for line in some.decode().splitlines()]
+    assert lines.count("N us |    leaf();") > len(lines) * 0.9, "an entry is shown with its return"
+
+
+def test_te9_2_an_entry_is_held_back_for_its_return() -> None:
+    from ftrace.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT
+    from ftrace.output.pipe import held_back
+    from ftrace.ring_buffer.reader import Record
+
+    def records(*kinds: tuple[int, int]) -> list[Record]:
+        return [Record(0, slot, 0, kind.to_bytes(8, "little")) for slot, kind in kinds]
+
+    entry, exit, call = GRAPH_ENTRY.id, GRAPH_EXIT.id, FUNCTION.id
+    assert held_back(records((0, call), (0, call))) == 1
+    assert held_back(records((0, entry), (0, exit))) == 1
+    assert held_back(records((0, exit), (1, entry), (0, call))) == 2
+    assert held_back(records((1, entry), *[(0, call)] * 63)) == 64
+    assert held_back(records((1, entry), *[(0, call)] * 64)) == 1
