@@ -1,7 +1,7 @@
 """From patterns to functions of any image: `vfs_*`, `libz:inflate*`, `*:SSL_*`.
 
 The part before the colon is a pattern for the names of images. A pattern without a colon matches only functions of the
-sandbox's modules.
+sandbox's modules. LLVM, which this package loads itself, is meant only by patterns with `llvm` before the colon.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def resolve(pattern: str) -> list[Found]:
     in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
     """
     owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
-    meant = list(_images_meant(owner if colon else None))
+    meant = list(images_meant(owner if colon else None))
     if not meant and owner == "perf":
         raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
     if not meant and colon:
@@ -65,7 +65,7 @@ def is_compiled(pattern: str) -> bool:
 def is_there(pattern: str) -> bool:
     """Whether `pattern` matches anything now. Raises OSError if a library's file cannot be read."""
     owner, _, wanted = pattern.partition(":")
-    return any(True for _ in _functions_in(_images_meant(owner), wanted))
+    return any(True for _ in _functions_in(images_meant(owner), wanted))
 
 
 def may_come(pattern: str) -> bool:
@@ -95,13 +95,14 @@ def inlined_calls(pattern: str) -> Iterator[str]:
         yield f"{wanted} is inlined into {named}: these calls are not seen; see fprobe.numba.install(noinline=True)"
 
 
-def _images_meant(owner: str | None) -> Iterator[Image]:
+def images_meant(owner: str | None) -> Iterator[Image]:
+    """The images that `owner`, what is before the colon of a pattern, means; None: those that patterns without a colon mean."""
     pattern = None if owner is None else parse(owner)
     for source in sources():
         if pattern is None and source.is_named:
             continue
         for image in source.images():
-            if pattern is None or any(pattern.matches(name) for name in image.names):
+            if pattern is None or (image.only_by in str(owner) and any(map(pattern.matches, image.names))):
                 yield image
 
 
