@@ -7,19 +7,15 @@ sandbox's modules. LLVM, which this package loads itself, is meant only by patte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from ftrace.filters.glob import parse
 from sandbox.images.image import Image
-from sandbox.images.sources import images, sources
-from sandbox.symbols.near import did_you_mean
+from sandbox.images.near_misses import near_misses, no_image
+from sandbox.images.sources import sources
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.process_text import JIT_NAMES
 from sandbox.symbols.table import Symbol
-
-_ENOUGH = 5_000
-"""Names of one image that are compared with one that is nowhere."""
 
 
 class Found(NamedTuple):
@@ -48,8 +44,7 @@ def resolve(pattern: str) -> list[Found]:
     if not meant and owner == "perf":
         raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
     if not meant and colon:
-        near = _elsewhere(wanted) or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
-        raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
+        raise LookupError(no_image(owner, wanted))
     found = list(_functions_in(meant, wanted))
     if not found:
         raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted, meant)}")
@@ -123,30 +118,3 @@ def _shown(meant: list[Image], owner: str) -> str:
     names = list(dict.fromkeys(f"[{image.name}]" for image in meant))
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"
-
-
-def _elsewhere(name: str) -> str:
-    """`; did you mean python:deflate?`: images with a function of exactly that name, such as one it is linked into."""
-    found = [
-        f"{min(image.names, key=len)}:{name}" for image in images() if not image.module and name in image.suggestions()
-    ]
-    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
-
-
-def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
-    """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
-
-    Names of the images in `meant` come first, then suggestions of all images.
-    """
-    bare = wanted.strip("*?!")
-    shown: dict[str, str] = {}
-    names = [(image, (function.name for function in image.functions)) for image in meant]
-    for image, suggested in (*names, *((image, image.suggestions()) for image in images())):
-        stem = "" if image.module else f"{min(image.names, key=len)}:"
-        for name in islice(suggested, _ENOUGH):
-            shown.setdefault(name, f"{stem}{name}")
-    if shown.get(bare) == wanted:
-        return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
-    if bare in shown:
-        return f"; did you mean {shown[bare]}?"
-    return did_you_mean(bare, shown, shown)

@@ -34,7 +34,8 @@ class LibraryImage(Image):
         self.name = library.name
         self._pinned = False
         full = {library.name, library.path.resolve().name}
-        self.names = frozenset(full | {stem for name in full for stem in _stems(name)})
+        names = full | {stem for name in full for stem in _stems(name)}
+        self.names = frozenset(names | {process_text.in_events(name) for name in names})
         self.only_by = _LLVM if _LLVM in self.name else ""
 
     @cached_property
