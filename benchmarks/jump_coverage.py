@@ -38,7 +38,7 @@ from kprobes.x86_64.classify import refusal
 from sandbox import demo
 from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
 from sandbox.loading.module import Module
-from sandbox.memory.landings import Gaps
+from sandbox.memory.address_space import AddressSpace
 from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table
 from sandbox.x86_64.encoding import JMP32_SIZE
@@ -92,7 +92,7 @@ def instructions_of(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[Function
 
 def alone(spans: Sequence[tuple[int, int]]) -> Alone:
     """Each instruction by itself; nothing is patched."""
-    found, gaps = Alone(), Gaps()
+    found, gaps = Alone(), AddressSpace()
     for function, insn in instructions_of(spans):
         found.instructions += 1
         if _is_on_ftrace(insn.address):
@@ -121,7 +121,7 @@ def _count(found: Alone, way: str) -> None:
         found.refused[way] += 1
 
 
-def _way(function: Function, insn: Instruction, gaps: Gaps) -> str:
+def _way(function: Function, insn: Instruction, gaps: AddressSpace) -> str:
     """How the instruction becomes a jump, or the rule that is against it."""
     against = own_refusal(function, insn)
     if against is not None:
@@ -147,7 +147,7 @@ def _behind(address: int, end: int) -> bytes:
 class gaps_in:
     """Whether something could land in a window."""
 
-    def __init__(self, gaps: Gaps) -> None:
+    def __init__(self, gaps: AddressSpace) -> None:
         self._gaps = gaps
 
     def __call__(self, window: Window) -> bool:

@@ -36,13 +36,13 @@ from ftrace.shown import Row, Shown, handler_name
 from ftrace.sites.locations import Located, Selection, Skipped
 from ftrace.tracer import tracer
 from sandbox.images import jit
+from sandbox.images.near_misses import near_misses
 from sandbox.native import NativeFunction
 from sandbox.process import fork
 from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.fork import ProcessBound
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, S64_MIN, U32_MAX, U64_MAX, integer
-from sandbox.symbols.near import did_you_mean
 from sandbox.threads.tasks import DATA_STACK, STRIDE
 
 FPROBE_FL_DISABLED = 1
@@ -323,8 +323,7 @@ def _addresses_of(names: list[str]) -> list[int]:
             found += [location.ip for location in _located(name, None).selection.locations()]
             continue
         if location is None:
-            near = did_you_mean(name, (location.name for location in tracer().table.everything().locations()))
-            raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near}")
+            raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near_misses(name)}")
         found.append(location.ip)
     return found
 

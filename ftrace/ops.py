@@ -11,7 +11,6 @@ from typing import Any
 from ftrace.dyn_ftrace.record import Operation
 from ftrace.filters.glob import parse
 from ftrace.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
-from ftrace.filters.resolve import near_misses
 from ftrace.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from ftrace.ops_flags import (
@@ -30,6 +29,7 @@ from ftrace.probe import NativeProbe
 from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Location, Selection, clean
 from ftrace.tracer import Tracer, tracer
+from sandbox.images.near_misses import near_misses
 from sandbox.process.integers import U64_MAX, code_address, integer
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT

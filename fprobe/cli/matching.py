@@ -139,7 +139,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
 
 def _near(text: str, module: Module) -> str:
     """Similar names: of the module or, if it has none, of libraries."""
-    from ftrace.filters.resolve import near_misses
+    from sandbox.images.near_misses import near_misses
 
     return did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)) or near_misses(text)
 

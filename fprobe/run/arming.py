@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
+from fprobe.registration import functions_of
 from fprobe.run import session
 from fprobe.run.names import described
 from fprobe.run.patterns import Pattern, new_functions, plain_values
@@ -60,6 +61,9 @@ class Arming:
         self._address = address
         self._libraries: set[tuple[str, int]] = set()
         self._lock = fork.renew(threading.RLock())
+        self._arming = 0
+        """The thread that is arming, with the lock."""
+        self._again = False
         self._watches: list[Any] = []
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
@@ -92,14 +96,16 @@ class Arming:
         self._groups.append(_Group(settings.handled, lambda ips: attach(ips, **options)))
 
     def begin(self) -> None:
-        """Arm the functions that are loaded, and watch for the libraries of the others."""
-        self.arm_loaded()
-        if all(pattern.is_settled for pattern in self._patterns()):
-            return
-        from kprobes.library_loads import watch
+        """Arm the functions that are loaded, and watch for the libraries of the others.
 
-        self._watches = watch(self.arm_loaded)
-        register_module_notifier(self._module_event)
+        Watching first: it takes much Python, which is slow once functions of the interpreter are probed.
+        """
+        self._find_all()
+        if not all(pattern.is_settled for pattern in self._patterns()):
+            from kprobes.library_loads import watch
+
+            self._watches = watch(self.arm_loaded)
+            register_module_notifier(self._module_event)
         self.arm_loaded()
 
     def _patterns(self) -> list[Pattern]:
@@ -111,18 +117,38 @@ class Arming:
             self.arm_loaded()
 
     def arm_loaded(self) -> None:
-        """Arm code loaded since the last call, and report it to the launcher. Raises nothing, so that the program continues."""
+        """Arm code loaded since the last call, and report it to the launcher. Raises nothing, so that the program continues.
+
+        Arming opens libraries itself, which calls this again: the outer call then looks once more.
+        """
+        self._again = True
+        if self._arming == threading.get_ident():
+            return
         try:
             with self._lock:
-                self._report_libraries()
-                for group in self._groups:
-                    for pattern in group.patterns:
-                        self._arm_pattern(pattern, group)
-                if self._definitions:
-                    self._definitions.define_loaded()
-                self._tell_waiting()
+                self._arming = threading.get_ident()
+                try:
+                    while self._again:
+                        self._again = False
+                        self._arm_all()
+                finally:
+                    self._arming = 0
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
+
+    def _find_all(self) -> None:
+        for pattern in self._patterns():
+            pattern.found()
+
+    def _arm_all(self) -> None:
+        self._report_libraries()
+        self._find_all()
+        for group in self._groups:
+            for pattern in group.patterns:
+                self._arm_pattern(pattern, group)
+        if self._definitions:
+            self._definitions.define_loaded()
+        self._tell_waiting()
 
     def _arm_pattern(self, pattern: Pattern, group: _Group) -> None:
         functions = pattern.found()
@@ -130,9 +156,8 @@ class Arming:
         if not new:
             return
         group.known |= {each.function.address: each for each in new}
-        session.note(
-            self._address, pattern=pattern.text, functions=plain_values(functions), skipped=self._arm(new, group)
-        )
+        session.note(self._address, pattern=pattern.text, functions=plain_values(functions))
+        session.note(self._address, skipped=self._arm(new, group))
 
     def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions. Returns name and reason for each that cannot be probed."""
@@ -149,7 +174,7 @@ class Arming:
                 session.note(self._address, error=f"{functions[0]} and {len(functions) - 1:,} others: {error.strerror}")
         else:
             group.attached.append(attachment)
-            session.note(self._address, attached=len(attachment.functions))
+            session.note(self._address, attached=functions_of(attachment.fp).count())
         return skipped + [(each.name, each.reason) for each in attachment.skipped]
 
     def _tell_waiting(self) -> None:

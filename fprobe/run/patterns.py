@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ftrace.filters.glob import parse
-from ftrace.filters.resolve import Found, resolve
+from ftrace.filters.resolve import Found, images_meant, resolve
 from sandbox.images.image import Image
-from sandbox.images.sources import sources
 
 
 class Pattern:
@@ -39,10 +37,7 @@ class Pattern:
 
     def _images(self) -> list[Image]:
         owner, colon, _ = self.text.partition(":")
-        if not colon:
-            return [image for source in sources() if not source.is_named for image in source.images()]
-        meant = parse(owner)
-        return [image for source in sources() for image in source.images() if any(map(meant.matches, image.names))]
+        return list(images_meant(owner if colon else None))
 
     def _search(self) -> list[Found]:
         if not self._searched and ":" not in self.text:  # searching for similar names takes seconds
@@ -59,10 +54,16 @@ class Pattern:
 
 def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterator[Found]:
     """The functions that are not in `known`, or whose address was in an image that has been unloaded since."""
+    is_live: dict[Image, bool] = {}
     for each in functions:
         before = known.get(each.function.address)
-        if before is None or not before.image.is_live:
+        if before is None:
             yield each
+        elif before.image is not each.image:
+            if before.image not in is_live:
+                is_live[before.image] = before.image.is_live
+            if not is_live[before.image]:
+                yield each
 
 
 def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str]]:

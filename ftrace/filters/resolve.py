@@ -1,25 +1,21 @@
 """From patterns to functions of any image: `vfs_*`, `libz:inflate*`, `*:SSL_*`.
 
 The part before the colon is a pattern for the names of images. A pattern without a colon matches only functions of the
-sandbox's modules.
+sandbox's modules. LLVM, which this package loads itself, is meant only by patterns with `llvm` before the colon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from ftrace.filters.glob import parse
 from sandbox.images.image import Image
-from sandbox.images.sources import images, sources
-from sandbox.symbols.near import did_you_mean
+from sandbox.images.near_misses import near_misses, no_image
+from sandbox.images.sources import sources
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.process_text import JIT_NAMES
 from sandbox.symbols.table import Symbol
-
-_ENOUGH = 5_000
-"""Names of one image that are compared with one that is nowhere."""
 
 
 class Found(NamedTuple):
@@ -44,12 +40,11 @@ def resolve(pattern: str) -> list[Found]:
     in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
     """
     owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
-    meant = list(_images_meant(owner if colon else None))
+    meant = list(images_meant(owner if colon else None))
     if not meant and owner == "perf":
         raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
     if not meant and colon:
-        near = _elsewhere(wanted) or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
-        raise LookupError(f"no module, library or other image {owner!r} is loaded{near}")
+        raise LookupError(no_image(owner, wanted))
     found = list(_functions_in(meant, wanted))
     if not found:
         raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted, meant)}")
@@ -65,7 +60,7 @@ def is_compiled(pattern: str) -> bool:
 def is_there(pattern: str) -> bool:
     """Whether `pattern` matches anything now. Raises OSError if a library's file cannot be read."""
     owner, _, wanted = pattern.partition(":")
-    return any(True for _ in _functions_in(_images_meant(owner), wanted))
+    return any(True for _ in _functions_in(images_meant(owner), wanted))
 
 
 def may_be_compiled(pattern: str) -> bool:
@@ -95,13 +90,14 @@ def inlined_calls(pattern: str) -> Iterator[str]:
         yield f"{wanted} is inlined into {named}: these calls are not seen; see fprobe.numba.install(noinline=True)"
 
 
-def _images_meant(owner: str | None) -> Iterator[Image]:
+def images_meant(owner: str | None) -> Iterator[Image]:
+    """The images that `owner`, what is before the colon of a pattern, means; None: those that patterns without a colon mean."""
     pattern = None if owner is None else parse(owner)
     for source in sources():
         if pattern is None and source.is_named:
             continue
         for image in source.images():
-            if pattern is None or any(pattern.matches(name) for name in image.names):
+            if pattern is None or (image.only_by in str(owner) and any(map(pattern.matches, image.names))):
                 yield image
 
 
@@ -122,30 +118,3 @@ def _shown(meant: list[Image], owner: str) -> str:
     names = list(dict.fromkeys(f"[{image.name}]" for image in meant))
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"
-
-
-def _elsewhere(name: str) -> str:
-    """`; did you mean python:deflate?`: images with a function of exactly that name, such as one it is linked into."""
-    found = [
-        f"{min(image.names, key=len)}:{name}" for image in images() if not image.module and name in image.suggestions()
-    ]
-    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
-
-
-def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
-    """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
-
-    Names of the images in `meant` come first, then suggestions of all images.
-    """
-    bare = wanted.strip("*?!")
-    shown: dict[str, str] = {}
-    names = [(image, (function.name for function in image.functions)) for image in meant]
-    for image, suggested in (*names, *((image, image.suggestions()) for image in images())):
-        stem = "" if image.module else f"{min(image.names, key=len)}:"
-        for name in islice(suggested, _ENOUGH):
-            shown.setdefault(name, f"{stem}{name}")
-    if shown.get(bare) == wanted:
-        return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
-    if bare in shown:
-        return f"; did you mean {shown[bare]}?"
-    return did_you_mean(bare, shown, shown)

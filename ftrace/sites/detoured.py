@@ -22,6 +22,7 @@ from ftrace.x86_64.entry_writing import Stubs as NativeStubs
 from ftrace.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
+from sandbox.memory.address_space import read_once
 from sandbox.x86_64.encoding import NOP5, displacement
 from sandbox.x86_64.heads import REACH, Heads
 
@@ -82,7 +83,7 @@ class DetouredBlock(ImageBlock):
         todo = [i for i in indexes if (i not in self.mechanisms and i not in self.refusals) or i in again]
         if not todo:
             return
-        with mappings.text_mutex:
+        with mappings.text_mutex, read_once():
             if self._slots is None:
                 self._prepare()
             heads = self._heads_of(todo)

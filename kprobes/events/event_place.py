@@ -82,18 +82,14 @@ def _check_symbol(place: EventPlace) -> None:
 
 def module_is_there(name: str) -> bool:
     """Whether a module or library of that name is loaded."""
-    if is_loaded(name):
-        return True
-    try:
-        return bool(name) and bool(library_called(name))
-    except LookupError:
-        return False
+    return is_loaded(name) or (bool(name) and library_called(name) is not None)
 
 
 def _count(place: EventPlace) -> int:
     """How many symbols have the name."""
     assert place.symbol is not None
-    if place.module is None or is_loaded(place.module):
+    library = library_called(place.module) if place.module is not None and not is_loaded(place.module) else None
+    if library is None:
         return len({symbol.address for symbol in symbol_table.named(place.symbol)})
-    bare = place.symbol.partition(":")[2]
-    return len({symbol.address for symbol in library_called(place.module).symbols if symbol.name == bare})
+    bare = library.unversioned(place.symbol.partition(":")[2])
+    return len({symbol.address for symbol in library.symbols if symbol.name == bare})

@@ -13,6 +13,7 @@ from kprobes.place import aggregate, blacklist
 from kprobes.place.aggregate import Aggregate
 from kprobes.place.functions import function_around
 from kprobes.x86_64.classify import classify
+from sandbox.images.near_misses import no_symbol
 from sandbox.loading.module import ModuleState
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
 from sandbox.symbols.process_text import module_text_at, symbol_at, symbol_named, text_at
@@ -64,8 +65,8 @@ def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
 def _address_of(name: str) -> int:
     try:
         return symbol_named(name).address
-    except LookupError as error:
-        raise OSError(errno.ENOENT, str(error.args[0])) from None
+    except LookupError:
+        raise OSError(errno.ENOENT, no_symbol(name)) from None
 
 
 def _adjusted(address: int, symbol: Symbol) -> Place:

@@ -26,6 +26,8 @@ class Image(abc.ABC):
     name: str
     names: frozenset[str]
     module: Module | None = None
+    only_by: str = ""
+    """A pattern for names of images means it only if it contains this: a part of its name, for what this package runs on."""
     stubs: frozenset[int] = frozenset()
     """Addresses of its functions that begin with a stub, where r10 and r11 are free; those of modules are in `module.sites`."""
 

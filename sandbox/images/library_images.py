@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
 
 
+_LLVM = "llvm"
+"""Part of the name of llvmlite's library. This package loads it to compile: five times as many functions as a program's own."""
+
+
 class LibraryImage(Image):
     """A shared library: called `libz`, `libz.so.1`, or as the file that the link leads to."""
 
@@ -30,7 +34,9 @@ class LibraryImage(Image):
         self.name = library.name
         self._pinned = False
         full = {library.name, library.path.resolve().name}
-        self.names = frozenset(full | {stem for name in full for stem in _stems(name)})
+        names = full | {stem for name in full for stem in _stems(name)}
+        self.names = frozenset(names | {process_text.in_events(name) for name in names})
+        self.only_by = _LLVM if _LLVM in self.name else ""
 
     @cached_property
     def functions(self) -> Sequence[Symbol]:

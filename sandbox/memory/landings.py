@@ -6,10 +6,11 @@ same page of the file, at most one landing at each of its bytes.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from sandbox.memory import mappings as memory
+from sandbox.memory.address_space import address_space
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.scattered import ScatteredText
 from sandbox.x86_64.encoding import JMP32_SIZE, jump
@@ -17,6 +18,7 @@ from sandbox.x86_64.encoding import JMP32_SIZE, jump
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sandbox.memory.address_space import AddressSpace
     from sandbox.x86_64.puns import Window
 
 FAR_SIZE = 14
@@ -25,50 +27,7 @@ MOST_PAGES = 40_000
 """How many pages there may be in all, of the 65,530 mappings that Linux allows a process by default."""
 _TRIED = 8
 _SHARED = 24
-_STACK_GROWTH, _HEAP_GROWTH = 64 << 20, 256 << 20
 _WIDE = PAGE
-
-
-class Gaps:
-    """The free address space, as it was when this was made."""
-
-    def __init__(self) -> None:
-        spans = [_with_growth(start, end, path) for start, end, _permissions, path in memory.mappings()]
-        self._starts = [start for start, _ in spans]
-        self._ends = [end for _, end in spans]
-
-    def free(self, page: int) -> bool:
-        """Whether the page at this address is free."""
-        index = bisect_right(self._starts, page + PAGE - 1) - 1
-        return index < 0 or self._ends[index] <= page
-
-    def first_free(self, low: int, high: int) -> int | None:
-        """The lowest free page that lies in [low, high) altogether."""
-        page = (low + PAGE - 1) & -PAGE
-        while page + PAGE <= high:
-            index = bisect_right(self._starts, page + PAGE - 1) - 1
-            if index < 0 or self._ends[index] <= page:
-                return page
-            page = (self._ends[index] + PAGE - 1) & -PAGE
-        return None
-
-    def take(self, page: int) -> None:
-        """The page is not free any more."""
-        index = bisect_right(self._starts, page)
-        if index and self._ends[index - 1] == page:
-            self._ends[index - 1] = page + PAGE
-            return
-        self._starts.insert(index, page)
-        self._ends.insert(index, page + PAGE)
-
-
-def _with_growth(start: int, end: int, path: str) -> tuple[int, int]:
-    """A mapping with what it may yet grow into."""
-    if path == "[stack]":
-        return start - _STACK_GROWTH, end
-    if path == "[heap]":
-        return start, end + _HEAP_GROWTH
-    return start, end
 
 
 def _run(used: int, low: int, high: int, size: int) -> int | None:
@@ -98,7 +57,7 @@ class LandingSpace:
         self._pages: list[int] = []
         self._wide: list[int] = []
         self._shared: list[int] = []
-        self._gaps: Gaps | None = None
+        self._gaps: AddressSpace | None = None
         self.count = 0
 
     def refresh(self) -> None:
@@ -106,10 +65,10 @@ class LandingSpace:
         self._gaps = None
 
     @property
-    def gaps(self) -> Gaps:
+    def gaps(self) -> AddressSpace:
         """The free space."""
         if self._gaps is None:
-            self._gaps = Gaps()
+            self._gaps = address_space()
         return self._gaps
 
     @property

@@ -15,6 +15,8 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 
+from sandbox.memory.address_space import address_space
+from sandbox.memory.address_space import mappings as mappings
 from sandbox.memory.pages import (
     MADV_DONTDUMP,
     MADV_NOHUGEPAGE,
@@ -259,40 +261,20 @@ def remap_text(base: int, size: int, name: str) -> TextMapping:
         return TextMapping(low, high - low, name, _map_twice(low, contents, name), forks)
 
 
-def mappings() -> list[tuple[int, int, str, str]]:
-    """The process's mappings as (start, end, permissions, path), ascending."""
-    result = []
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 (hot enough)
-        for line in maps:
-            bounds, permissions, _offset, _device, _inode, *path = line.split(maxsplit=5)
-            start, _, end = bounds.partition("-")
-            result.append((int(start, 16), int(end, 16), permissions, path[0].strip() if path else ""))
-    return result
-
-
-def _gaps_near(low: int, high: int, size: int) -> Iterator[int]:
-    """Start addresses of free space of `size` bytes from which all of [low, high) can be reached, nearest first."""
-    lowest = max(high - REACH, 1 << 20)
-    highest = min(low + REACH, (1 << 47) - PAGE) - size
-    candidates = []
-    previous_end = 1 << 20
-    for start, end, _permissions, _path in [*mappings(), (1 << 47, 1 << 47, "", "")]:
-        first, last = max(previous_end, lowest), min(start - size, highest)
-        if first <= last:
-            candidates.append(last & -PAGE if last < low else (first + PAGE - 1) & -PAGE)
-        previous_end = end
-    yield from sorted(candidates, key=lambda address: abs(address - low))
-
-
 def _place_near(near: tuple[int, int], size: int, place: Callable[[int], int]) -> tuple[int, int]:
-    """Call `place(address)` with free addresses in reach until one is still free; that address and the result."""
+    """Call `place(address)` with free addresses, from which all of [low, high) is in reach, until one is still free.
+
+    Returns that address and the result. The nearest come first.
+    """
+    low, high = near
     with text_mutex:
-        for address in _gaps_near(*near, size):
-            try:
-                return address, place(address)
-            except FileExistsError:
-                continue
-    raise OSError(errno.ENOMEM, f"no space for {size} bytes within rel32 range of {near[0]:#x}..{near[1]:#x}")
+        space = address_space()
+        for address in space.near(low, size, high - REACH, low + REACH - size):
+            with contextlib.suppress(FileExistsError):
+                result = place(address)
+                space.take(address, size)
+                return address, result
+    raise OSError(errno.ENOMEM, f"no space for {size} bytes within rel32 range of {low:#x}..{high:#x}")
 
 
 def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 
 from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.loading.module import Module, modules
@@ -16,7 +17,6 @@ from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.symbols.libraries import Library, libraries, library_at
-from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
 JIT_NAMES = frozenset({"jit", "numba", "perf"})
@@ -53,30 +53,18 @@ def symbol_named(name: str) -> Symbol:
     """The function or object called `name`: `symbol`, `module:symbol` or `library:symbol`.
 
     An indirect function (IFUNC) is the one that it resolves to in this process. Of several with the name, the one at the
-    lowest address. Raises LookupError naming it, and the modules and libraries searched.
+    lowest address. Raises LookupError naming it; sandbox.images.near_misses says what may have been meant.
     """
     found = symbol_table.named(name)
     if found:
         return found[0]
-    owner, _, bare = name.rpartition(":")
-    if not owner:
-        near = did_you_mean(name, (symbol.name for symbol in symbol_table))
-        raise LookupError(f"no symbol {name!r} in a loaded module; one of a library is written library:{name}{near}")
+    owner, colon, bare = name.partition(":")
     if owner in JIT_NAMES:
         return _compiled_named(owner, bare)
-    try:
-        library = library_called(owner)
-    except LookupError:
-        module = next((module for module in modules() if module.name == owner), None)
-        if module is None:
-            raise
-        near = did_you_mean(bare, (symbol.name for symbol in module.functions))
-        raise LookupError(f"no symbol {bare!r} in [{owner}]{near}") from None
-    bare = library.unversioned(bare)
-    symbol = library.named(bare)
-    if symbol is None:
-        near = did_you_mean(bare, (symbol.name for symbol in library.symbols))
-        raise LookupError(f"no symbol {bare!r} in {library.path}{near}")
+    library = library_called(owner) if colon else None
+    symbol = library.named(library.unversioned(bare)) if library else None
+    if library is None or symbol is None:
+        raise LookupError(f"no symbol {name!r} in the process")
     return chosen(library, symbol) if symbol.indirect else symbol
 
 
@@ -87,8 +75,7 @@ def _compiled_named(owner: str, bare: str) -> Symbol:
     functions = [symbol for image in compiled.source.images() if owner in image.names for symbol in image.functions]
     found = [symbol for symbol in functions if symbol.name == bare]
     if not found:
-        near = did_you_mean(bare, (symbol.name for symbol in functions))
-        raise LookupError(f"no function {bare!r} in [{owner}]{near or '; nothing of that name has been compiled yet'}")
+        raise LookupError(f"no function {owner}:{bare} has been compiled yet")
     return min(found, key=lambda symbol: symbol.address)
 
 
@@ -99,17 +86,22 @@ def chosen(library: Library, indirect: Symbol) -> Symbol:
     return symbol
 
 
-def library_called(name: str) -> Library:
-    """The loaded library of that name: `libz`, `libz.so.1`, or that of the file which the link leads to.
+def library_called(name: str) -> Library | None:
+    """The loaded library of that name: `libz`, `libz.so.1`, or that of the file which the link leads to; None if none is.
 
-    Raises LookupError if there is none.
+    Characters that probe events take for something else may be `_`: `libstdc__` is libstdc++.
     """
     for library in map(unique, libraries()):
-        names = {library.name, library.path.resolve().name}
+        files = {library.name, library.path.resolve().name}
+        names = files | {in_events(file) for file in files}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
             return library
-    known = [*(library.name.partition(".so")[0] for library in libraries()), *(module.name for module in modules())]
-    raise LookupError(f"no module or library {name!r} is loaded{did_you_mean(name, known)}")
+    return None
+
+
+def in_events(file: str) -> str:
+    """The name of a file as lines of probe events can have it: `libstdc__.so.6`. Their grammar takes `+` and `-` for offsets."""
+    return re.sub(r"[^\w.]", "_", file)
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:

@@ -137,6 +137,9 @@ def test_a_pattern_that_matches_nothing_names_what_comes_near() -> None:
     assert caught.value.errno == errno.EINVAL
     with pytest.raises(OSError, match="did you mean libz:deflate"):
         fprobe.attach("deflate").attach()
+    with pytest.raises(OSError, match="did you mean libz:deflate") as caught:
+        fprobe.attach(["deflate"]).attach()
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_a_star_alone_means_no_library() -> None:

@@ -277,3 +277,4 @@ def test_pe3_4_generated_names():
     assert sanitized("p_foo.isra.0_16") == "p_foo_isra_0_16"
     assert sanitized("vfs_re?d*:__entry") == "vfs_re?d____entry"
     assert len(sanitized("p" * 100)) == 63
+    assert sanitized("p_libstdc++-6.so:f@GLIBC_2.2.5_0") == "p_libstdc___6_so_f_GLIBC_2_2_5_0"

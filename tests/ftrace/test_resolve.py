@@ -105,3 +105,10 @@ def test_images_of_a_source_with_names_are_meant_by_name_only(monkeypatch: pytes
     assert names("jitted:module.*") == ["module.square"]
     with pytest.raises(LookupError):
         resolve("module.*")
+
+
+def test_llvm_which_we_load_ourselves_is_meant_only_by_name() -> None:
+    """`*:*` would attach to five times as many functions of LLVM as of everything else."""
+    assert "libllvmlite.so" not in {found.image.name for found in resolve("*:*Version*")}
+    expected = names("libllvmlite:LLVMPY_*Module")
+    assert expected and names("*llvm*:LLVMPY_*Module") == expected

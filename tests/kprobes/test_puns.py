@@ -9,7 +9,8 @@ import pytest
 from isolation import isolated
 
 from kprobes.breakpoint.patching import keep_open, patching
-from sandbox.memory.landings import FAR_SIZE, Gaps, LandingSpace, _run
+from sandbox.memory.address_space import AddressSpace
+from sandbox.memory.landings import FAR_SIZE, LandingSpace, _run
 from sandbox.memory.mappings import PAGE
 from sandbox.x86_64.encoding import INT3
 from sandbox.x86_64.instruction import Flow, decode
@@ -124,7 +125,7 @@ def _leads_to(landing: int) -> int | None:
 def test_gaps_are_what_is_free():
     import ctypes
 
-    gaps = Gaps()
+    gaps = AddressSpace()
     here = ctypes.addressof(ctypes.c_int()) & -PAGE
     assert not gaps.free(here)
     free = gaps.first_free(1 << 40, 1 << 41)

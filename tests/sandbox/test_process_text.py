@@ -12,6 +12,7 @@ from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 from isolation import isolated
 
+from sandbox.images.near_misses import no_symbol
 from sandbox.symbols import process_text
 from sandbox.symbols.libraries import libraries
 
@@ -37,14 +38,21 @@ def test_an_indirect_function_is_what_the_loader_chose():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no_such_function", "library:no_such_function"),
-        ("libnone:f", "no module or library 'libnone' is loaded"),
-        ("libz:no_such_function", "no symbol 'no_such_function' in"),
+        ("no_such_fuhzqx", "library:no_such_fuhzqx"),
+        ("deflate", "no symbol 'deflate' in a loaded module; did you mean libz:deflate?"),
+        ("libnone:f", "no module, library or other image 'libnone' is loaded"),
+        ("libnone:deflate", "'libnone' is loaded; did you mean libz:deflate?"),
+        (":deflate", "'' is loaded; did you mean libz:deflate?"),
+        ("libz:no_such_function", r"no symbol 'no_such_function' in \[libz.so.1\]"),
+        ("libz:", r"no symbol '' in \[libz.so.1\]"),
+        ("libz:strtoll_", r"in \[libz.so.1\]; did you mean libc:strtol"),
+        ("numba:no.such", r"no function 'no.such' in \[numba\]: nothing has been compiled yet"),
     ],
 )
 def test_a_name_that_is_not_there_is_named(name, said):
-    with pytest.raises(LookupError, match=said):
+    with pytest.raises(LookupError, match=name):
         process_text.symbol_named(name)
+    assert re.search(said, no_symbol(name))
 
 
 def test_function_bounds_are_those_of_the_unwind_tables():

@@ -1,0 +1,68 @@
+"""Names from everywhere in the process that are similar to one that was not found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from sandbox.images.image import Image
+from sandbox.images.sources import images
+from sandbox.symbols.near import did_you_mean
+from sandbox.symbols.process_text import JIT_NAMES
+
+_ENOUGH = 5_000
+"""Names of one image that are compared with one that is nowhere."""
+
+
+def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
+    """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
+
+    Names of the images in `meant` come first, then suggestions of all images.
+    """
+    bare = wanted.strip("*?!")
+    shown = _shown(meant)
+    if shown.get(bare) == wanted:
+        return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
+    return f"; did you mean {shown[bare]}?" if bare in shown else did_you_mean(bare, shown, shown)
+
+
+def _shown(meant: Iterable[Image]) -> dict[str, str]:
+    """Name -> the form in which a pattern has it."""
+    shown: dict[str, str] = {}
+    names = [(image, (function.name for function in image.functions)) for image in meant]
+    for image, suggested in (*names, *((image, image.suggestions()) for image in images())):
+        stem = "" if image.module else f"{_shortest(image)}:"
+        for name in islice(suggested, _ENOUGH):
+            shown.setdefault(name, f"{stem}{name}")
+    return shown
+
+
+def _shortest(image: Image) -> str:
+    """Its shortest name; of two, the one of the file: `libstdc++`, not `libstdc__`."""
+    return min(image.names, key=lambda name: (len(name), name))
+
+
+def no_symbol(name: str) -> str:
+    """A sentence for a name that sandbox.symbols.process_text.symbol_named does not find, with what may have been meant."""
+    owner, colon, bare = name.partition(":")
+    if not colon:
+        near = near_misses(name) or f"; one of a library is written library:{name}"
+        return f"no symbol {name!r} in a loaded module{near}"
+    meant = [image for image in images() if owner in image.names]
+    if not meant:
+        return no_image(owner, bare)
+    return f"no symbol {bare!r} in [{meant[0].name}]{near_misses(bare, meant)}"
+
+
+def no_image(owner: str, wanted: str) -> str:
+    """A sentence for `owner:wanted`, of which no image called `owner` is there, with what may have been meant."""
+    if owner in JIT_NAMES:
+        return f"no function {wanted!r} in [{owner}]: nothing has been compiled yet{_elsewhere(wanted)}"
+    near = _elsewhere(wanted) or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
+    return f"no module, library or other image {owner!r} is loaded{near}"
+
+
+def _elsewhere(name: str) -> str:
+    """`; did you mean python:deflate?`: images with a function of exactly that name, such as one it is linked into."""
+    found = [f"{_shortest(image)}:{name}" for image in images() if not image.module and name in image.suggestions()]
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
