@@ -25,6 +25,9 @@ print("read", line, flush=True)
 """
 
 
+NUMBERS = (1, 2, 3, 10, 12, 15, 20)
+
+
 @pytest.fixture
 def terminal(tmp_path):
     opened = []
@@ -67,6 +70,43 @@ def test_ctrl_z_stops_launcher_and_program(terminal, tmp_path):
         job.press(b"abc\n")
         seen.append(job.wait_for("ended 0"))
     assert re.sub(r"\s+", "", seen[0]) == re.sub(r"\s+", "", seen[1])
+
+
+def test_ctrl_z_that_the_program_handles_stops_nothing(tmp_path):
+    source = "import signal; signal.signal(20, lambda *a: print('kept', flush=True)); print('ready', flush=True); input()"
+    job = Terminal(sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source)
+    job.wait_for("ready")
+    job.press(b"\x1a")
+    job.wait_for("kept")
+    job.press(b"\n")
+    assert "stopped" not in job.wait_for("ended 0")
+    job.close()
+
+
+@pytest.mark.parametrize(("signal_name", "ends"), [("SIGCONT", "goes on\n"), ("SIGKILL", "")])
+def test_a_stopped_program_that_another_process_continues_or_kills(tmp_path, signal_name, ends):
+    """Hazard: the launcher, which has stopped too, would wait for a SIGCONT of its own."""
+    source = (
+        "import os, signal, time\npid = os.getpid()\n"
+        f"if not os.fork(): time.sleep(0.3); os.kill(pid, signal.{signal_name}); os._exit(0)\n"
+        "os.kill(pid, signal.SIGSTOP); print('goes on')"
+    )
+    ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
+    done = subprocess.run(ours, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0 if ends else -signal.SIGKILL, ends)
+
+
+def test_signals_interrupt_the_report(tmp_path):
+    """They must not be forwarded to whoever gets the process id of the program after it."""
+    source = f"""
+import os, signal
+from fprobe.run.launching import Program
+program = Program(["-c", "pass"], dict(os.environ))
+assert all(callable(signal.getsignal(number)) for number in {NUMBERS})
+assert program.wait() == 0
+assert all(signal.getsignal(number) is signal.SIG_DFL for number in {NUMBERS})
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=30)
 
 
 def test_a_program_that_stops_itself_stops_the_launcher(tmp_path):
