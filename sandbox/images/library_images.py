@@ -29,8 +29,7 @@ class LibraryImage(Image):
         self.library = library
         self.name = library.name
         self._pinned = False
-        full = {library.name, library.path.resolve().name}
-        self.names = frozenset(full | {stem for name in full for stem in _stems(name)})
+        self.names = library.names | {stem for name in library.names for stem in _stems(name)}
 
     @cached_property
     def functions(self) -> Sequence[Symbol]:

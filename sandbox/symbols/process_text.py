@@ -105,8 +105,7 @@ def library_called(name: str) -> Library:
     Raises LookupError if there is none.
     """
     for library in map(unique, libraries()):
-        names = {library.name, library.path.resolve().name}
-        if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
+        if name in library.names or any(full.startswith((f"{name}.so", f"{name}-")) for full in library.names):
             return library
     raise LookupError(f"no module or library {name!r} is loaded")
 

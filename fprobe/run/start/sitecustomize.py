@@ -7,12 +7,13 @@ import sys
 def _arm() -> None:
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to import
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100  # likewise
+    modules = [*sys.modules]
     try:
         from fprobe.run import inside
     except (ImportError, SyntaxError) as error:
         _refuse(error)
     else:
-        inside.start(here)
+        inside.start(here, modules)
 
 
 def _refuse(error: Exception) -> None:

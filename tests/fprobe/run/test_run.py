@@ -138,6 +138,18 @@ def test_a_fork_in_c_is_told_apart(launch, tmp_path):
     assert sorted(row["hits"] for process in done.report["processes"] for row in process["functions"]) == [2, 2]
 
 
+def test_a_directory_that_is_deleted(launch):
+    """Hazard: the vDSO has a name, and no path."""
+    source = """
+    import os, subprocess, sys, tempfile
+    gone = tempfile.mkdtemp(); os.chdir(gone); os.rmdir(gone)
+    subprocess.run([sys.executable, "-c", "import zlib; zlib.compress(b'x')"], check=True)
+    """
+    done = launch("--stat", "libz:deflate", source=source)
+    assert [process["errors"] for process in done.report["processes"]] == [[], []]
+    assert done.functions(1)["deflate"]["hits"] == 1
+
+
 # -- bad input
 
 

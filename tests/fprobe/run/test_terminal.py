@@ -73,7 +73,9 @@ def test_ctrl_z_stops_launcher_and_program(terminal, tmp_path):
 
 
 def test_ctrl_z_that_the_program_handles_stops_nothing(tmp_path):
-    source = "import signal; signal.signal(20, lambda *a: print('kept', flush=True)); print('ready', flush=True); input()"
+    source = (
+        "import signal; signal.signal(20, lambda *a: print('kept', flush=True)); print('ready', flush=True); input()"
+    )
     job = Terminal(sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source)
     job.wait_for("ready")
     job.press(b"\x1a")
