@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Protocol
 
+
 class _Finder(Protocol):
     def find_spec(self, fullname: str, /) -> ModuleSpec | None: ...
 
