@@ -69,15 +69,19 @@ class Program:
         while True:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
             if found is None or found.si_code != os.CLD_STOPPED:
-                for number in self._handled:  # before its process id is free: a signal must not be forwarded to another
-                    signal.signal(number, signal.SIG_DFL)
-            _, status = os.waitpid(self.pid, os.WUNTRACED)
-            if not os.WIFSTOPPED(status):
-                return status
-            if _is_stopped(self.pid):
-                self._stop(os.WSTOPSIG(status))
+                break
+            if number := self.stopped_by():
+                self.stop(number)
+        for number in self._handled:  # before its process id is free: a signal must not be forwarded to another process
+            signal.signal(number, signal.SIG_DFL)
+        return os.waitpid(self.pid, 0)[1]
 
-    def _stop(self, number: int) -> None:
+    def stopped_by(self) -> int:
+        """The signal that has stopped the program since the last call; 0 if it is not stopped."""
+        found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        return found.si_status if found is not None and _is_stopped(self.pid) else 0
+
+    def stop(self, number: int) -> None:
         """Stop by the signal that has stopped the program, until either process is continued; then both are."""
         waker = self._wake_when_continued()
         try:

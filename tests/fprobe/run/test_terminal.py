@@ -140,6 +140,20 @@ def test_a_signal_to_the_launcher_reaches_the_program(tmp_path):
     assert launcher.wait(timeout=30) == 9
 
 
+def test_ctrl_z_stops_top_and_gives_the_terminal_back(tmp_path):
+    """The terminal shows the shell's screen meanwhile, and the table again, of another size, when it goes on."""
+    source = "import time, zlib\nfor _ in range(60): zlib.compress(b'x'); time.sleep(0.02)\nprint('out')"
+    job = Terminal(sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:*flate", "-d", "0.3", "-c", source)
+    job.wait_for("deflate [libz]")
+    job.press(b"\x1a")
+    job.wait_for("stopped")
+    seen = job.wait_for("ended 0")
+    job.close()
+    before, _, after = seen.partition("stopped")
+    assert before.rstrip().endswith("\x1b[?1049l") and after.strip().startswith("\x1b[?1049h")
+    assert after.count("\x1b[H") >= 1 and "out" in after.partition("\x1b[?1049l")[2]
+
+
 def test_top_is_drawn_in_place(tmp_path):
     source = (
         "import os, time, zlib\nfor _ in range(50): zlib.compress(b'x'); time.sleep(0.02)\nprint('out', os.isatty(1))"
