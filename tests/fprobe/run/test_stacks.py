@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -87,3 +88,4 @@ def test_the_flame_graph_in_a_browser(launch, tmp_path):
     seen = subprocess.run([*command, path.as_uri()], text=True, capture_output=True, timeout=100).stdout
     for kind, name in (("all", "all"), ("python", "outer (app.py:"), ("native", "deflate [libz]")):
         assert f'class="frame {kind}"' in seen and f">{name}" in seen
+    assert re.search(r'title="deflate \[libz\]\n[\d.]+ [mu]s, [\d.]+ %, 50 calls"', seen)
