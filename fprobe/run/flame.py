@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -50,28 +51,15 @@ def _name(process: Process, frame: int | str) -> str:
 def flame_page(processes: Sequence[Process], rate: float, title: str) -> str:
     """A flame graph, as the text of an HTML file. `rate`: ticks per nanosecond."""
     several = sum(bool(process.stack_counts) for process in processes) > 1
-    data = json.dumps(_nested(stacks(processes, rate)) | {"processes": several}).replace("</", "<\\/")
-    return _PAGE.read_text().replace("TITLE", escape(title)).replace("DATA", data)
+    data = json.dumps(_data(stacks(processes, rate)) | {"processes": several}, separators=(",", ":"))
+    texts = {"TITLE": escape(title), "DATA": data.replace("</", "<\\/")}
+    return re.sub("TITLE|DATA", lambda found: texts[found[0]], _PAGE.read_text())
 
 
-def _nested(stacks: Sequence[Stack]) -> dict[str, Any]:
-    """Nested frames, each with `name`, `value` (nanoseconds including inner frames), `calls` (recorded calls of a function with
-    this stack) and `inner` (a list of frames).
-    """
-    root: dict[str, Any] = {"name": "all", "value": 0, "calls": 0, "inner": []}
-    for stack in stacks:
-        _add(root, stack)
-    return root
-
-
-def _add(root: dict[str, Any], stack: Stack) -> None:
-    node = root
-    node["value"] += stack.nanoseconds
-    for name in stack.frames:
-        known = next((inner for inner in node["inner"] if inner["name"] == name), None)
-        if known is None:
-            known = {"name": name, "value": 0, "calls": 0, "inner": []}
-            node["inner"].append(known)
-        node = known
-        node["value"] += stack.nanoseconds
-    node["calls"] += stack.calls
+def _data(stacks: Sequence[Stack]) -> dict[str, Any]:
+    """`names`, and `stacks`: nanoseconds, calls, and the numbers of the frames' names. Not nested: stacks may be deep."""
+    names = {
+        name: number for number, name in enumerate(dict.fromkeys(name for stack in stacks for name in stack.frames))
+    }
+    rows = [[stack.nanoseconds, stack.calls, [names[name] for name in stack.frames]] for stack in stacks]
+    return {"names": [*names], "stacks": rows}

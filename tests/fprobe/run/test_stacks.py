@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import textwrap
 
 import pytest
 
@@ -69,6 +71,33 @@ def test_children_have_stacks_of_their_own(launch, tmp_path):
     roots = {stack[0] for stack in found}
     assert len(roots) == 2
     assert sorted(stack[2].partition(" ")[0] for stack in found) == ["both", "both", "child"]
+
+
+def test_a_flame_graph_of_a_deep_recursion(launch, tmp_path):
+    """Hazard: JSON that is nested as deeply."""
+    path = tmp_path / "graph.html"
+    source = """
+    import sys, zlib
+    sys.setrecursionlimit(5000)
+    def deeper(n): return deeper(n - 1) if n else zlib.compress(b"x")
+    deeper(3000)  # TITLE, DATA
+    """
+    done = launch(
+        "--stacks",
+        "libz:deflate",
+        "--format",
+        "flame",
+        "-o",
+        str(path),
+        words=("-c", textwrap.dedent(source)),
+        as_json=False,
+    )
+    assert done.err == ""
+    ((_, calls, frames),) = json.loads(re.search(r"application/json.>(.*)</script>", page := path.read_text())[1])[
+        "stacks"
+    ]
+    assert page.count("deeper(3000)  # TITLE, DATA") == 2  # title and heading
+    assert calls == 1 and len(frames) == 1 + 3001 + 2
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium: apt-get install chromium")
