@@ -37,6 +37,7 @@ def start(directory: str, modules: Sequence[str]) -> None:
         cover_children(address, directory)
         arm(address, settings)
         own_modules.release(modules)
+        own_modules.excuse()
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:

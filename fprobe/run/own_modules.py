@@ -15,6 +15,7 @@ class _Finder(Protocol):
     def find_spec(self, fullname: str, /) -> ModuleSpec | None: ...
 
 
+OURS = ("fprobe", "kprobes", "ftrace", "sandbox")
 _NO_SCRIPT = ("", "-", "-c", "-m")
 """First words of sys.argv that mean the current directory."""
 
@@ -29,6 +30,13 @@ def release(before: Iterable[str]) -> None:
     for name in {each.partition(".")[0] for each in set(sys.modules) - known} - known:
         if name in sys.stdlib_module_names and finder is not None and _finds(finder, name):
             _forget(each for each in [*sys.modules] if each == name or each.startswith(f"{name}."))
+
+
+def excuse() -> None:
+    """Mark our packages for pytest, which otherwise warns that a package with a plugin was imported before pytest began."""
+    for name in OURS:
+        if (module := sys.modules.get(name)) is not None:
+            module.__doc__ = f"{module.__doc__ or ''}\n\nPYTEST_DONT_REWRITE"
 
 
 @contextmanager

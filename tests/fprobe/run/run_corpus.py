@@ -351,6 +351,16 @@ PROGRAMS = {
         print(subprocess.run([sys.executable, "-i"], input=b"import zlib\\nzlib.crc32(b'')\\n1 / 0\\n", capture_output=True))
         """
     ),
+    "pytest": module(
+        {
+            "test_it.py": """
+            import os, zlib
+            def test_passes(capfd):
+                os.system("echo out"); assert zlib.crc32(b"") == 0 and capfd.readouterr() == ("out\\n", "")
+            """
+        },
+        *("pytest", "-W", "error", "-p", "no:cacheprovider", "-v", "--no-header", "-r", "N", "--no-summary", "test_it.py"),
+    ),
     "a script in latin-1": Program(
         ("app.py",), {"app.py": b"# coding: latin-1\nprint(len('\xe4\xf6'), ascii('\xe4'))\n1/0 # \xfc\n"}
     ),
