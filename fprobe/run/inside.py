@@ -110,7 +110,7 @@ def variables(address: str, directory: str, before: bytes | None) -> dict[bytes,
     found = {session.VARIABLE.encode(): address.encode(), b"PYTHONPATH": path}
     if before is not None:
         found[session.PYTHONPATH.encode()] = before
-        found[b"PYTHONPATH"] = path + b":" + before
+        found[b"PYTHONPATH"] = path + b":" + before if before else path  # an empty entry is the current directory
     return found
 
 

@@ -361,6 +361,14 @@ PROGRAMS = {
         },
         *("pytest", "-W", "error", "-p", "no:cacheprovider", "-v", "--no-header", "-r", "N", "--no-summary", "test_it.py"),
     ),
+    "a child with an empty PYTHONPATH": script(
+        """
+        import os, subprocess, sys
+        given = {**os.environ, "PYTHONPATH": ""}
+        words = [sys.executable, "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.path)"]
+        print(subprocess.run(words, env=given, capture_output=True))
+        """
+    ),
     "a script in latin-1": Program(
         ("app.py",), {"app.py": b"# coding: latin-1\nprint(len('\xe4\xf6'), ascii('\xe4'))\n1/0 # \xfc\n"}
     ),
