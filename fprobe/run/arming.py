@@ -13,6 +13,7 @@ from fprobe.attachment import Attachment, attach
 from fprobe.registration import functions_of
 from fprobe.run import session
 from fprobe.run.names import described
+from fprobe.run.own_modules import OURS
 from fprobe.run.patterns import Pattern, new_functions, plain_values
 from fprobe.run.session import Settings
 from fprobe.run.table import Calls, Table
@@ -21,8 +22,6 @@ from ftrace.filters.resolve import Found
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
-
-_PACKAGES = ("fprobe", "kprobes", "ftrace", "sandbox")
 
 
 class _Journal(logging.Handler):
@@ -37,7 +36,7 @@ class _Journal(logging.Handler):
 def keep_quiet(address: str) -> None:
     """Write this project's log messages to the journal, and ignore its RuntimeWarnings."""
     handler = _Journal(address)
-    for name in _PACKAGES:
+    for name in OURS:
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.propagate = False

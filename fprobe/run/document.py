@@ -19,7 +19,7 @@ def document(results: Results, rate: float, wanted: Wanted, recorded: Recorded) 
     """The report as an object. `rate`: ticks per nanosecond."""
     return {
         "processes": [_process(each, rate, wanted, recorded) for each in results.processes],
-        "not_covered": [{"pid": pid, "command": command} for pid, command in results.not_covered.items()],
+        "not_covered": [{"pid": pid, **each._asdict()} for pid, each in results.not_covered.items()],
         "more_not_covered": results.uncounted,
     }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fprobe.calls.text import folded_stack
+from fprobe.run.remarks import shown_command
 from fprobe.run.results import Process
 
 _PAGE = Path(__file__).with_name("flame.html")
@@ -28,7 +29,7 @@ def stacks(processes: Sequence[Process], rate: float) -> list[Stack]:
     found: dict[tuple[str, ...], Stack] = {}
     counted = [process for process in processes if process.stack_counts]
     for process in counted:
-        root = [f"{process.pid} {shlex.join(process.command)}"[:60]] if len(counted) > 1 else []
+        root = [f"{process.pid} {shown_command(process.command)}"[:60]] if len(counted) > 1 else []
         for number, count in process.stack_counts.items():
             *outer, function = process.stacks.get(number, [0])
             frames = (*root, *(_name(process, frame) for frame in outer), str(process.names.function(int(function))))
@@ -47,26 +48,18 @@ def _name(process: Process, frame: int | str) -> str:
     return frame if isinstance(frame, str) else str(process.names.around(frame))
 
 
-def flame_page(stacks: Sequence[Stack], title: str) -> str:
-    """A flame graph, as the text of an HTML file."""
-    data = json.dumps(_nested(stacks)).replace("</", "<\\/")
-    return _PAGE.read_text().replace("TITLE", escape(title)).replace("DATA", data)
+def flame_page(processes: Sequence[Process], rate: float, title: str) -> str:
+    """A flame graph, as the text of an HTML file. `rate`: ticks per nanosecond."""
+    several = sum(bool(process.stack_counts) for process in processes) > 1
+    data = json.dumps(_data(stacks(processes, rate)) | {"processes": several}, separators=(",", ":"))
+    texts = {"TITLE": escape(title), "DATA": data.replace("</", "<\\/")}
+    return re.sub("TITLE|DATA", lambda found: texts[found[0]], _PAGE.read_text())
 
 
-def _nested(stacks: Sequence[Stack]) -> dict[str, Any]:
-    """Nested frames, each with `name`, `value` (nanoseconds including inner frames) and `inner` (a list of frames)."""
-    root: dict[str, Any] = {"name": "all", "value": 0, "inner": []}
-    for stack in stacks:
-        _add(root, stack.frames, stack.nanoseconds)
-    return root
-
-
-def _add(node: dict[str, Any], frames: Sequence[str], value: int) -> None:
-    node["value"] += value
-    for name in frames:
-        known = next((inner for inner in node["inner"] if inner["name"] == name), None)
-        if known is None:
-            known = {"name": name, "value": 0, "inner": []}
-            node["inner"].append(known)
-        known["value"] += value
-        node = known
+def _data(stacks: Sequence[Stack]) -> dict[str, Any]:
+    """`names`, and `stacks`: nanoseconds, calls, and the numbers of the frames' names. Not nested: stacks may be deep."""
+    names = {
+        name: number for number, name in enumerate(dict.fromkeys(name for stack in stacks for name in stack.frames))
+    }
+    rows = [[stack.nanoseconds, stack.calls, [names[name] for name in stack.frames]] for stack in stacks]
+    return {"names": [*names], "stacks": rows}

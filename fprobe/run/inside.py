@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.run import session
+from fprobe.run import own_modules, session
 
 _ENVIRONMENT = 5
 """Index of the environment among the arguments of _posixsubprocess.fork_exec."""
@@ -19,10 +19,11 @@ _permanent: list[Any] = []
 """Objects that must live as long as the process."""
 
 
-def start(directory: str) -> None:
+def start(directory: str, modules: Sequence[str]) -> None:
     """Restore the environment and attach the probes that the launcher requests. Errors go to the journal; the program continues.
 
-    `directory`: the entry of PYTHONPATH in which this module's start file was found.
+    `directory`: the entry of PYTHONPATH in which this module's start file was found. `modules`: names of the modules that
+    the program would have now.
     """
     address = os.environ.get(session.VARIABLE, "")
     hide_environment()
@@ -35,6 +36,8 @@ def start(directory: str) -> None:
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
         cover_children(address, directory)
         arm(address, settings)
+        own_modules.release(modules)
+        own_modules.excuse()
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:
@@ -107,7 +110,7 @@ def variables(address: str, directory: str, before: bytes | None) -> dict[bytes,
     found = {session.VARIABLE.encode(): address.encode(), b"PYTHONPATH": path}
     if before is not None:
         found[session.PYTHONPATH.encode()] = before
-        found[b"PYTHONPATH"] = path + b":" + before
+        found[b"PYTHONPATH"] = path + b":" + before if before else path  # an empty entry is the current directory
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,9 +16,11 @@ START = Path(__file__).with_name("start")
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that the launcher forwards to the program."""
-_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that the terminal sends to both processes, and that the launcher therefore ignores."""
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN)
+"""Signals that the terminal sends to both processes. The launcher ignores them: it ends and stops when the program does."""
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_POLLING = 0.05
+"""Seconds between checks whether a stopped program has been continued."""
 
 
 def environment(address: str) -> dict[str, str]:
@@ -48,22 +51,69 @@ class Program:
                 os.dup2(output, 1)
                 os.dup2(output, 2)
             _become(words, environ, held)
+        self._handled = []
         for number, handler in (*((n, _ignored) for n in _FROM_TERMINAL), *((n, self._forward) for n in _FORWARDED)):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)
+                self._handled.append(number)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def _forward(self, number: int, _frame: object) -> None:
         os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """The program's exit status, as from waitpid. While the program is stopped, the launcher stops too."""
+        """The program's exit status, as from waitpid. While the program is stopped, the launcher stops too.
+
+        After it, signals have their default actions again, so that they interrupt the report.
+        """
         while True:
-            _, status = os.waitpid(self.pid, os.WUNTRACED)
-            if not os.WIFSTOPPED(status):
-                return status
-            if _is_stopped(self.pid):
-                os.kill(os.getpid(), signal.SIGSTOP)
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            if found is None or found.si_code != os.CLD_STOPPED:
+                break
+            if number := self.stopped_by():
+                self.stop(number)
+        for number in self._handled:  # before its process id is free: a signal must not be forwarded to another process
+            signal.signal(number, signal.SIG_DFL)
+        return os.waitpid(self.pid, 0)[1]
+
+    def stopped_by(self) -> int:
+        """The signal that has stopped the program since the last call; 0 if it is not stopped."""
+        found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        return found.si_status if found is not None and _is_stopped(self.pid) else 0
+
+    def stop(self, number: int) -> None:
+        """Stop by the signal that has stopped the program, until either process is continued; then both are."""
+        waker = self._wake_when_continued()
+        try:
+            _stop_by(number if os.getpgid(self.pid) == os.getpgrp() else signal.SIGSTOP)
+        finally:
+            os.kill(waker, signal.SIGKILL)
+            os.waitpid(waker, 0)
+        if _is_stopped(self.pid):
+            os.kill(self.pid, signal.SIGCONT)
+
+    def _wake_when_continued(self) -> int:
+        """Start a process that continues the launcher when the program is continued or ends. Returns its process id."""
+        launcher = os.getpid()
+        waker = os.fork()
+        if waker:
+            return waker
+        try:
+            while os.getppid() == launcher:
+                time.sleep(_POLLING)
+                if not _is_stopped(self.pid):
+                    os.kill(launcher, signal.SIGCONT)  # repeatedly, since the launcher may not have stopped yet
+        finally:
+            os._exit(0)
+
+
+def _stop_by(number: int) -> None:
+    before = signal.getsignal(number)
+    if number != signal.SIGSTOP:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    if number != signal.SIGSTOP:
+        signal.signal(number, before)
 
 
 def _become(words: Sequence[str], environ: Mapping[str, str], mask: set[signal.Signals] | set[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fprobe.run.launching import Program
 from fprobe.run.names import Named
 from fprobe.run.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.results import Calls, Results, group_heading
+from fprobe.run.session import above_standard
 from sandbox.process.writing import as_bytes, write_all
 
 _HISTORY, _NARROW = 16, 6
@@ -125,22 +127,43 @@ def _line(row: Row, rate: float, graph: int) -> str:
 def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
     """Show the table until the program ends, then print its output from the descriptor `output`. Returns its exit status."""
     ticks, table, screen = Ticks(), Table(view.by), Screen(2)
-    ended = os.pidfd_open(program.pid)
-    before = time.monotonic()
-    delay = min(_FIRST_UPDATE, view.delay)
+    ended, woken = os.pidfd_open(program.pid), _wakeups()
+    before = due = time.monotonic()
+    due += min(_FIRST_UPDATE, view.delay)
+    is_over = False
     with screen:
-        while True:
-            is_over = bool(select.select([ended], [], [], delay)[0])
-            delay, now = view.delay, time.monotonic()
-            table.update(found := results.read(counts, journal), max(now - before, 1e-3))
-            before = now
-            if is_over:
-                break
-            screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
+        while not is_over:
+            readable = select.select([ended, woken], [], [], max(due - time.monotonic(), 0))[0]
+            if woken in readable:
+                os.read(woken, 1 << 10)
+                _stop_with(program, screen)
+            else:
+                is_over, now = ended in readable, time.monotonic()
+                table.update(found := results.read(counts, journal), max(now - before, 1e-3))
+                before, due = now, now + view.delay
+            if not is_over and (screen.is_terminal or woken not in readable):
+                screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     status = program.wait()
     _copy(output, 1, screen)
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
     return status
+
+
+def _wakeups() -> int:
+    """A descriptor that becomes readable when the program stops, or the size of the terminal changes."""
+    woken, write = map(above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGWINCH):
+        signal.signal(number, lambda *_: None)
+    return woken
+
+
+def _stop_with(program: Program, screen: Screen) -> None:
+    """Stop if the program is stopped. Meanwhile the terminal shows what it showed before the table."""
+    if number := program.stopped_by():
+        screen.__exit__()
+        program.stop(number)
+        screen.__enter__()
 
 
 def _remarks(found: Results) -> Iterator[str]:
@@ -159,27 +182,27 @@ class Screen:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._is_terminal = os.isatty(descriptor)
+        self.is_terminal = os.isatty(descriptor)
         self._is_closed = False
 
     @property
     def size(self) -> tuple[int, int]:
         """Number of rows and of columns."""
-        if not self._is_terminal:
+        if not self.is_terminal:
             return 1 << 30, 1 << 30
         columns, lines = shutil.get_terminal_size()
         return lines, columns
 
     def __enter__(self) -> Screen:
-        self._write(_OTHER_SCREEN if self._is_terminal else "")
+        self._write(_OTHER_SCREEN if self.is_terminal else "")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write(_BACK if self._is_terminal else "")
+        self._write(_BACK if self.is_terminal else "")
 
     def show(self, lines: list[str]) -> None:
         """Show a table; on a terminal, the next one replaces it."""
-        if self._is_terminal:
+        if self.is_terminal:
             self._write(_HOME + "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines) + _CLEAR_BELOW)
         else:
             self.print([*lines, ""])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from fprobe.handlers.native_file import NativeHandlers, load_file
+from fprobe.handlers.native_file import NativeHandlers, load_file, split
 from fprobe.run import session
+from fprobe.run.own_modules import importing_from
 from fprobe.run.results import Process
 from fprobe.run.table import Table
 from ftrace.maps.areas import Map, memory
@@ -29,7 +31,8 @@ def load(text: str, table: Table) -> Loaded:
     sizes: dict[int, int] = {}
     before, memory.take = memory.take, _taker(start, sizes)
     try:
-        handlers = load_file(text)
+        with importing_from(Path(split(text)[0]).parent):
+            handlers = load_file(text)
     finally:
         memory.take = before
     maps = {name: each.address for name, each in handlers.maps.items() if isinstance(each, Map)}

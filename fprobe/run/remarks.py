@@ -67,8 +67,8 @@ def troubles(process: Process) -> Iterator[str]:
 
 def not_covered(results: Results) -> Iterator[str]:
     """A line for each process that was started and is not covered."""
-    for pid, command in results.not_covered.items():
-        yield f"# not covered: process {pid}: {shown_command(command)}"
+    for pid, (command, reason) in results.not_covered.items():
+        yield f"# not covered: process {pid}: {shown_command(command)}{reason and f': {reason}'}"
     if results.uncounted:
         yield f"# not covered: {results.uncounted:,} more processes; one run counts at most {PARTS}"
 

@@ -141,7 +141,7 @@ def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, fo
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate))
     if format_ == "flame":
-        return as_bytes(flame_page(stacks(found.processes, rate), _title(found)))
+        return as_bytes(flame_page(found.processes, rate, _title(found)))
     if format_ == "perfetto":
         processes = [
             RecordedProcess(

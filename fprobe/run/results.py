@@ -130,7 +130,7 @@ class Process:
         if "stack" in entry:
             self.stacks[entry["stack"]] = entry["frames"]
         self.remarks += [entry["remark"]] if "remark" in entry else []
-        self.errors += [entry[key] for key in ("error", "not_covered") if key in entry]
+        self.errors += [entry["error"]] if "error" in entry else []
 
     def inherit(self, parent: Process) -> None:
         """Take over the names, stacks, maps and formats of the process that forked this one."""
@@ -169,6 +169,13 @@ class Process:
         return list(found.values())
 
 
+class NotCovered(NamedTuple):
+    """A process without probes. `reason`: why, as it has said itself; empty if it has said nothing."""
+
+    command: list[str]
+    reason: str
+
+
 @dataclass
 class Results:
     """The results of a run. `started`: process id -> command of each process that the program has started."""
@@ -177,20 +184,27 @@ class Results:
     started: dict[int, list[str]]
     uncounted: int
     """Number of processes that found no free part in the file."""
+    refused: dict[int, NotCovered] = field(default_factory=dict)
+    """Process id -> what a Python that cannot have probes has reported."""
 
     @property
-    def not_covered(self) -> dict[int, list[str]]:
-        """The started processes that have not reported themselves: process id -> command."""
+    def not_covered(self) -> dict[int, NotCovered]:
+        """The started processes that have not reported themselves as covered, by process id."""
         known = {process.pid for process in self.processes if process.has_reported}
-        return {pid: command for pid, command in self.started.items() if pid not in known}
+        silent = {pid: NotCovered(command, "") for pid, command in self.started.items() if pid not in known}
+        return silent | self.refused
 
 
 def read(counts: int, journal: int) -> Results:
     """The results so far. The program may still be running."""
     entries = list(session.entries(journal))
     processes: dict[int, Process] = {}
+    refused = {
+        each["pid"]: NotCovered(each["command"], each["not_covered"]) for each in entries if "not_covered" in each
+    }
     for entry in entries:
-        processes.setdefault(entry["pid"], Process(entry["pid"])).take(entry)
+        if "not_covered" not in entry:
+            processes.setdefault(entry["pid"], Process(entry["pid"])).take(entry)
     for entry in entries:
         if "forked_by" in entry and not (child := processes[entry["pid"]]).command and entry["forked_by"] in processes:
             child.inherit(processes[entry["forked_by"]])
@@ -203,7 +217,7 @@ def read(counts: int, journal: int) -> Results:
         _count(process, cells(counts, header.number))
         process.stack_counts |= dict(stack_counts(counts, header.number))
     started = {entry["started"]: entry["command"] for entry in entries if "started" in entry}
-    return Results(list(processes.values()), started, session.processes_not_counted(counts))
+    return Results(list(processes.values()), started, session.processes_not_counted(counts), refused)
 
 
 def _count(process: Process, found: Iterable[Calls]) -> None:

@@ -98,14 +98,18 @@ def create(settings: Settings) -> tuple[int, int]:
 
 
 def memory_file(name: str) -> int:
-    """A descriptor above 2, also if standard descriptors are closed: else output would go to the memory file."""
-    made = os.memfd_create(name, os.MFD_CLOEXEC)
-    if made > 2:
-        return made
+    """A descriptor of a new memory file. Raises OSError."""
+    return above_standard(os.memfd_create(name, os.MFD_CLOEXEC))
+
+
+def above_standard(descriptor: int) -> int:
+    """The descriptor, or a copy above 2 in its place if standard descriptors are closed: else output would go to it."""
+    if descriptor > 2:
+        return descriptor
     try:
-        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
-        os.close(made)
+        os.close(descriptor)
 
 
 def address_of(counts: int, journal: int) -> str:

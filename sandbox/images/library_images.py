@@ -33,8 +33,7 @@ class LibraryImage(Image):
         self.library = library
         self.name = library.name
         self._pinned = False
-        full = {library.name, library.path.resolve().name}
-        names = full | {stem for name in full for stem in _stems(name)}
+        names = library.names | {stem for name in library.names for stem in _stems(name)}
         self.names = frozenset(names | {process_text.in_events(name) for name in names})
         self.only_by = _LLVM if _LLVM in self.name else ""
 

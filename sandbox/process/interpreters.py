@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 
 
 def check() -> None:
@@ -17,12 +19,21 @@ def check() -> None:
 def _in_main() -> bool:
     for name in ("_interpreters", "_xxsubinterpreters"):  # from Python 3.13 on, and before
         try:
-            interpreters = importlib.import_module(name)
+            interpreters = _imported(name)
         except ImportError:
             continue
         current, main = interpreters.get_current(), interpreters.get_main()
         return bool(current == main or (isinstance(current, tuple) and current[0] == main[0]))
     return _in_main_by_the_c_api()
+
+
+def _imported(name: str) -> ModuleType:
+    """The module, which stays out of `sys.modules`: faulthandler lists it in its reports of crashes."""
+    is_known = name in sys.modules
+    module = importlib.import_module(name)
+    if not is_known:
+        sys.modules.pop(name, None)
+    return module
 
 
 def _in_main_by_the_c_api() -> bool:

@@ -79,6 +79,11 @@ class Library:
         return hash(self._key)
 
     @property
+    def names(self) -> frozenset[str]:
+        """The name, and that of the file which the link leads to. The vDSO, which has no file, has one name."""
+        return frozenset({self.name, self.path.resolve().name if self.path.is_absolute() else self.name})
+
+    @property
     def _key(self) -> tuple[object, ...]:
         return self.name, self.path, self.base, self.text, self.unwind_table
 
@@ -264,10 +269,18 @@ def _library(information: _Information) -> Library:
         path = Path("/proc/self/exe").resolve()
     elif "/" in name and not name.startswith("/"):
         first = min(base + header.address for header in headers if header.type == _PT_LOAD)
-        path = _mapped_file(first) or Path(name).absolute()
+        path = _mapped_file(first) or _absolute(name)
     else:
         path = Path(name)
     return Library(path.name, path, base, text, unwind_table)
+
+
+def _absolute(name: str) -> Path:
+    """The path as it is if the working directory has been deleted."""
+    try:
+        return Path(name).absolute()
+    except FileNotFoundError:
+        return Path(name)
 
 
 def _mapped_file(address: int) -> Path | None:

@@ -92,8 +92,7 @@ def library_called(name: str) -> Library | None:
     Characters that probe events take for something else may be `_`: `libstdc__` is libstdc++.
     """
     for library in map(unique, libraries()):
-        files = {library.name, library.path.resolve().name}
-        names = files | {in_events(file) for file in files}
+        names = library.names | {in_events(file) for file in library.names}
         if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
             return library
     return None

@@ -7,12 +7,13 @@ import sys
 def _arm() -> None:
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to import
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100  # likewise
+    modules = [*sys.modules]
     try:
         from fprobe.run import inside
     except (ImportError, SyntaxError) as error:
         _refuse(error)
     else:
-        inside.start(here)
+        inside.start(here, modules)
 
 
 def _refuse(error: Exception) -> None:
@@ -23,13 +24,21 @@ def _refuse(error: Exception) -> None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = before
-    text = f'{{"pid": {os.getpid()}, "not_covered": "this Python cannot import fprobe ({type(error).__name__})"}}\n'
+    command = ", ".join(map(_quoted, getattr(sys, "orig_argv", [sys.executable, *sys.argv])))
+    reason = f"this Python cannot import fprobe ({type(error).__name__})"
+    text = f'{{"pid": {os.getpid()}, "command": [{command}], "not_covered": "{reason}"}}\n'
     try:
         journal = os.open(f"/proc/{address[0]}/fd/{address[2]}", os.O_WRONLY | os.O_APPEND)
         os.write(journal, text.encode())
         os.close(journal)
     except OSError:
         pass
+
+
+def _quoted(word: str) -> str:
+    """The word as JSON; the program would see that its module is imported."""
+    units = word.encode("utf-16-be", "surrogatepass").hex()
+    return '"' + "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)) + '"'
 
 
 def _users_own() -> None:

@@ -29,12 +29,12 @@ def module(files: dict[str, str], *words: str) -> Program:
     return Program(("-m", *words), {name: textwrap.dedent(source) for name, source in files.items()})
 
 
-def archive(source: str) -> bytes:
-    """A zip file with `source` as its `__main__`, as zipapp makes it."""
+def archive(source: str, inner: str = "inner.py") -> bytes:
+    """A zip file with `source` as its `__main__`, as zipapp makes it, and a module."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("__main__.py", textwrap.dedent(source))
-        made.writestr("inner.py", "def fails(): raise LookupError(__name__)\n")
+        made.writestr(inner, "own = 3\ndef fails(): raise LookupError(__name__)\n")
     return file.getvalue()
 
 
@@ -285,6 +285,90 @@ PROGRAMS = {
         """
     ),
     "reads its own source": script("import inspect, sys\ndef f(): pass\nprint(inspect.getsource(f), sys.orig_argv[1:])"),
+    "modules called like others": Program(
+        ("app.py",),
+        {
+            "app.py": "import json, logging.deep, subprocess; print(json.own, logging.deep.own, subprocess.run is not None)",
+            "json.py": "own = 1",
+            "logging/__init__.py": "",
+            "logging/deep.py": "own = 2",
+            "struct/notes.txt": "a directory that is no package",
+        },
+    ),
+    "a module called like others, by -m": module(
+        {"tool.py": "import random; print(random.own)", "random.py": "own = 1"}, "tool"
+    ),
+    "an archive with modules called like others": Program(
+        ("app.pyz",), {"app.pyz": archive("import json; print(json.own)", "json.py")}
+    ),
+    "a deleted directory": script(
+        """
+        import os, subprocess, sys, zlib
+        os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+        print(len(zlib.compress(b"x")), subprocess.run([sys.executable, "-c", "import zlib; zlib.crc32(b'x')"]).returncode)
+        os.getcwd()
+        """
+    ),
+    "stops, and another process continues it": script(
+        """
+        import os, signal, time
+        pid = os.getpid()
+        if not os.fork():
+            time.sleep(0.2); os.kill(pid, signal.SIGCONT); os._exit(0)
+        os.kill(pid, signal.SIGSTOP); print("goes on")
+        """
+    ),
+    "clears its environment": script(
+        "import os, subprocess, sys; os.environ.clear()\n"
+        "print(subprocess.run([sys.executable, '-c', 'import os; print(sorted(os.environ))'], capture_output=True))"
+    ),
+    "signals of asyncio": script(
+        """
+        import asyncio, os, signal
+        async def main():
+            seen = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, seen.set)
+            os.kill(os.getpid(), signal.SIGTERM); await seen.wait(); print("seen")
+            os.kill(os.getpid(), signal.SIGINT); await asyncio.sleep(9)
+        asyncio.run(main())
+        """
+    ),
+    "a server that starts itself again": script(
+        """
+        import os, subprocess, sys
+        if os.environ.get("RUN_MAIN"):
+            starts = len(os.listdir("starts")); open(f"starts/{starts}", "w").close(); print("serves", starts, flush=True)
+            sys.exit(3 if starts < 2 else 0)
+        os.makedirs("starts"); code = 3
+        while code == 3:
+            code = subprocess.run([sys.executable, *sys.argv], env={**os.environ, "RUN_MAIN": "1"}, close_fds=False).returncode
+        __import__("shutil").rmtree("starts"); sys.exit(code)
+        """
+    ),
+    "an interactive interpreter": script(
+        """
+        import subprocess, sys
+        print(subprocess.run([sys.executable, "-i"], input=b"import zlib\\nzlib.crc32(b'')\\n1 / 0\\n", capture_output=True))
+        """
+    ),
+    "pytest": module(
+        {
+            "test_it.py": """
+            import os, zlib
+            def test_passes(capfd):
+                os.system("echo out"); assert zlib.crc32(b"") == 0 and capfd.readouterr() == ("out\\n", "")
+            """
+        },
+        *("pytest", "-W", "error", "-p", "no:cacheprovider", "-v", "--no-header", "-r", "N", "--no-summary", "test_it.py"),
+    ),
+    "a child with an empty PYTHONPATH": script(
+        """
+        import os, subprocess, sys
+        given = {**os.environ, "PYTHONPATH": ""}
+        words = [sys.executable, "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.path)"]
+        print(subprocess.run(words, env=given, capture_output=True))
+        """
+    ),
     "a script in latin-1": Program(
         ("app.py",), {"app.py": b"# coding: latin-1\nprint(len('\xe4\xf6'), ascii('\xe4'))\n1/0 # \xfc\n"}
     ),

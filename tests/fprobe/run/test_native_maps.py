@@ -65,6 +65,20 @@ def test_maps_as_json(launch, handlers):
         assert callers["dropped"] == sizes["dropped"] == total["dropped"] == 0
 
 
+def test_what_the_file_imports_is_not_the_programs(launch, tmp_path):
+    """Hazard: a module of the file's directory has the name of a module of the program."""
+    probes = tmp_path / "probes"
+    probes.mkdir()
+    (probes / "settings.py").write_text("limit = 100")
+    (probes / "handlers.py").write_text("import settings\n" + HANDLERS)
+    (tmp_path / "settings.py").write_text("mine = 7")
+    source = "import settings, sys, zlib; print(settings.mine, sys.path, 'handlers' in sys.modules); zlib.crc32(b'x')"
+    done = launch("--trace", "libz:crc32", "--native", f"{probes}/handlers.py:asked", source=source)
+    plain = launch(source=source, as_json=False)
+    assert done.out == plain.out and done.err == ""
+    assert done.report["processes"][0]["maps"][0]["entries"][0]["value"] == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

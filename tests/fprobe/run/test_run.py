@@ -138,6 +138,37 @@ def test_a_fork_in_c_is_told_apart(launch, tmp_path):
     assert sorted(row["hits"] for process in done.report["processes"] for row in process["functions"]) == [2, 2]
 
 
+def test_a_directory_that_is_deleted(launch):
+    """Hazard: the vDSO has a name, and no path."""
+    source = """
+    import os, subprocess, sys, tempfile
+    gone = tempfile.mkdtemp(); os.chdir(gone); os.rmdir(gone)
+    subprocess.run([sys.executable, "-c", "import zlib; zlib.compress(b'x')"], check=True)
+    """
+    done = launch("--stat", "libz:deflate", source=source)
+    assert [process["errors"] for process in done.report["processes"]] == [[], []]
+    assert done.functions(1)["deflate"]["hits"] == 1
+
+
+def test_a_python_that_cannot_import_fprobe(launch, tmp_path):
+    """As another version: it has the standard library alone. The program sees nothing of it."""
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", other], check=True)
+    source = f"""
+    import os, subprocess
+    seen = "import os, sys; print([n for n in os.environ if n in ('FPROBE_RUN', 'PYTHONPATH')], 'json' in sys.modules)"
+    subprocess.run(["{other}/bin/python", "-c", seen + "  # \\U0001f600"], check=True)
+    os.execv("{other}/bin/python", ["python", "-c", seen])
+    """
+    done = launch("--stat", "libz:deflate", source=source, environ={"PYTHONPATH": ""})
+    assert (done.returncode, done.out) == (0, "['PYTHONPATH'] False\n" * 2)
+    reason = "this Python cannot import fprobe (ModuleNotFoundError)"
+    child, itself = done.report["not_covered"]
+    assert child["reason"] == itself["reason"] == reason
+    assert child["command"][2].endswith("# \U0001f600") and itself["pid"] == done.report["processes"][0]["pid"]
+    assert len(done.report["processes"]) == 1 and done.report["processes"][0]["errors"] == []
+
+
 # -- bad input
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from run_corpus import PROGRAMS
@@ -18,8 +19,13 @@ QUICK = (
     "fork",
     "closes all descriptors",
     "exec of Python",
+    "modules called like others",
+    "pytest",
 )
 """The others run under stress, and all of them in each mode."""
+
+FPROBE = Path(sys.executable).with_name("fprobe")
+"""Not `python -m fprobe.cli`, whose launcher would import the modules of the program's directory, as any `-m` does."""
 
 MODES = {
     "counted": ("--stat", "libz:*"),
@@ -40,7 +46,11 @@ def ended(command, directory, program):
     done = subprocess.run(
         command, cwd=directory, input=program.stdin, text=True, capture_output=True, timeout=60, env=environ
     )
-    return done.returncode, done.stdout, re.sub(r"at 0x\w+", "at ADDRESS", done.stderr)
+    return (
+        done.returncode,
+        re.sub(r"passed in [\d.]+s", "passed", done.stdout),
+        re.sub(r"0x\w{6,}", "ADDRESS", done.stderr),
+    )
 
 
 def check(name, tmp_path, mode="counted"):
@@ -49,7 +59,7 @@ def check(name, tmp_path, mode="counted"):
     expected = ended([sys.executable, *program.words], tmp_path, program)
     write(program, tmp_path)  # again, as a program may have removed them
     report = str(tmp_path / "report")
-    ours = [sys.executable, "-m", "fprobe.cli", "run", *MODES[mode], "-o", report, *program.words]
+    ours = [FPROBE, "run", *MODES[mode], "-o", report, *program.words]
     assert ended(ours, tmp_path, program) == expected
 
 
@@ -68,6 +78,13 @@ def test_same_as_python(name, tmp_path):
 def test_threads_of_ours_are_not_the_programs(name, tmp_path):
     """Hazard: a thread that blocks no signals takes what the program's threads wait for, and dies of it."""
     check(name, tmp_path, "recorded")
+
+
+def test_faulthandler_lists_no_module_of_ours(tmp_path):
+    source = "import faulthandler, os; faulthandler.enable(); os.kill(os.getpid(), 11)"
+    ours = [FPROBE, "run", "--stat", "libz:*", "-o", str(tmp_path / "report"), "-c", source]
+    seen = [ended(command, tmp_path, PROGRAMS["prints"]) for command in ([sys.executable, "-c", source], ours)]
+    assert seen[0] == seen[1]
 
 
 def test_signals_that_are_ignored_stay_so(tmp_path):

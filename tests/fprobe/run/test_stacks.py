@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
+import textwrap
 
 import pytest
 
@@ -70,6 +73,33 @@ def test_children_have_stacks_of_their_own(launch, tmp_path):
     assert sorted(stack[2].partition(" ")[0] for stack in found) == ["both", "both", "child"]
 
 
+def test_a_flame_graph_of_a_deep_recursion(launch, tmp_path):
+    """Hazard: JSON that is nested as deeply."""
+    path = tmp_path / "graph.html"
+    source = """
+    import sys, zlib
+    sys.setrecursionlimit(5000)
+    def deeper(n): return deeper(n - 1) if n else zlib.compress(b"x")
+    deeper(3000)  # TITLE, DATA
+    """
+    done = launch(
+        "--stacks",
+        "libz:deflate",
+        "--format",
+        "flame",
+        "-o",
+        str(path),
+        words=("-c", textwrap.dedent(source)),
+        as_json=False,
+    )
+    assert done.err == ""
+    ((_, calls, frames),) = json.loads(re.search(r"application/json.>(.*)</script>", page := path.read_text())[1])[
+        "stacks"
+    ]
+    assert page.count("deeper(3000)  # TITLE, DATA") == 2  # title and heading
+    assert calls == 1 and len(frames) == 1 + 3001 + 2
+
+
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium: apt-get install chromium")
 def test_the_flame_graph_in_a_browser(launch, tmp_path):
     path = tmp_path / "graph.html"
@@ -87,3 +117,4 @@ def test_the_flame_graph_in_a_browser(launch, tmp_path):
     seen = subprocess.run([*command, path.as_uri()], text=True, capture_output=True, timeout=100).stdout
     for kind, name in (("all", "all"), ("python", "outer (app.py:"), ("native", "deflate [libz]")):
         assert f'class="frame {kind}"' in seen and f">{name}" in seen
+    assert re.search(r'title="deflate \[libz\]\n[\d.]+ [mu]s, [\d.]+ %, 50 calls"', seen)

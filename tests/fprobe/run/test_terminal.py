@@ -25,6 +25,9 @@ print("read", line, flush=True)
 """
 
 
+NUMBERS = (1, 2, 3, 10, 12, 15, 20)
+
+
 @pytest.fixture
 def terminal(tmp_path):
     opened = []
@@ -69,6 +72,45 @@ def test_ctrl_z_stops_launcher_and_program(terminal, tmp_path):
     assert re.sub(r"\s+", "", seen[0]) == re.sub(r"\s+", "", seen[1])
 
 
+def test_ctrl_z_that_the_program_handles_stops_nothing(tmp_path):
+    source = (
+        "import signal; signal.signal(20, lambda *a: print('kept', flush=True)); print('ready', flush=True); input()"
+    )
+    job = Terminal(sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source)
+    job.wait_for("ready")
+    job.press(b"\x1a")
+    job.wait_for("kept")
+    job.press(b"\n")
+    assert "stopped" not in job.wait_for("ended 0")
+    job.close()
+
+
+@pytest.mark.parametrize(("signal_name", "ends"), [("SIGCONT", "goes on\n"), ("SIGKILL", "")])
+def test_a_stopped_program_that_another_process_continues_or_kills(tmp_path, signal_name, ends):
+    """Hazard: the launcher, which has stopped too, would wait for a SIGCONT of its own."""
+    source = (
+        "import os, signal, time\npid = os.getpid()\n"
+        f"if not os.fork(): time.sleep(0.3); os.kill(pid, signal.{signal_name}); os._exit(0)\n"
+        "os.kill(pid, signal.SIGSTOP); print('goes on')"
+    )
+    ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
+    done = subprocess.run(ours, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0 if ends else -signal.SIGKILL, ends)
+
+
+def test_signals_interrupt_the_report(tmp_path):
+    """They must not be forwarded to whoever gets the process id of the program after it."""
+    source = f"""
+import os, signal
+from fprobe.run.launching import Program
+program = Program(["-c", "pass"], dict(os.environ))
+assert all(callable(signal.getsignal(number)) for number in {NUMBERS})
+assert program.wait() == 0
+assert all(signal.getsignal(number) is signal.SIG_DFL for number in {NUMBERS})
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=30)
+
+
 def test_a_program_that_stops_itself_stops_the_launcher(tmp_path):
     source = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('goes on')"
     ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
@@ -96,6 +138,20 @@ def test_a_signal_to_the_launcher_reaches_the_program(tmp_path):
     launcher.stdout.readline()
     launcher.terminate()
     assert launcher.wait(timeout=30) == 9
+
+
+def test_ctrl_z_stops_top_and_gives_the_terminal_back(tmp_path):
+    """The terminal shows the shell's screen meanwhile, and the table again, of another size, when it goes on."""
+    source = "import time, zlib\nfor _ in range(60): zlib.compress(b'x'); time.sleep(0.02)\nprint('out')"
+    job = Terminal(sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:*flate", "-d", "0.3", "-c", source)
+    job.wait_for("deflate [libz]")
+    job.press(b"\x1a")
+    job.wait_for("stopped")
+    seen = job.wait_for("ended 0")
+    job.close()
+    before, _, after = seen.partition("stopped")
+    assert before.rstrip().endswith("\x1b[?1049l") and after.strip().startswith("\x1b[?1049h")
+    assert after.count("\x1b[H") >= 1 and "out" in after.partition("\x1b[?1049l")[2]
 
 
 def test_top_is_drawn_in_place(tmp_path):
