@@ -1,6 +1,6 @@
 """The built-in demo program: a small in-memory file system in the shape of a kernel's.
 
-About 160 functions in the files of this directory: most are in the native language (docs/native.md), by theme. Functions that need
+About 160 functions in the files of this directory, most in the native language (docs/native.md), by theme. Functions that need
 recursion, tail calls, structs by value, vectors, floating point or variable arguments are in LLVM IR. Both are parts of
 one module. `demo_main(i64 n)` does n rounds of open, write, fsync, read, stat, mmap, close and unlink, with failures
 among them, and returns a checksum that depends on n alone. It may be called by any number of threads at once, and from
