@@ -261,7 +261,7 @@ class Commands:
             self._deadline, self._ran_out = None, False
 
     def _blocks(self, handle: Handle, size: int, count: int) -> Iterator[bytes]:
-        """At most `count` blocks of a file, until its end; of one that would wait, what is there until the deadline."""
+        """At most `count` blocks of a file, until its end; if a read would wait, the data that arrives before the deadline."""
         while count != 0:
             try:
                 block = handle.read(size)
@@ -366,7 +366,7 @@ def tool_scripts(words: list[str]) -> int:
 
 
 def _walk(shell: Shell, path: str, depth: int) -> Iterator[tuple[str, Node]]:
-    """The path and what is below it, with the nodes."""
+    """The path and all paths below it, with the nodes."""
     node = shell.files.find(path)
     yield path, node
     for name in sorted(node.entries) if isinstance(node, Directory) and depth else ():

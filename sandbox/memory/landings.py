@@ -63,7 +63,7 @@ class Gaps:
 
 
 def _with_growth(start: int, end: int, path: str) -> tuple[int, int]:
-    """A mapping with what it may yet grow into."""
+    """The span of a mapping, with the space into which it may grow."""
     if path == "[stack]":
         return start - _STACK_GROWTH, end
     if path == "[heap]":

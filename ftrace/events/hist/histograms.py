@@ -137,7 +137,7 @@ class HistRegistry:
                     table.count(hit)
 
     def drain_when_wanted(self) -> threading.Event:
-        """Drain, and tell those who wait for it. Returns what is set when somebody does next."""
+        """Drain, and notify the waiting threads. Returns the event that is set when a drain is wanted next."""
         wanted = self._wanted
         wanted.clear()
         self.drain_here()
