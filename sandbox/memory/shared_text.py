@@ -21,7 +21,7 @@ text_mutex = threading.RLock()
 class ForkWords(ctypes.Structure):
     """The words that Python and the libc fork handlers share.
 
-    `forks`: the number of forks that this process, and its parent before, have seen. `in_progress`: forks in progress, during which
+    `forks`: the number of forks of this process, and of its parent before. `in_progress`: forks in progress, during which
     no change begins.
     `writer`: `threading.get_ident()` of the thread that is changing text, or 0.
     """
