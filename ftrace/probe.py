@@ -99,7 +99,7 @@ live_probes: weakref.WeakSet[NativeProbe] = weakref.WeakSet()
 
 
 class NativeProbe:
-    """A Probe record in native memory. `native` is its ctypes view, `address` where it is, `keep` what it refers to."""
+    """A Probe record in native memory. `native`: its ctypes view. `address`: its address. `keep`: objects that it refers to."""
 
     header = 0
     """Bytes before its entry data that are its own too: those of the node, unless the list has other probes."""

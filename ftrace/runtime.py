@@ -148,7 +148,7 @@ _TRANSLATED = (
 
 
 class Runtime:
-    """The linked hit path and what it needs of the process."""
+    """The linked hit path and the resources that it needs."""
 
     @back_soon()
     def __init__(self) -> None:

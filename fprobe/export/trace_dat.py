@@ -118,7 +118,7 @@ class TraceDat:
         end = found[-1].header + SECTION.size + found[-1].size
         sections, options = tail(metadata, found, self.page_size, end, self._how)
         os.lseek(self.descriptor, end, os.SEEK_SET)
-        write_all(self.descriptor, sections)  # over what is written already: a full disk has space for that
+        write_all(self.descriptor, sections)  # overwrites existing data: a full disk has space for that
         os.ftruncate(self.descriptor, end + len(sections))
         return found, options
 

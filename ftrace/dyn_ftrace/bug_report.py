@@ -1,4 +1,4 @@
-"""The text of ftrace_bug's report: what is wrong with a site, and its state."""
+"""The text of ftrace_bug's report: the fault of a site, and its state."""
 
 from __future__ import annotations
 

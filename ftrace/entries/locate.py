@@ -137,7 +137,7 @@ def _block_at(image: Image, address: int) -> ImageBlock:
 
 
 def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
-    """Each function once, under the name that users write; indirect ones as what they are in this process."""
+    """Each function once, under the name that users write; for indirect ones, the chosen function."""
     by_address: dict[int, Symbol] = {}
     for function in sorted(image.functions, key=lambda function: function.name.startswith("_")):
         meant = image.meant(function)

@@ -1,4 +1,4 @@
-"""Handlers written in the native language: checked against their role, compiled, linked and kept."""
+"""Handlers written in the native language: checked against their role, compiled, linked and cached."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def blocks_signals() -> bool_:
 
 @native(noinline=True)
 def in_signal_handler(regs: ptr[pt_regs]) -> bool_:
-    """Whether the hit with these registers, which lie on the stack below what was interrupted, is in such a handler.
+    """Whether the hit with these registers, which lie on the stack below the interrupted code's frame, is in such a handler.
 
     Scanning the stack from there to the call from Python usually decides, and is cheaper than a system call.
     """

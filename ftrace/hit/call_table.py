@@ -220,7 +220,7 @@ class Event(Structure):
     time: u64  # ticks
     ip: u64
     slot: u64  # address of the return slot, plus ENTER or LEAVE
-    value: u64  # return address, or what is returned
+    value: u64  # return address, or the result
 
 
 assert Event.size == EVENT

@@ -43,7 +43,7 @@ class FunctionProbe(Structure):
 
     func: ProbeFunction
     counts: ptr[Table]  # where how often it is still to act at a function is; null: there is no limit
-    switch: ptr[u64]  # what is switched: tracing_on, or whether an event is recorded
+    switch: ptr[u64]  # the switch: tracing_on, or whether an event is recorded
     act: Act
     argument: u64
 

@@ -77,7 +77,7 @@ class PythonHandler(Structure):
     handler: Object
     fp: Object
     registers: Object  # callable: () -> pt_regs with memory of its own
-    expire: Object  # callable: (pt_regs, entry data, ip), when one of them was kept
+    expire: Object  # callable: (pt_regs, entry data, ip), if the handler has kept one of them
     spare: Object  # a pt_regs that calls reuse, and the address of its memory
     spare_memory: ptr[u64]
     spare_taken: u64

@@ -67,12 +67,12 @@ Handler: TypeAlias = fn[i32, u64, u64, u64, u64, u64]
 
 @struct
 class Early(Structure):
-    """The head of what a probe's entries, or the returns that it hooks, may be dealt with by, before its trampoline saves the
-    registers that its handler looks at. The function returns 1 if it has dealt with the hit, and 0, having done nothing, if
-    the handler is to be called.
+    """The head of a filter or histogram that may handle entries, or hooked returns, of a probe before its trampoline saves
+    the registers that its handler uses. The function returns 1 if it has handled the hit, and 0, having done nothing, if the
+    handler must be called.
 
     At an entry, function(di, si, dx, cx, r8, r9, early, ax, stub, parent), preserve_most, gets the argument registers as the
-    site has them, the address of this, and where the trampoline and the traced function return to.
+    site has them, the address of this record, and the return addresses of the trampoline and of the traced function.
     At a return, function(early, ip, parent, ax, data, task) has the C calling convention.
     """
 

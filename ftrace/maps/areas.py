@@ -127,7 +127,7 @@ class Map(Container):
         return f"  {self.dropped} dropped: the map has no element for them" if self.dropped else ""
 
     def items(self) -> Iterable[tuple[int, Any]]:
-        """Pairs of index, key or row, and what is there."""
+        """Pairs of index, key or row, and value."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -141,7 +141,7 @@ class Map(Container):
         return int(self._state.base)
 
     def load(self, parts: Iterable[tuple[int, bytes]]) -> None:
-        """Take the contents of the same map in another process: offsets in its memory, and what is there."""
+        """Take the contents of the same map in another process: offsets in its memory, and bytes."""
         last = 0
         for offset, data in parts:
             ctypes.memmove(self._state.base + offset, data, len(data))

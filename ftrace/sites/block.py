@@ -63,7 +63,7 @@ class SiteBlock:
 
     module: Module | None = None
     """The module that contains them, if it is a module of the sandbox."""
-    _routines = ("ftrace_exit_complete", "ftrace_entry_slow")
+    _routines = ("ftrace_exit_full", "ftrace_entry_slow")
     """The routines whose addresses precede the slots, for the stubs."""
     _hooked_to = frames.HOOKED_TO
 

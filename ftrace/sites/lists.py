@@ -106,7 +106,7 @@ class ListRecord:
                 return entry, exit_
             if 1 < len(self.probes) <= ARMED_IN_NODE and all(map(_is_native, self.probes)):
                 return "ftrace_entry_multi", "ftrace_exit_multi"
-        return "ftrace_entry_complete", "ftrace_exit_from_list"
+        return "ftrace_entry_full", "ftrace_exit_from_list"
 
 
 def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
@@ -118,7 +118,7 @@ def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
 def _keeping(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]:
     """The trampolines for code without stubs."""
     kind = probes[0].native.kind
-    entry, exit_ = "ftrace_keeping_complete", "ftrace_exit_keeping_complete"
+    entry, exit_ = "ftrace_keeping_full", "ftrace_exit_keeping_full"
     if data_size > _FAST_DATA or not _is_fast(probes):
         return entry, exit_
     if not kind & ENTRY_REGS:

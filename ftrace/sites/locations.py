@@ -217,7 +217,7 @@ class Skipped(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The locations of what a pattern matches, and what has none."""
+    """The locations of the functions that a pattern matches, and the functions without one."""
 
     selection: Selection
     skipped: list[Skipped]

@@ -19,7 +19,7 @@ from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle, 
 
 
 class EventsDirectory(Directory):
-    """`events`, and what is below it: directories with the mode and the link of the kernel's eventfs."""
+    """`events`, and the tree below it: directories with the mode and the link of the kernel's eventfs."""
 
     mode = 0o755
 

@@ -26,7 +26,7 @@ $name:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
-    jne ftrace_entry_complete
+    jne ftrace_entry_full
     push %rax
     mov $ITEM_PROBE(%r10), %rax
     push $PROBE_EARLY(%rax)
@@ -356,7 +356,7 @@ EXIT_INLINE_DATA = """
 _SAVED = ("rdi", "rsi", "rdx", "r8")
 PLAIN_ENTRY = {
     "stub": "    mov $back(%rsp), %rsi",
-    "complete": "ftrace_entry_complete",
+    "complete": "ftrace_entry_full",
     "save": images.push(_SAVED),
     "restore": images.pop(_SAVED),
     "regs": "",
@@ -367,7 +367,7 @@ PLAIN_ENTRY = {
 }
 WITH_ARGUMENTS = {
     "stub": "    mov $back(%rsp), %rsi",
-    "complete": "ftrace_entry_complete",
+    "complete": "ftrace_entry_full",
     "save": images.KEEP_ARGUMENTS,
     "restore": images.GET_ARGUMENTS,
     "regs": images.ENTRY_IP,

@@ -79,7 +79,7 @@ def _stack_space(kept: int) -> str:
 
 
 def _call_around(control: str, distance: int, result: str = "", kept: int = _NARROW) -> str:
-    """The call, while Task.vectors tells of the registers that are kept. Above them are what it said before and a control word.
+    """The call, during which Task.vectors describes the saved registers. Above these are its previous value and a control word.
 
     `control`: the instruction that stores that word; `distance`: between two registers, in units of 16 bytes; `result`: text
     that moves the result away.
@@ -243,7 +243,7 @@ _ONE_BY_ONE = {
 {_masks(keep=False)}
 {_get_control(_HIGH)}""",
 }
-"""Keep what is in use besides x87, call, and go to 8. Restoring marks registers as in use, up to the width of the move."""
+"""Save the registers in use besides x87, call, and jump to 8. Restoring marks registers as in use up to the move's width."""
 
 _IF_WIDE = {
     "xmm": "    cmp %eax, %eax",

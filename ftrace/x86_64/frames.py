@@ -58,7 +58,7 @@ def const8u(value: int) -> bytes:
 
 
 def pick(depth: int) -> bytes:
-    """Push a copy of what is `depth` below the top."""
+    """Push a copy of the value `depth` below the top."""
     return b"\x15" + bytes([depth])
 
 

@@ -25,7 +25,7 @@ def pop(registers: tuple[str, ...]) -> str:
 
 
 def whole(sp: str, flags: str = "pushfq", ip: str = "push $$0", orig_ax: str = "push $$-1") -> str:
-    """Push a whole image; what is given are the instructions that push these words."""
+    """Push a whole image; the arguments are the instructions that push these words."""
     words = ("push $$$USER_SS", sp, flags, "push $$$USER_CS", ip, orig_ax)
     return "\n".join(f"    {word}" for word in words) + "\n" + push(_ALL)
 
@@ -49,7 +49,7 @@ _ARGUMENT_FIELDS = frozenset({"di", "si", "dx", "cx", "ax", "r8", "r9"})
 ARGUMENTS = Fields(_ARGUMENT_FIELDS | {"ip"}, _ARGUMENT_FIELDS)
 """The fields of a pt_regs that a handler with the image of arguments may read and write."""
 ARGUMENTS_SP = Fields(ARGUMENTS.read | {"sp", "bp"}, ARGUMENTS.written)
-"""The same with sp, by which it may change what is on the stack, and bp, from which the stack can be walked."""
+"""The same with sp, through which it may change the stack, and bp, from which the stack can be walked."""
 _RESULT_FIELDS = frozenset({"dx", "cx", "ax", "ip", "sp"})
 RESULTS = Fields(_RESULT_FIELDS | {"bp"}, _RESULT_FIELDS)
 """The same for the image of results. What is written to ip and sp does not count."""

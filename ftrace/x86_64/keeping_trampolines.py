@@ -71,9 +71,9 @@ ftrace_entry_keeping_all:
 {WHOLE_FLAGS}
 
 # What a list names as its entry trampoline that the fast path does not serve, and where that leaves to: the detour's slow path.
-    .globl ftrace_keeping_complete
+    .globl ftrace_keeping_full
     .p2align 4
-ftrace_keeping_complete:
+ftrace_keeping_full:
     .cfi_startproc
     movq $$0, $REC(%r11)
     subq $$$CALLED_TO_SLOW, (%rsp)
@@ -124,9 +124,9 @@ ftrace_exit_keeping:
     jmp ftrace_exit_keeping_all
 
 # The exit trampoline of lists whose calls return through the slow path.
-    .globl ftrace_exit_keeping_complete
+    .globl ftrace_exit_keeping_full
     .p2align 4
-ftrace_exit_keeping_complete:
+ftrace_exit_keeping_full:
     .cfi_startproc
     .cfi_def_cfa_offset 40
     movq $$0, $REC(%r11)
@@ -193,7 +193,7 @@ $unimage
     jmp 3b
 4:
 {_UNSAVED}
-    jmp ftrace_exit_keeping_complete
+    jmp ftrace_exit_keeping_full
 """
 _PLAIN_EXIT = {"image": "", "regs": "", "unimage": "", "slot": "88"}
 _WITH_RESULTS = {
@@ -211,7 +211,7 @@ def _lowered(saving: dict[str, str]) -> dict[str, str]:
     slot = int(saving["slot"])
     stub = saving["stub"] + "\n    mov $STUB_OF_FAST(%rsi), %rsi"
     regs = saving["regs"].replace(f"{slot}(%rsp)", f"{slot + KEPT}(%rsp)")
-    return {**saving, "stub": stub, "regs": regs, "slot": str(slot + KEPT), "complete": "ftrace_keeping_complete"}
+    return {**saving, "stub": stub, "regs": regs, "slot": str(slot + KEPT), "complete": "ftrace_keeping_full"}
 
 
 def keeping_trampolines() -> Iterator[str]:

@@ -107,7 +107,7 @@ $get_arguments
     jmp 1b
 8:
 $get_arguments
-    jmp ftrace_entry_complete
+    jmp ftrace_entry_full
 
 # Return of a call to such a site. r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results.
 #   stack inside: pt_regs (168 bytes), then the parent in the return slot, where `ret` and unwinders find it

@@ -15,17 +15,17 @@ ftrace_both_regs:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
-    jne ftrace_entry_complete
+    jne ftrace_entry_full
 $regs_image
     mov $TOP(%r11), %rsi
     cmp %rdi, $FRAME(%rsi)
-    jbe both_regs_complete
+    jbe both_regs_full
     lea $NODE(%rsi), %r8
     cmp $LIMIT(%r11), %r8
-    ja both_regs_complete
+    ja both_regs_full
     mov $ITEM_PROBE(%r10), %rax
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rax)
-    jne both_regs_complete
+    jne both_regs_full
     mov $ITEM_COUNTERS(%r10), %rdx
     mov $$$HIT_WITH_CREDIT, %r8
     add %r8, $TALLY(%r11,%rdx)
@@ -96,10 +96,10 @@ $unimage
     ret
 both_regs_no_credit:
     sub %r8, $TALLY(%r11,%rdx)
-both_regs_complete:
+both_regs_full:
 $unimage
     lea 48(%rsp), %rsp
-    jmp ftrace_entry_complete
+    jmp ftrace_entry_full
 
 # The same for a probe without an exit handler.
     .globl ftrace_entry_regs
@@ -108,7 +108,7 @@ ftrace_entry_regs:
     .cfi_startproc
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
-    jne ftrace_entry_complete
+    jne ftrace_entry_full
 $regs_image
     mov $ITEM_COUNTERS(%r10), %rdi
     mov 176(%rsp), %rsi

@@ -35,9 +35,9 @@ _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
 ENTRY_COMPLETE = """
 # Entry with a full pt_regs, for every kind of list. regs->ip and sp are made here: sp is the address of the return slot.
 #   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub, return slot
-    .globl ftrace_entry_complete
+    .globl ftrace_entry_full
     .p2align 6
-ftrace_entry_complete:
+ftrace_entry_full:
     .cfi_startproc
 $image
     mov %r11, %rdi
@@ -81,13 +81,13 @@ ftrace_exit_from_list:
     .cfi_startproc
     .cfi_def_cfa_offset 0
     mov $STUB(%r11), %r10
-    jmp ftrace_exit_complete
+    jmp ftrace_exit_full
 
 # Return with a full pt_regs: sp is the caller's after the return. r10 = the stub's return point.
 #   stack inside: pt_regs (168 bytes), flags as they were, padding, the parent (where `ret` goes)
-    .globl ftrace_exit_complete
+    .globl ftrace_exit_full
     .p2align 6
-ftrace_exit_complete:
+ftrace_exit_full:
     .cfi_startproc
     .cfi_def_cfa_offset 0
     lea -16(%rsp), %rsp

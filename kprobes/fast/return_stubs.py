@@ -66,7 +66,7 @@ class _StubSpace:
         name = f"{self.text.name}-returns"
         piece = mappings.allocate_text((self.text.base, self.text.end), _PIECE, name)
         address = runtime().image.address
-        words = tuple(map(address, ("ftrace_exit_complete", "ftrace_entry_slow", "ftrace_exit_keeping_all")))
+        words = tuple(map(address, ("ftrace_exit_full", "ftrace_entry_slow", "ftrace_exit_keeping_all")))
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end

@@ -120,7 +120,6 @@ class Aggregate:
         self.on_ftrace = False
         self.state = State.OFF
         self.jump: PlacedJump | None = None
-        self.slot_page: TextMapping | None = None
         self._memory = ctypes.create_string_buffer(Record.size + 64)
         self.record_address = (ctypes.addressof(self._memory) + 63) & -64
         self.record: Any = Record.ctypes.from_address(self.record_address)
@@ -203,7 +202,6 @@ class Aggregate:
         emulation, boostable = found.emulation, found.kind is Kind.BOOST
         image, trapping = slot_image(insn, slot, common, self.record_address, emulation, boostable)
         patching.write(page, slot, image)
-        self.slot_page = page
         record = self.record
         record.length, record.original = insn.length, insn.code[0]
         record.slot, record.detour = slot, slot + DETOUR

@@ -116,7 +116,7 @@ def kill_unmapped() -> None:
 
 
 def free_killed() -> None:
-    """Free what is left of freed images. The caller holds no locks and is not a handler."""
+    """Free the remaining objects of freed images. The caller holds no locks and is not a handler."""
     if _killed:
         killed, _killed[:] = list(_killed), []
         settle()

@@ -78,7 +78,7 @@ $flags_word
     call kprobe_optimized_hit
     mov %rbx, %rsp
     .cfi_def_cfa %rsp, 304
-$way_on
+$continuation
     mov 144(%rsp), %rcx
 $restore_flags
 8:
@@ -179,7 +179,7 @@ _FEW = {
     "name": "kprobe_optimized",
     "save_flags": "    lahf\n    seto %al",
     "flags_word": "    movzbl %al, %ecx\n    movzbl %ah, %edx\n    shl $11, %ecx\n    lea 0x200(%rcx,%rdx), %rcx",
-    "way_on": "",
+    "continuation": "",
     "restore_flags": _RESTORE_FLAGS,
 }
 
@@ -188,7 +188,7 @@ _ALL = {
     "name": "kprobe_optimized_all_flags",
     "save_flags": "    pushfq\n    popq 144(%rsp)",
     "flags_word": "    cld\n    mov 144(%rsp), %rcx",
-    "way_on": "",
+    "continuation": "",
     "restore_flags": "    jmp 9f",
 }
 
@@ -198,7 +198,7 @@ _NONE = {
     "name": "kprobe_optimized_return",
     "save_flags": "",
     "flags_word": "    mov $0x246, %ecx",
-    "way_on": "",
+    "continuation": "",
     "restore_flags": "    test %eax, %eax",
 }
 
@@ -209,7 +209,7 @@ _KEPT = {
     "name": "kprobe_optimized_return_keeping",
     "save_flags": "    pushfq\n    popq 144(%rsp)",
     "flags_word": "    cld\n    mov 144(%rsp), %rcx",
-    "way_on": f"    test %eax, %eax\n    jne 7f\n    {_STEP_OVER}168(%rsp)\n7:",
+    "continuation": f"    test %eax, %eax\n    jne 7f\n    {_STEP_OVER}168(%rsp)\n7:",
     "restore_flags": _RESTORE_FLAGS,
 }
 

@@ -67,7 +67,7 @@ class Image(abc.ABC):
         return function
 
     def unversioned(self, name: str) -> str:
-        """The name among `functions` of what is called `name@@VERSION`; other names and patterns as they are."""
+        """`name` for a `name@@VERSION` that is among `functions`; other names and patterns unchanged."""
         return name
 
     def other_than_function(self, function: Symbol) -> str:

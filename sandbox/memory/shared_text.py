@@ -21,15 +21,15 @@ text_mutex = threading.RLock()
 class ForkWords(ctypes.Structure):
     """The words that Python and the libc fork handlers share.
 
-    `forks`: the number of forks that this process, and its parent before, have seen. `under_way`: forks in progress, during which
+    `forks`: the number of forks of this process, and of its parent before. `in_progress`: forks in progress, during which
     no change begins.
     `writer`: `threading.get_ident()` of the thread that is changing text, or 0.
     """
 
-    _fields_ = [("forks", ctypes.c_uint64), ("under_way", ctypes.c_uint64), ("writer", ctypes.c_uint64)]
+    _fields_ = [("forks", ctypes.c_uint64), ("in_progress", ctypes.c_uint64), ("writer", ctypes.c_uint64)]
 
     forks: int
-    under_way: int
+    in_progress: int
     writer: int
 
 

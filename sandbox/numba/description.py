@@ -71,7 +71,7 @@ class Description:
 
     @property
     def result_type(self) -> Any:
-        """Numba's type of what is stored: of an optional result, that of what it may be."""
+        """Numba's type of the stored value: for an optional result, that of the value."""
         kind = self._result.fndesc.restype
         return kind.type if type(kind).__name__ == "Optional" else kind
 

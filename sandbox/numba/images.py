@@ -65,7 +65,7 @@ class NumbaImage(JitImage):
         return _carried(symbol) or user_name(symbol)
 
     def _refers_to(self, function: str) -> bool:
-        """Whether the object has, or calls, the body of `function`: then that is what is hit."""
+        """Whether the object has, or calls, the body of `function`: then the body is probed."""
         return UserName(function) in {user_name(name) for name in self.object.names}
 
 

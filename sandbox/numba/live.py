@@ -88,7 +88,7 @@ def _accessors(symbols: Iterable[str]) -> Iterator[tuple[str, UserName]]:
 def inlined() -> dict[str, set[str]]:
     """Function -> the functions into which all its calls have been inlined, both by module and qualified name.
 
-    Says nothing of code that comes from Numba's cache, which does not tell what it was linked with.
+    Code from Numba's cache is not included: the cache does not record what the code was linked with.
     """
     found: dict[str, set[str]] = {}
     for caller, callee in _linked():

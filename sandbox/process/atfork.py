@@ -45,7 +45,7 @@ class ForkWords(Structure):
     """sandbox.memory.shared_text.ForkWords."""
 
     forks: u64
-    under_way: u64
+    in_progress: u64
     writer: u64
 
 
@@ -78,7 +78,7 @@ def fork_prepare() -> void:
     """Before a fork: let no change begin, and wait for the end of another thread's change."""
     own = the_words()
     me = pthread_self()
-    atomic_add(addressof(own.under_way), 1)
+    atomic_add(addressof(own.in_progress), 1)
     writer = load(addressof(own.writer), "seq_cst")
     if writer == 0 or writer == me:
         return
@@ -92,14 +92,14 @@ def fork_prepare() -> void:
 
 @native(export=True)
 def fork_in_parent() -> void:
-    atomic_sub(addressof(the_words().under_way), 1)
+    atomic_sub(addressof(the_words().in_progress), 1)
 
 
 @native(export=True)
 def fork_in_child() -> void:
     """No other thread exists here that could be forking or writing."""
     own = the_words()
-    own.under_way = 0
+    own.in_progress = 0
     if own.writer != pthread_self():
         own.writer = 0
 
@@ -109,7 +109,7 @@ def begin_change(thread: u64) -> u32:
     """Make `thread` the writer unless a fork is in progress; returns whether it is."""
     own = the_words()
     atomic_exchange(addressof(own.writer), thread)
-    if load(addressof(own.under_way), "seq_cst") == 0:
+    if load(addressof(own.in_progress), "seq_cst") == 0:
         return 1
     store(addressof(own.writer), 0, "release")
     return 0

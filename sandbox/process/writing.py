@@ -6,7 +6,7 @@ import os
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`, a sequence of bytes. Raises OSError; what was written before the error is not taken back."""
+    """Write all of `data`, a sequence of bytes. Raises OSError; data written before the error stays written."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]

@@ -37,7 +37,7 @@ class PerfMap:
         self._stream: TextIO | None = None
         self._written: list[str] = []
         self.lines: set[str] = set()
-        """Every line that has been added, without its end: who reads the file tells them from those of other writers."""
+        """Every line that has been added, without its end, so that readers can distinguish it from those of other writers."""
         self._pid = 0
 
     @property
@@ -111,7 +111,7 @@ class Declared(NamedTuple):
 
 
 class Declarations:
-    """The lines of others than `own`. Each look reads what has been appended since the last."""
+    """The lines of other writers than `own`. Each call reads what has been appended since the last one."""
 
     def __init__(self, own: PerfMap) -> None:
         self._own = own

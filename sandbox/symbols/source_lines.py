@@ -31,7 +31,7 @@ class SourceLine(NamedTuple):
 class _Code:
     """Code that is in place, and the file whose line table describes it, which is read when it is needed.
 
-    `start`, `end`: addresses; `base`: the address of what is at 0 for the line table.
+    `start`, `end`: addresses; `base`: the address that is 0 in the line table.
     """
 
     def __init__(self, image: bytes, start: int, end: int, base: int) -> None:

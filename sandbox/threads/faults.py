@@ -27,7 +27,7 @@ installed: Guard | None = None
 class SandboxFault(RuntimeError):
     """A program caused a fault. The interpreter continues; the call is lost.
 
-    `signal`: its number; `address`: what was accessed, or 0; `ip`: where the program was, `location` the same as text;
+    `signal`: its number; `address`: the accessed address, or 0; `ip`: the program's position, `location` the same as text;
     `registers`: name -> value; `shadow_stack`: the hooked calls that had not returned, innermost first, as text;
     `probe`: whether it was in a probe's handler and not in the program itself; `source`: the line of the source that
     the program was in, None if nothing is known of it; `handler`: which handler of which kprobe it was in, as text, or "".

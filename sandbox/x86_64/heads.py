@@ -158,7 +158,7 @@ _FIELDS = binary.Struct("=16xQ8s8s8x")
 class Heads:
     """The heads of functions at `addresses` with this code; at least its first 15 bytes, if the text has as many.
 
-    `low`, `high`: what is named by instructions that are read lies there. `image` has `read_heads`.
+    `low`, `high`: the range of addresses that instructions which are read refer to. `image` has `read_heads`.
     """
 
     def __init__(self, image: NativeImage, codes: Sequence[bytes], addresses: Sequence[int]) -> None:

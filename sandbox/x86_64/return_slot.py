@@ -1,6 +1,6 @@
 """Functions whose return cannot be hooked, found by their code: they move their return address, or their stack.
 
-The paths of a function are followed from its entry, up to indirect jumps, with what is known of the stack: how far the stack
+The paths of a function are followed from its entry, up to indirect jumps, with the known state of the stack: how far the stack
 pointer is below the return slot, which registers point into the stack, and which hold the return address.
 """
 
@@ -163,7 +163,7 @@ class _Walk:
                 at += size
 
     def _matters(self, mnemonic: str, operands: str, state: _State) -> bool:
-        """Whether a harmless instruction, which leaves the stack pointer alone, may change what is known."""
+        """Whether a harmless instruction, which does not change the stack pointer, may change the known state."""
         _depth, held, _pushed, number = state
         if number is not None:
             return True

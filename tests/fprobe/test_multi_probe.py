@@ -117,13 +117,13 @@ def compare(seeds):
     from ftrace.runtime import runtime
 
     module = sandbox.load(IR, name="several", opt=2)
-    names = {runtime().image.address(name): name for name in ("ftrace_entry_multi", "ftrace_entry_complete")}
+    names = {runtime().image.address(name): name for name in ("ftrace_entry_multi", "ftrace_entry_full")}
     quick = 0
     for seed in seeds:
         mix = Mix(seed)
         fast, seen = outcome(mix, module, complete=False)
         slow, expected = outcome(mix, module, complete=True)
-        assert names[slow] == "ftrace_entry_complete"
+        assert names[slow] == "ftrace_entry_full"
         assert seen == expected, f"seed {seed}: {mix.probes}"
         quick += names[fast] == "ftrace_entry_multi"
     assert quick > len(seeds) * 0.8

@@ -176,4 +176,4 @@ def test_a_change_of_a_thread_that_the_child_does_not_have_holds_up_no_fork_of_t
     for writer, left in ((here, here), (here + 1, 0)):
         words.writer = writer
         in_child("fork_in_child")
-        assert (words.writer, words.under_way) == (left, 0)
+        assert (words.writer, words.in_progress) == (left, 0)

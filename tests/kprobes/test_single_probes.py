@@ -209,7 +209,7 @@ def test_kp52_a_handler_that_cannot_redirect_is_given_the_arguments(others):
             stack.enter_context(fprobe.attach("leaf", action=fprobe.Count()))
         for handler, trampoline in ((double_argument, "entry_only_args"), (double_and_say_so, "entry_regs")):
             p = kprobe(pre_handler=handler)
-            expected = trampoline if not others else "entry_multi" if handler is double_argument else "entry_complete"
+            expected = trampoline if not others else "entry_multi" if handler is double_argument else "entry_full"
             assert is_single(module, "leaf") == (not others) and entry_trampoline("leaf") == f"ftrace_{expected}"
             assert module["leaf"](21) == 43
             assert hits[3] == 1

@@ -208,7 +208,7 @@ _fork = Part("sandbox/process/fork.py", ("tests/sandbox/test_fork_phases.py", "t
 FORK: tuple[Mutant, ...] = (
     _at_fork.changed("fork-gil", "        state = save_thread()", "        pass"),
     _at_fork.changed("fork-writer", "    wait_for_writer(own, me)\n", ""),
-    _at_fork.changed("fork-under-way", "    own.under_way = 0\n", ""),
+    _at_fork.changed("fork-under-way", "    own.in_progress = 0\n", ""),
     _at_fork.changed("fork-child-writer", "        own.writer = 0\n", "        pass\n"),
     _fork.changed(
         "fork-order", "    insort(_in_child, (phase, call), key=itemgetter(0))", "    _in_child.append((phase, call))"

@@ -208,7 +208,7 @@ ALL_REGISTERS: tuple[Mutant, ...] = (
     _registers.changed("regs-cancel", "    jne both_regs_cancel\n", ""),
     _registers.without("regs-redirect", "    jne both_regs_redirect\n"),
     _registers.without("regs-redirect-unhooked", "    jne entry_redirect\n"),
-    _registers.without("regs-dead-node", "    jbe both_regs_complete\n"),
+    _registers.without("regs-dead-node", "    jbe both_regs_full\n"),
     _registers.changed("regs-take-back", "    sub %r8, $TALLY(%r11,%rdx)\n", ""),
     _registers.changed("regs-exit-credit", "    add %rax, $TALLY(%r11,%rdx)\n    testl", "    testl"),
 )

@@ -219,7 +219,7 @@ def is_judged_by_array(target: ptr[Target]) -> bool_:
 
 @native(inline=True)
 def needs_record(target: ptr[Target]) -> bool_:
-    """Whether hits may be recorded, or may be kept from triggers: then a histogram's shortcut leaves them to the handler."""
+    """Whether hits may be recorded, or excluded from triggers: then a histogram's shortcut leaves them to the handler."""
     return volatile_load(addressof(target.recording)) != 0 or volatile_load(addressof(target.tasks.is_set)) != 0
 
 

@@ -78,7 +78,7 @@ def _is_pointer(value: Expression, parameter: str) -> bool:
 
 
 def _is_own_code(target: Expression) -> bool:
-    """Whether only what was made for this caller is called."""
+    """Whether it calls only functions that were made for this caller."""
     return isinstance(target.type, Function) and target.type.cc == "preserve_most"
 
 

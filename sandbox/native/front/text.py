@@ -50,7 +50,7 @@ def _shared(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def changed(function: FunctionType, since: str) -> NativeError:
-    """The error for a *function* whose file is not what it was when it *since*."""
+    """The error for a *function* whose file has changed; *since*: a clause such as "was loaded from it"."""
     code = function.__code__
     message = f"{code.co_filename} has changed since {function.__name__} {since}; reload its module"
     return NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
