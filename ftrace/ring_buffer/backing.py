@@ -10,7 +10,7 @@ import fcntl
 import os
 from typing import Protocol
 
-from sandbox.memory.pages import is_denied
+from sandbox.memory.pages import is_denied, set_size
 
 PATH = "FPROBE_BUFFER"
 """Environment variable: the file to create for the pages, which must not exist yet."""
@@ -63,7 +63,7 @@ def _unnamed(size: int) -> int:
         except OSError:
             pass
         else:
-            os.ftruncate(descriptor, size)
+            _set_size(descriptor, size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             return descriptor
     import tempfile
@@ -71,8 +71,16 @@ def _unnamed(size: int) -> int:
     directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     descriptor, path = tempfile.mkstemp(dir=directory)
     os.unlink(path)  # noqa: PTH108
-    os.ftruncate(descriptor, size)
+    _set_size(descriptor, size)
     return descriptor
+
+
+def _set_size(descriptor: int, size: int) -> None:
+    try:
+        set_size(descriptor, size, "the ring buffer's pool (FPROBE_BUFFER_POOL_KB)")
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 class Shared(Protocol):

@@ -116,11 +116,32 @@ def _backing(name: str) -> int:
 def filled(contents: bytes | int, name: str) -> int:
     """A descriptor of a file holding `contents`, or that many zero bytes."""
     fd = _backing(name)
-    if isinstance(contents, int):
-        os.ftruncate(fd, contents)
-    else:
-        write_all(fd, contents)
+    try:
+        if isinstance(contents, int):
+            set_size(fd, contents, name)
+        else:
+            set_size(fd, len(contents), name)
+            write_all(fd, contents)
+    except OSError:
+        close(fd)
+        raise
     return fd
+
+
+def set_size(descriptor: int, size: int, name: str) -> None:
+    """Make a file `size` bytes long. Raises OSError, which names the limit if this process may have no file so large."""
+    import resource
+
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        raise OSError(
+            errno.EFBIG,
+            f"{name} takes {size} bytes: RLIMIT_FSIZE (ulimit -f) is {limit} bytes for this process; raise it",
+        ) from None
 
 
 def sparse_backing(name: str, size: int) -> int:

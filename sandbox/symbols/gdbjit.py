@@ -37,9 +37,11 @@ class Entry(ctypes.Structure):
     """struct jit_code_entry."""
 
 
+EntryPointer = ctypes.POINTER(Entry)
+"""Kept: ctypes forgets its pointer types when a sub-interpreter of Python 3.11, or one before, imports it."""
 Entry._fields_ = [
-    ("next", ctypes.POINTER(Entry)),
-    ("previous", ctypes.POINTER(Entry)),
+    ("next", EntryPointer),
+    ("previous", EntryPointer),
     ("image", ctypes.c_void_p),
     ("size", ctypes.c_uint64),
 ]
@@ -51,8 +53,8 @@ class Descriptor(ctypes.Structure):
     _fields_ = [
         ("version", ctypes.c_uint32),
         ("action", ctypes.c_uint32),
-        ("relevant", ctypes.POINTER(Entry)),
-        ("first", ctypes.POINTER(Entry)),
+        ("relevant", EntryPointer),
+        ("first", EntryPointer),
     ]
 
 
@@ -198,8 +200,8 @@ class _Interface:
             first = self._descriptor.first
             entry.next = first
             if first:
-                first.contents.previous = ctypes.pointer(entry)
-            self._descriptor.first = ctypes.pointer(entry)
+                first.contents.previous = EntryPointer(entry)
+            self._descriptor.first = EntryPointer(entry)
             self._announce(entry, _REGISTERED)
 
     def remove(self, entry: Entry) -> None:
@@ -213,7 +215,7 @@ class _Interface:
             self._announce(entry, UNREGISTERED)
 
     def _announce(self, entry: Entry, action: int) -> None:
-        self._descriptor.relevant = ctypes.pointer(entry)
+        self._descriptor.relevant = EntryPointer(entry)
         self._descriptor.action = action
         self._notify()
         self._descriptor.relevant = None

@@ -196,6 +196,28 @@ def test_under_a_limit(limit, value, kept_in):
     assert (done.returncode, done.stdout) == (0, f"{kept_in}\n"), done.stderr
 
 
+SHORT_FILES = """
+import os, resource
+import fprobe, sandbox
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+try:
+    module = sandbox.load("define i64 @leaf(i64 %x) {{ ret i64 %x }}")
+    with fprobe.event("f:short leaf"):
+        module["leaf"](4)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.parametrize("limit, what", [(512, "takes 4096 bytes"), (1 << 20, "pool .* takes [0-9]+ bytes")])
+def test_a_limit_of_the_size_of_files_is_named(limit, what):
+    """It was `File too large`, of no file of the user's."""
+    done = run([sys.executable, "-c", SHORT_FILES.format(limit=limit)], 60)
+    assert re.search(rf"{what}: RLIMIT_FSIZE \(ulimit -f\) is {limit} bytes for this process; raise it", done.stdout), (
+        done.stderr
+    )
+
+
 @isolated
 def test_counters_whose_descriptor_the_program_has_closed():
     import fprobe

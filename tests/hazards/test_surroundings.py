@@ -52,6 +52,27 @@ def test_sub_interpreters_are_refused_and_the_main_one_works_on(is_first):
 
 
 @isolated
+def test_a_sub_interpreter_that_uses_ctypes_does_not_matter():
+    """ctypes made other pointer types afterwards, which did not go with those of code that debuggers see."""
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    probe_something()
+    module = sandbox.load(PROGRAM.replace("leaf", "other"))
+    call = f"import ctypes\nassert ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)({module['other'].address})(4) == 5"
+    seen: list[int] = []
+    with fprobe.attach("other", entry=lambda *given: seen.append(given[3].di)) as probe:
+        other = interpreters.create()
+        failed = interpreters.run_string(other, call)
+        assert not failed, failed
+        interpreters.destroy(other)
+        assert module["other"](1) == 2
+    assert (probe.hits, seen) == (2, [4, 1])
+    probe_something()
+
+
+@isolated
 def test_a_translator_of_code_is_refused():
     """Valgrind goes on with what it has translated; here somebody else answers for it."""
     assert cpu.notices_changed_code()
