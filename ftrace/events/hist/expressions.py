@@ -90,6 +90,8 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
         if role is Role.VALUE and found.sort is Sort.STACKTRACE:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
+        if role is Role.VARIABLE and found.modifier == "execname":
+            return replace(found, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE)
         return found
 
     def atom(self, text: str) -> HistField:
@@ -179,8 +181,6 @@ class ExpressionParser:
             return replace(made, modifier="" if plain == "stacktrace" else plain)
         if plain == "stacktrace":
             return self._recorded_stack(made.field, modifier)
-        if self._role is Role.VARIABLE and plain == "execname":
-            return replace(made, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE, modifier=plain)
         if made.sort is Sort.HITCOUNT and plain in ("log2", "buckets"):
             # The number of one hit as it is, and a field without a name: create_hist_field() makes no operand for it.
             return replace(made, name="", modifier=plain, buckets=buckets)

@@ -123,19 +123,22 @@ class HistRegistry:
         """
         thread, queued = self._thread, self._queue.taken
         if thread is None or thread.is_running or not thread.is_alive:
-            self.drain_here()
+            self.drain_here(queued)
             return
         self._wanted.set()
         with self._drained:
             drained = self._drained.wait_for(lambda: self._queue.done >= queued, _PATIENCE)
         if not drained:
-            self.drain_here()
+            self.drain_here(queued)
 
-    def drain_here(self) -> int:
-        """Count the queued hits, in the order of their numbers. Returns how many there were."""
+    def drain_here(self, until: int = 0) -> int:
+        """Count queued hits, in the order of their numbers, up to number `until`; 0: those that are queued now.
+
+        Later ones are left, since they may come as fast as they are counted. Returns how many there were.
+        """
         with _counting:
-            before = self._queue.done
-            while self._queue.done < self._queue.taken:
+            before, end = self._queue.done, until or self._queue.taken
+            while self._queue.done < end:
                 number = self._queue.done + 1
                 address = self._queue.slots + (number - 1) % SLOTS * QueuedHit.size
                 slot = QueuedHit.ctypes.from_address(address)

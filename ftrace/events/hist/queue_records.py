@@ -32,7 +32,7 @@ from sandbox.native import (
 )
 from sandbox.threads.system_calls import get_task_comm
 
-SLOTS = 8192
+SLOTS = 4096
 MAX_RECORD = 4096
 """The maximum size of a record in a slot, in bytes; longer records are cut."""
 STACK_BYTES = 128

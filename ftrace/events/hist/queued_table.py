@@ -157,7 +157,7 @@ class QueuedHistogram:
         if action.handler != ONMATCH and not self._has_moved(index, resolved, element):
             return
         if action.kind is SAVE:
-            element.saved = [(each.name, _parameter(each, element, hit)) for each in resolved.parameters]
+            element.saved = [(each.name, _saved(each, element, hit)) for each in resolved.parameters]
         elif action.kind is SNAPSHOT:
             self._note_snapshot(index, action, key, element, hit.timestamp)
         else:
@@ -189,6 +189,14 @@ def _parameter(parameter: Parameter, element: _Element, hit: Hit) -> int | bytes
     if parameter.value is None:
         return element.variables[parameter.variable]
     return parameter.value.of(hit)
+
+
+def _saved(parameter: Parameter, element: _Element, hit: Hit) -> int | bytes:
+    """A value as it is shown later: of a stack, which the kernel shows as a pointer, the innermost address."""
+    value = _parameter(parameter, element, hit)
+    if isinstance(parameter.value, Stack) and isinstance(value, bytes):
+        return int.from_bytes(value[:8], "little")
+    return value
 
 
 def pointer_to(target: Any) -> int:

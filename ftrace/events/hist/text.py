@@ -15,6 +15,7 @@ from ftrace.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.events.hist.values import HistField, Sort
 from ftrace.output import symbols
+from ftrace.x86_64.syscall_names import get_syscall_name
 
 Item = TypeVar("Item")
 Compare = Callable[[Item, Item], int]
@@ -208,7 +209,7 @@ _KEYS: Mapping[str, Callable[[HistField, int, str], str]] = {
     "sym": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=False):<45}",
     "sym-offset": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=True):<55}",
     "execname": lambda _field, value, comm: f"{comm:<16}[{value:10}]",
-    "syscall": lambda _field, value, _comm: f"{'unknown_syscall':<30}[{value:3}]",
+    "syscall": lambda _field, value, _comm: f"{get_syscall_name(value) or 'unknown_syscall':<30}[{value:3}]",
     "log2": lambda _field, value, _comm: f"~ 2^{value:<2}",
     "buckets": lambda field, value, _comm: f"~ {value}-{(value + field.buckets - 1) % _WORD}",
 }

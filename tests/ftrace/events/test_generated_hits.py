@@ -144,3 +144,32 @@ def test_te8_9_a_marker_can_be_matched():
     assert "Hits: 1\n" in tracefs.read("events/synthetic/latency/hist")
     with pytest.raises(OSError):
         tracefs.write("events/synthetic/latency/trigger", "enable_event:ftrace:print", append=True)
+
+
+@isolated
+def test_te8_4_a_histogram_is_read_while_hits_come_faster_than_they_are_counted():
+    import threading
+
+    import sandbox
+    import sandbox.demo
+    from fprobe.tracefs import tracefs
+
+    module = sandbox.load(sandbox.demo.source(), name="demo")
+    tracefs.write("kprobe_events", "p:reads vfs_read count=%dx:u64\np:opens do_sys_open\n")
+    tracefs.write("events/kprobes/reads/trigger", "hist:keys=common_pid:x=count*2:onmax($x).save(count)")
+    tracefs.write("events/kprobes/opens/trigger", "hist:keys=common_pid:y=common_timestamp")
+    is_over = threading.Event()
+
+    def work():
+        while not is_over.is_set():
+            module["demo_main"](3000)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        assert "Hits: " in tracefs.read("events/kprobes/reads/hist")
+    tracefs.write("events/kprobes/reads/trigger", "!hist:keys=common_pid:x=count*2:onmax($x).save(count)", append=True)
+    is_over.set()
+    for thread in threads:
+        thread.join()

@@ -209,3 +209,21 @@ def test_te8_5_a_field_that_is_saved_twice_is_shown_twice(pair):
     end.triggers.write("hist:keys=fd:x=bl:onmax($x).save(bl,bl)")
     hit(end, fd=3, bl=7)
     assert entries(end)[1] == f"\tmax: {7:10}  bl: {7:10}  bl: {7:10}"
+
+
+def test_te8_5_what_is_saved_is_a_number_unless_it_is_a_text(pair):
+    _, end = pair
+    end.triggers.write("hist:keys=fd:x=bl:onmax($x).save(common_stacktrace,name,common_pid.execname)")
+    hit(end, fd=3, bl=7, name=b"text", pid=9)
+    saved = f"common_stacktrace: {0x1000:10}  name: {'text':<32}  common_pid.execname: {9:10}"
+    assert entries(end)[1] == f"\tmax: {7:10}  {saved}"
+
+
+def test_te8_9_a_name_of_a_thread_is_a_number_in_an_expression(pair):
+    start, end = pair
+    start.triggers.write("hist:keys=common_pid:comm=common_pid.execname,next=common_pid.execname+1")
+    assert ":comm=common_pid.execname,next=common_pid.execname+1:" in start.triggers.read()
+    end.triggers.write("hist:keys=common_pid:vals=$next,$comm")
+    hit(start, pid=9)
+    hit(end, pid=9)
+    assert entries(end) == [f"{{ common_pid: {9:10} }} hitcount: {1:10}  next: {10:10}  comm: {0:10}"]
