@@ -33,7 +33,7 @@ ROUND = 60
 """Writes between two times at which everything is taken away and looked at."""
 WARM = 200
 """Rounds after which most of what the process needs once is there."""
-GROWTH = 8 << 20
+GROWTH = 6 << 20
 """Bytes by which it may have grown since then, in any number of rounds."""
 OF_ROUND = 1 << 10
 """Bytes that a round may leave behind besides: gaps in the heap, and 2 KiB that llvmlite keeps of each module."""
@@ -43,9 +43,18 @@ _HITS = ("listen 1 2", "bind 3 4", "spair 1 2 3", "listen 1 2 40", "bind 5 6 30 
 
 
 def resident() -> int:
-    """Bytes of memory in use, without what the garbage collector has not looked at yet."""
+    """Bytes of memory in use that are of no file, without the ring buffers' pages, which `pages_in_use` counts."""
     gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    total, is_counted = 0, False
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
+        if line.startswith("Rss:"):
+            total += int(line.split()[1]) << 10 if is_counted else 0
+        elif not line.split()[0].endswith(":"):
+            name = line.split(maxsplit=5)[5:]
+            is_counted = (
+                not name or name[0][0] == "[" or (name[0].startswith("/memfd:") and "fprobe-buffer" not in name[0])
+            )
+    return total
 
 
 def pages_in_use() -> int:
