@@ -77,12 +77,10 @@ class LibraryWatch:
 
     def begin(self) -> None:
         """Watch. Where dlopen cannot be probed, nothing is noticed."""
-        begun = False
         with self._held(), contextlib.suppress(OSError):
             if not self._probes and self._is_needed():
                 self._probes = watch(self._notice)
-                begun = True
-        if begun:
+        if self._probes:
             self._loaded()  # what was loaded meanwhile
 
     def end_unless_needed(self) -> None:

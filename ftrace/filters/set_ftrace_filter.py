@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from weakref import WeakSet
 
 from ftrace.filters.function_probes import Instance, probe_command, probe_lines
 from ftrace.filters.glob import Match, Pattern, parse
@@ -83,15 +84,15 @@ def _forget(requests: list[ModuleRequest], unwanted: ModuleRequest) -> None:
     requests[:] = kept
 
 
-_waiting: list[OpsHash] = []
+_waiting: WeakSet[OpsHash] = WeakSet()
+"""Hashes that have had requests: those of an instance that is gone are not kept."""
 
 
 def _apply_when_loaded(tracing: Tracer, hashes: OpsHash) -> None:
     """Register for module notifications, before other consumers."""
     if _module_coming not in tracing.when_coming:
         tracing.when_coming.append(_module_coming)
-    if not any(other is hashes for other in _waiting):
-        _waiting.append(hashes)
+    _waiting.add(hashes)
 
 
 def _module_coming(block: SiteBlock) -> None:

@@ -7,6 +7,8 @@ import ctypes
 import errno
 import os
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ftrace.ring_buffer import backing, clock, comms
@@ -47,6 +49,8 @@ class Rings:
             number=entry.number,
         )
         self.view = RingView(arena.file, entry.number, entry.order)
+        self._own_sizes: set[int] = set()
+        """The slots with a size of their own."""
 
     @property
     def address(self) -> int:
@@ -65,8 +69,16 @@ class Rings:
         """Address of a slot."""
         return int(self.native.slots) + slot * SLOT_SIZE
 
+    def set_sizes(self, subbufs: int, of_slots: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Set the number of sub-buffers that a slot may have; `of_slots`: of slots with a number of their own."""
+        self.native.max_pages = subbufs
+        for slot in {*self._own_sizes, *of_slots}:
+            self.view.set_slot_word(slot, "max_pages", of_slots.get(slot, 0))
+        self._own_sizes = set(of_slots)
+
     def release(self) -> None:
         """Free its pages and clear its slots. No thread may record to it any more."""
+        self.set_sizes(self.native.max_pages)
         image = runtime().image
         for slot in self.slots():
             page = self.view.slot_word(slot, "head") & PAGE_MASK

@@ -47,6 +47,8 @@ class Buffer:
         self._arena = arena()
         self._order = _order(subbuf_kb)
         self._subbufs = self._count(size_kb)
+        self._subbufs_of: dict[int, int] = {}
+        """Numbers of sub-buffers of slots with a size of their own."""
         self._clock = clocks.find(clock)
         self._overwrite = overwrite
         self._lock = fork.renew(threading.RLock())
@@ -88,23 +90,23 @@ class Buffer:
     def size_kb(self, size: int) -> None:
         with self._lock:
             self._subbufs = self._count(size)
+            self._subbufs_of.clear()
             for ring in self._rings.values():
-                ring.native.max_pages = self._subbufs
-                for slot in ring.slots():
-                    ring.view.set_slot_word(slot, "max_pages", 0)
+                ring.set_sizes(self._subbufs)
                 Reader(ring).trim(self._subbufs)
 
     def set_slot_size_kb(self, slot: int, size: int) -> None:
-        """Set the size of one slot in KiB; valid until `size_kb` is set."""
+        """Set the size of one slot in KiB, in the buffer and its snapshot; valid until `size_kb` is set."""
         with self._lock:
-            slot, count = layout.slot_number(slot), self._count(size)
-            self._live.view.set_slot_word(slot, "max_pages", count)
-            Reader(self._live).trim(count, slot)
+            slot = layout.slot_number(slot)
+            count = self._subbufs_of[slot] = self._count(size)
+            for ring in self._rings.values():
+                ring.set_sizes(self._subbufs, self._subbufs_of)
+                Reader(ring).trim(count, slot)
 
     def slot_size_kb(self, slot: int) -> int:
         """KiB of events that one slot may hold, rounded down."""
-        count = self._live.view.slot_word(layout.slot_number(slot), "max_pages") or self._subbufs
-        return count * layout.capacity(self._order) // 1024
+        return self._subbufs_of.get(layout.slot_number(slot), self._subbufs) * layout.capacity(self._order) // 1024
 
     @property
     def subbuf_kb(self) -> int:
@@ -114,8 +116,10 @@ class Buffer:
     @subbuf_kb.setter
     def subbuf_kb(self, size: int) -> None:
         with self._lock:
-            kilobytes, self._order = self.size_kb, _order(size)
+            kilobytes, of_slots = self.size_kb, {slot: self.slot_size_kb(slot) for slot in self._subbufs_of}
+            self._order = _order(size)
             self._subbufs = self._count(kilobytes)
+            self._subbufs_of = {slot: self._count(kilobytes) for slot, kilobytes in of_slots.items()}
             self._renew()
 
     @property
@@ -377,6 +381,7 @@ class Buffer:
     def _ring(self) -> Rings:
         self._refuse_if_closed()
         ring = self._arena.ring(self.name, self._clock, self._order, self._subbufs, self._overwrite)
+        ring.set_sizes(self._subbufs, self._subbufs_of)
         self._rings[ring.address] = ring
         return ring
 

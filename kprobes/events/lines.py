@@ -123,10 +123,15 @@ class KprobeEventProbe(Probe):
     # -- registration ---------------------------------------------------------------------------------------------
 
     def register(self) -> None:
-        """Register it, disabled. If its code may be loaded later, it waits. Raises OSError."""
+        """Register it, disabled. If its code may be loaded later, it waits. Raises OSError.
+
+        Linking its handler calls dlopen, too: for a watch it must not look meanwhile like a probe that waits.
+        """
         try:
-            self.resolve_symbols()
-            self._put()
+            with self._coming:
+                if self.probe is None:  # else its code came at this moment
+                    self.resolve_symbols()
+                    self._put()
         except OSError as failed:
             if failed.errno != errno.ENOENT or not self._may_be_loaded:
                 raise

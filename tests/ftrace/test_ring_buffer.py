@@ -223,6 +223,37 @@ def test_a_smaller_size_keeps_the_newest_and_a_larger_one_holds_more() -> None:
 
 
 @isolated
+def test_te4_5_a_slot_keeps_a_size_of_its_own_until_the_size_of_all_is_set() -> None:
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer = Buffer(size_kb=64)
+    called(buffer, range(1))
+    slot = buffer.slots()[0]
+
+    def held() -> bool:
+        """Whether a slot of that size holds no more than it may: three sub-buffers of records of 36 bytes or more."""
+        called(buffer, range(5000))
+        return len(list(buffer.records(slot))) <= 3 * 4080 // 36
+
+    buffer.set_slot_size_kb(slot, 8)
+    buffer.set_slot_size_kb(200, 16)
+    assert held()
+    buffer.clear()
+    assert (buffer.slot_size_kb(slot), held()) == (11, True)
+    buffer.clock = "mono"
+    assert held()
+    buffer.allocate_snapshot()
+    buffer.snapshot()
+    assert (buffer.slot_size_kb(slot), held()) == (11, True)
+    buffer.subbuf_kb = 16
+    assert (buffer.slot_size_kb(slot), buffer.slot_size_kb(200), buffer.size_kb) == (31, 31, 79)
+    buffer.size_kb = 32
+    assert (buffer.slot_size_kb(slot), buffer.slot_size_kb(200)) == (buffer.size_kb, buffer.size_kb)
+    buffer.clear()
+    assert not held()
+
+
+@isolated
 def test_every_size_of_a_sub_buffer_holds_what_was_written() -> None:
     from ftrace.ring_buffer.buffer import Buffer
 

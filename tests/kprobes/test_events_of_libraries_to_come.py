@@ -73,3 +73,18 @@ def test_a_child_can_watch_for_libraries_though_another_thread_was_beginning_to(
     forked("a child that watches", in_child)
     go_on.set()
     thread.join()
+
+
+@isolated
+def test_a_probe_is_registered_once_though_linking_its_handler_loads_code_while_another_event_waits() -> None:
+    """LLVM calls dlopen for each object that it links, and an event that is being registered looks like one that waits."""
+    import kprobes
+    import sandbox
+    from fprobe.tracefs import tracefs
+
+    sandbox.load("define i64 @one(i64 %x) { ret i64 %x }", name="there")
+    tracefs.write("kprobe_events", "p:waits libnever:x\n")
+    tracefs.write("kprobe_events", "p:once there:one a=%di:u16\nr:back there:one $retval:u16\n", append=True)
+    assert kprobes.kprobes_list().count("one+0x0") == 2, kprobes.kprobes_list()
+    tracefs.write("kprobe_events", "")
+    assert kprobes.kprobes_list() == ""

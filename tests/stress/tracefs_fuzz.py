@@ -22,22 +22,67 @@ sys.path[:0] = [str(Path(__file__).parent), str(TESTS), str(TESTS.parent)]
 from programs import assert_untouched
 from tracefs_texts import EVENTS, Texts
 
+import kprobes
 from ftrace.events.registry import event_registry
+from ftrace.ring_buffer.arena import arena
+from ftrace.ring_buffer.records import PAGE_MASK
+from ftrace.ring_buffer.view import RingView
 from tests.golden.machine import Machine
 
 ROUND = 60
 """Writes between two times at which everything is taken away and looked at."""
-GROWTH = 48 << 20
-"""Bytes by which the process may have grown since it was warm, without what is told of next."""
+WARM = 200
+"""Rounds after which most of what the process needs once is there."""
+GROWTH = 6 << 20
+"""Bytes by which it may have grown since then, in any number of rounds."""
+OF_ROUND = 1 << 10
+"""Bytes that a round may leave behind besides: gaps in the heap, and 2 KiB that llvmlite keeps of each module."""
 PROPER = ("kprobe_events", "dynamic_events", "synthetic_events")
 _NOT_WRITTEN = ("free_buffer",)
 _HITS = ("listen 1 2", "bind 3 4", "spair 1 2 3", "listen 1 2 40", "bind 5 6 30 , listen 7 8")
 
 
 def resident() -> int:
-    """Bytes of memory in use, without what the garbage collector has not looked at yet."""
+    """Bytes of memory in use that are of no file, without the ring buffers' pages, which `pages_in_use` counts."""
     gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    total, is_counted = 0, False
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
+        if line.startswith("Rss:"):
+            total += int(line.split()[1]) << 10 if is_counted else 0
+        elif not line.split()[0].endswith(":"):
+            name = line.split(maxsplit=5)[5:]
+            is_counted = (
+                not name or name[0][0] == "[" or (name[0].startswith("/memfd:") and "fprobe-buffer" not in name[0])
+            )
+    return total
+
+
+def pages_in_use() -> int:
+    """Pages of the ring buffers' pool that are not free."""
+    file = arena().file
+    start = file.geometry.bitmap >> 3
+    return file.geometry.pages - sum(word.bit_count() for word in file.words[start : start + file.geometry.words])
+
+
+def pages_of_rings() -> int:
+    """Pages that a slot of a ring can be found to hold. No thread may be recording."""
+    arena().collect()
+    return sum(
+        _chained(view, slot) + bool(view.slot_word(slot, "spare")) << entry.order
+        for entry in arena().file.rings()
+        for view in [RingView(arena().file, entry.number, entry.order)]
+        for slot in view.slots()
+    )
+
+
+def _chained(view: RingView, slot: int) -> int:
+    """The number of a slot's sub-buffers."""
+    if not view.slot_word(slot, "sequence"):
+        return 0
+    page, count = view.slot_word(slot, "head") & PAGE_MASK, 1
+    while after := view.meta_word(page, "next"):
+        page, count = after - 1, count + 1
+    return count
 
 
 class Fuzz:
@@ -173,6 +218,9 @@ class Fuzz:
         self.tracefs.write("trace", "")
         assert {event.group for event in event_registry.events()} <= self.static
         assert_untouched()
+        assert kprobes.kprobes_list() == ""
+        held, used = pages_of_rings(), pages_in_use()
+        assert held == used, f"{used} pages of the pool are in use, {held} of them in a ring"
 
     def remove_triggers(self) -> None:
         """Those that others refer to go last. As they were given: the list does not tell `cpu` from `common_cpu`."""
@@ -205,11 +253,12 @@ def main(seconds: float, seed: int) -> int:
             fuzz.step()
         fuzz.reset()
         rounds += 1
-        if rounds == 20:
+        if rounds == WARM:
             warm = resident()
-        if rounds % 20 == 0:
+        if rounds % WARM == 0:
             grown = resident() - warm
-            assert grown < GROWTH, f"{grown >> 20} MB more after {rounds} rounds"
+            print(f"{rounds} rounds: {grown >> 10} KiB more than after {WARM}", flush=True)
+            assert grown < GROWTH + rounds * OF_ROUND, f"{grown >> 20} MB more after {rounds} rounds"
     print(f"{rounds} rounds, {fuzz.written} texts, {fuzz.refused} refused")
     print(f"{warm >> 20} to {resident() >> 20} MB")
     fuzz.machine.close()
