@@ -21,8 +21,8 @@ from fprobe.registration import (
     register_fprobe_syms,
     unregister_fprobe,
 )
-from ftrace.attaching import Attaching, log
-from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_come
+from ftrace.attaching import Attaching
+from ftrace.filters.resolve import is_compiled, is_there, may_come
 from ftrace.probe import Counts
 from ftrace.sites.locations import Skipped
 from sandbox.jit.arrivals import follow, unfollow
@@ -124,8 +124,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
             if not isinstance(error, OSError) or error.errno != errno.EINVAL or not may_come(pattern):
                 unfollow(self._extend)
                 raise
-        for sentence in inlined_calls(pattern):
-            log.warning("%s", sentence)
+        self._tell_of_inlined()
 
     def _extend(self) -> None:
         """Probe newly compiled code that the target names."""
@@ -152,6 +151,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if not self.fp.registered:
             return
         self._end_limit()
+        self._tell_of_inlined()
         try:
             unregister_fprobe(self.fp)
         except OSError as error:

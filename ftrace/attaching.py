@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ftrace.filters.resolve import inlined_calls
 from sandbox.process.fork import ProcessBound
 
 This = TypeVar("This", bound="Attaching")
@@ -35,7 +36,9 @@ def _warn_all() -> None:
 class Attaching(ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
+    target: Any
     _has_warned = False
+    _told: frozenset[str] = frozenset()
 
     def _limit_missed(self) -> str:
         """What it has missed because of a limit that its owner can raise, as a sentence that names it; '' for nothing."""
@@ -47,6 +50,14 @@ class Attaching(ProcessBound, abc.ABC):
         if missed:
             self._has_warned = True
             log.warning("%s", missed)
+
+    def _tell_of_inlined(self) -> None:
+        """Warn of calls that the probes do not see, because Numba has inlined them; of each caller once."""
+        items = self.target if isinstance(self.target, (list, tuple)) else [self.target]
+        for sentence in [it for item in items if isinstance(item, str) for it in inlined_calls(item)]:
+            if sentence not in self._told:
+                self._told |= {sentence}
+                log.warning("%s", sentence)
 
     def _watch_limit(self) -> None:
         """If it is still attached when the process ends, warn then."""

@@ -134,6 +134,7 @@ class _Probes(Attaching):
             raise
         self._probes = done
         self._watch_limit()
+        self._tell_of_inlined()
         return self
 
     def _extend(self) -> None:
@@ -208,6 +209,7 @@ class _Probes(Attaching):
         if registered:
             type(self)._unregister(registered)
             self._warn_of_limit()
+            self._tell_of_inlined()
 
 
 def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:
