@@ -23,8 +23,8 @@ from fprobe.registration import (
     register_fprobe_syms,
     unregister_fprobe,
 )
-from ftrace.attaching import Attaching, log
-from ftrace.filters.resolve import inlined_calls, is_compiled, is_there, may_be_compiled
+from ftrace.attaching import Attaching
+from ftrace.filters.resolve import is_compiled, is_there, may_be_compiled
 from ftrace.probe import Counts
 from ftrace.shown import Row, shortened
 from ftrace.sites.locations import Skipped
@@ -121,8 +121,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
                 if follows_now:
                     unfollow(self._extend)
                 raise
-        for sentence in inlined_calls(pattern):
-            log.warning("%s", sentence)
+        self._tell_of_inlined()
 
     def _extend(self) -> None:
         """Probe newly compiled code that the target names."""
@@ -149,6 +148,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if not self.fp.registered:
             return
         self._end_limit()
+        self._tell_of_inlined()
         try:
             unregister_fprobe(self.fp)
         except OSError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ftrace.filters.resolve import inlined_calls
 from ftrace.shown import Shown
 from sandbox.process.fork import ProcessBound
 
@@ -36,7 +37,9 @@ def _warn_all() -> None:
 class Attaching(Shown, ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
+    target: Any
     _has_warned = False
+    _told: frozenset[str] = frozenset()
 
     def _limit_missed(self) -> str:
         """A sentence on misses that a higher limit would prevent, with the limit's name; '' if there are none."""
@@ -48,6 +51,14 @@ class Attaching(Shown, ProcessBound, abc.ABC):
         if missed:
             self._has_warned = True
             log.warning("%s", missed)
+
+    def _tell_of_inlined(self) -> None:
+        """Warn of calls that the probes do not see, because Numba has inlined them; of each caller once."""
+        items = self.target if isinstance(self.target, (list, tuple)) else [self.target]
+        for sentence in [it for item in items if isinstance(item, str) for it in inlined_calls(item)]:
+            if sentence not in self._told:
+                self._told |= {sentence}
+                log.warning("%s", sentence)
 
     def _watch_limit(self) -> None:
         """Warn when the process ends, if it is still attached then."""

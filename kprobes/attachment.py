@@ -120,6 +120,7 @@ class _Probes(Attaching):
                 unfollow(self._extend)
             raise
         self._watch_limit()
+        self._tell_of_inlined()
         return self
 
     def _refuse_if_attached(self) -> None:
@@ -200,6 +201,7 @@ class _Probes(Attaching):
         if registered:
             type(self)._unregister(registered)
             self._warn_of_limit()
+            self._tell_of_inlined()
 
 
 def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:

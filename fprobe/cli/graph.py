@@ -12,8 +12,6 @@ from fprobe.cli.console import Console
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from ftrace.tracefs.nodes import Handle
@@ -24,6 +22,7 @@ Examples:
   fprobe graph 'vfs_*' --depth 2
   fprobe graph --inside ksys_read
   fprobe graph 'vfs_*' -o calls.dat && fprobe report calls.dat --format tree
+  fprobe graph main libc:malloc libc:free --program prog.c
   fprobe graph --tracer function 'func*' --program prog.ll --call main 3
 
 --option sets options of the tracer in trace_options: funcgraph-tail, nofuncgraph-cpu, funcgraph-retval and others.
@@ -62,17 +61,23 @@ def graph_command(
     console: Console,
 ) -> None:
     """Run the program under the tracer function_graph, on the functions that match PATTERN (default: all)."""
-    from fprobe.cli import matching, program
+    from fprobe.cli import filters, matching, program
+    from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.tracefs import tracefs
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     matching.check_each_matches(module, (*patterns, *inside))
-    filters = [("set_ftrace_filter", pattern) for pattern in patterns or ("*",)]
-    filters += [("set_graph_function", function) for function in inside]
-    filters += [("max_graph_depth", str(depth))] if depth else []
-    _start(tracer, filters, trace_options)
+    with input_errors():
+        filters.set_filter(patterns or ("*",))
+        filters.show_only_inside(inside)
+        filters.leave_out_this_thread()
+        if depth:
+            tracefs.write("max_graph_depth", f"{depth}\n")
+        tracefs.write("current_tracer", tracer)
+        for option in trace_options:
+            tracefs.write("trace_options", option)
     ctrl_c.hold_for_run()
     with console.alone():
         if output is not None:
@@ -80,19 +85,6 @@ def graph_command(
             return
         with tracefs.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK) as pipe:
             _run(console, call, pipe)
-
-
-def _start(tracer: str, filters: Sequence[tuple[str, str]], options: Sequence[str]) -> None:
-    """Write the filters to their files, then start the tracer. Raises Failure for what a file does not accept."""
-    from fprobe.cli.failure import input_errors
-    from fprobe.tracefs import tracefs
-
-    with input_errors():
-        for file, text in filters:
-            tracefs.write(file, f"{text}\n", append=True)
-        tracefs.write("current_tracer", tracer)
-        for option in options:
-            tracefs.write("trace_options", option)
 
 
 def _record(console: Console, call: ProgramCall, output: str) -> None:

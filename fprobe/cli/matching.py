@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fprobe.cli.console import count
 from fprobe.cli.failure import FAILED, Failure
 from sandbox.symbols.near import did_you_mean
 
@@ -42,6 +43,13 @@ class Match:
     def matched(self) -> int:
         """The number of matched functions."""
         return len(self.sites) + len(self.skipped)
+
+    @property
+    def described(self) -> str:
+        """How many functions of which images can be probed: `3 functions of [demo], [libz.so.1]`."""
+        images = list(dict.fromkeys(f"[{site.symbol.module}]" for site in self.sites))
+        more = f" and {len(images) - 3} more" if len(images) > 4 else ""
+        return f"{count(len(self.sites), 'function')} of {', '.join(images[: 3 if more else 4])}{more}"
 
     @property
     def addresses(self) -> list[int]:

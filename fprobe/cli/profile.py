@@ -39,7 +39,7 @@ class Row(NamedTuple):
 @output_options
 def profile_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
     """Run the program under the function profiler, on the functions that match PATTERN (default: all)."""
-    from fprobe.cli import matching, program
+    from fprobe.cli import filters, matching, program
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
@@ -50,8 +50,7 @@ def profile_command(patterns: tuple[str, ...], target: Target, console: Console)
     call = program.prepare_call(module, call_words(), target)
     matching.check_each_matches(module, patterns)
     with input_errors():
-        for pattern in patterns or ("*",):
-            tracefs.write("set_ftrace_filter", f"{pattern}\n", append=True)
+        filters.set_filter(patterns or ("*",))
         tracefs.write("function_profile_enabled", "1")
     ctrl_c.hold_for_run()
     with console.alone():

@@ -59,7 +59,6 @@ def stat_command(
     if with_hist and by != "function":
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
     from fprobe.cli import conclusion, counted, matching, program
-    from fprobe.cli.console import count
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.matching import attached
     from fprobe.cli.running import run
@@ -70,7 +69,7 @@ def stat_command(
     counts = counted.counting(by, with_hist)
     ctrl_c.hold_for_run()
     with console.alone(), attached(match, action=counts.action) as probe:
-        console.note(f"# counting {count(len(match.sites), 'function')} of [{module.name}], calling {call}")
+        console.note(f"# counting {match.described}, calling {call}")
         outcome = run(call)
         probe.disable()
         rows = ordered(counts.rows(match), sort)

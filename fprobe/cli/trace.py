@@ -113,10 +113,8 @@ class _Session:
 
     def _begin(self) -> None:
         from fprobe.calls.text import HEADER
-        from fprobe.cli.console import count
 
-        name = self.module.name
-        self.console.note(f"# tracing {count(len(self.match.sites), 'function')} of [{name}], calling {self.call}")
+        self.console.note(f"# tracing {self.match.described}, calling {self.call}")
         if not self.limit and sys.stdout.isatty():
             self.console.note("# every call is shown: --limit N shows the first N, Ctrl-C ends")
         self.console.note(HEADER)

@@ -17,6 +17,8 @@ from ftrace.output import symbols
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.reader import Record
 from ftrace.runtime import RUNTIME
+from sandbox.images import library_images
+from sandbox.symbols.process_text import is_patchable
 from sandbox.symbols.table import symbol_table
 
 _BY_TIME = attrgetter("stamp", "slot")
@@ -224,11 +226,15 @@ def _formats() -> Iterator[tuple[str, list[str]]]:
 
 
 def kallsyms() -> str:
-    """The functions of all modules as lines of /proc/kallsyms; END_MARK follows each that no other adjoins.
+    """The functions of all modules, and of libraries that are probed, as lines of /proc/kallsyms.
 
-    Those of the runtime have no module, as in text.
+    END_MARK follows each that no other adjoins. Those of the runtime have no module, as in text.
     """
-    symbols = sorted((each for each in symbol_table if each.section == ".text"), key=lambda symbol: symbol.address)
+    ours = [each for each in symbol_table if each.section == ".text"]
+    theirs = [
+        each for image in library_images.source.images() if is_patchable(image.library) for each in image.functions
+    ]
+    symbols = sorted([*ours, *theirs], key=lambda symbol: symbol.address)
     lines = []
     for number, symbol in enumerate(symbols):
         name = symbol.name.replace(" ", "_")

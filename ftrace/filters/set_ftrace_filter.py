@@ -214,6 +214,11 @@ class FilterFile:
             request = ModuleRequest(func, module)
             self._pending = edited_by_request(tracing, self.hashes, self._which, self._pending, request)
 
+    def change(self, chosen: Selection, remove: bool = False) -> None:
+        """Add these locations, of images of any kind, to what is selected, or remove them."""
+        with tracer().table.lock:
+            self._pending = self._pending - chosen if remove else self._pending | chosen
+
     def close(self) -> None:
         """Take the rest of the text, ignoring an error in it, and apply the new filter.
 

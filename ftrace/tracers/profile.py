@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ftrace.filters.hashes import global_hash
+from ftrace.filters.hashes import FILTER, global_hash
+from ftrace.output import symbols
 from ftrace.output.context import duration_text
 from ftrace.ring_buffer import clock
 from ftrace.tracer import tracer
@@ -20,7 +21,6 @@ from ftrace.tracers.probing import FunctionProbing, TaskAreas
 from ftrace.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
 from sandbox.memory import mappings
 from sandbox.process import fork
-from sandbox.symbols.table import symbol_table
 
 _SPARE_CELLS = 1024
 """Spare cells, for functions of modules that are loaded while the profiler is enabled."""
@@ -75,7 +75,7 @@ class FunctionProfiler:
         with tracer().reclaimer.deferred(), self._lock:
             if self._probing is not None:
                 return
-            tables = _Tables(tracer().table.everything().count())
+            tables = _Tables((tracer().table.everything() | getattr(global_hash, FILTER)).count())
             tables.follow_options()
             self._tables = tables
             self._probing = FunctionProbing(
@@ -133,8 +133,7 @@ def _row(profile: Any) -> str:
 
 
 def _name(address: int) -> str:
-    found = symbol_table.locate(address)
-    return found.symbol.name if found else f"{address:#x}"
+    return symbols.plain(address).partition(" [")[0]
 
 
 def _variance(profile: Any) -> int:

@@ -128,7 +128,7 @@ class KprobeEventProbe(Probe):
         Linking its handler calls dlopen, too: for a watch it must not look meanwhile like a probe that waits.
         """
         try:
-            with self._coming:
+            with self._registering:
                 if self.probe is None:  # else its code came at this moment
                     self.resolve_symbols()
                     self._put()

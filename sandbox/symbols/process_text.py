@@ -199,6 +199,11 @@ def text_at(address: int) -> TextMapping:
         return known
 
 
+def is_patchable(library: Library) -> bool:
+    """Whether text of a library has been made patchable: it has been probed."""
+    return any((str(library.path), start) in _patchable for start, _ in library.text)
+
+
 def _compiled_text_at(address: int) -> TextMapping:
     from sandbox.images import compiled
 
