@@ -47,7 +47,7 @@ def works(call, *arguments):
 
 
 @isolated(timeout=60)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.stress)])
 def test_fprobes(seed):
     import fprobe
 

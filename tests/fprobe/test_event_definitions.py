@@ -246,8 +246,9 @@ def test_te5_2_set_event(program):
     assert tracefs.read("available_events").startswith("h:a\ng:b\ng:a\n")
 
 
+@pytest.mark.parametrize("times", [8, pytest.param(30, marks=pytest.mark.stress)])
 @isolated
-def test_definitions_and_deletions_while_the_function_runs():
+def test_definitions_and_deletions_while_the_function_runs(times):
     import threading
 
     module = sandbox.load(IR, name="prog")
@@ -260,7 +261,7 @@ def test_definitions_and_deletions_while_the_function_runs():
     threads = [threading.Thread(target=call) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(30):
+    for _ in range(times):
         define("p:a add first")
         define("r:b add $retval first")
         define("f:c add%return first $retval")

@@ -76,7 +76,7 @@ def mutated(draw):
     return line
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(line=st.one_of(LINES, mutated()))
 def test_a_definition_is_refused_or_reads_back(machine, line):
     tracefs = machine.tracefs

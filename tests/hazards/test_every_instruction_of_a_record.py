@@ -75,12 +75,18 @@ def test_a_nested_record_at_every_instruction(manner: str) -> None:
 @pytest.mark.parametrize(
     ("manner", "rounds", "stride"),
     [
-        ("room", 60, 2),
-        ("direct", 110, 1),
-        ("full", 130, 4),
-        ("full, pages", 70, 1),
-        ("jump", 60, 2),
-        ("jump, full", 90, 6),
+        ("room", 24, 5),
+        ("direct", 28, 4),
+        ("full", 40, 13),
+        ("full, pages", 18, 4),
+        ("jump", 24, 5),
+        ("jump, full", 28, 19),
+        pytest.param("room", 60, 2, marks=pytest.mark.stress),
+        pytest.param("direct", 110, 1, marks=pytest.mark.stress),
+        pytest.param("full", 130, 4, marks=pytest.mark.stress),
+        pytest.param("full, pages", 70, 1, marks=pytest.mark.stress),
+        pytest.param("jump", 60, 2, marks=pytest.mark.stress),
+        pytest.param("jump, full", 90, 6, marks=pytest.mark.stress),
     ],
 )
 def test_one_nested_record_or_jump_at_each_step_of_a_record(manner: str, rounds: int, stride: int) -> None:

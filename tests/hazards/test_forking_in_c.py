@@ -110,7 +110,7 @@ def test_fork_in_c_while_another_thread_patches():
 
     thread = threading.Thread(target=patch)
     thread.start()
-    failed = module["children_that_end_badly"](300)
+    failed = module["children_that_end_badly"](100)
     stop.set()
     thread.join()
     assert failed == 0

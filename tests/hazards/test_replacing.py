@@ -321,15 +321,16 @@ def test_unload_refused_by_somebody_else_leaves_the_probes_on():
     assert_untouched()
 
 
+@pytest.mark.parametrize("times", [500, pytest.param(3000, marks=pytest.mark.stress)])
 @isolated
-def test_lists_and_counters_are_freed_when_the_last_call_has_returned():
+def test_lists_and_counters_are_freed_when_the_last_call_has_returned(times):
     """Thousands of registrations do not run out of counter lines, lists or memory."""
     import fprobe
     from ftrace.tracer import tracer
 
     module = basic()
     before = text_of(module)
-    for i in range(3000):
+    for i in range(times):
         with fprobe.attach("l*", action=fprobe.Count()), fprobe.attach("leaf", exit=lambda *hit: None):
             if i % 100 == 0:
                 module["loop"](2)

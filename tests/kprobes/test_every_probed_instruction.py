@@ -128,10 +128,11 @@ def one_at_a_time(expected: Expected) -> Manner:
 
 
 @isolated(timeout=110)
-def test_the_demo_program():
+@pytest.mark.parametrize("modes", [FEW, pytest.param(MODES[3:], marks=pytest.mark.stress)])
+def test_the_demo_program(modes):
     """KP-26..34, KP-60..72"""
     work = workloads.demo()
-    in_forks(work, expected_of(work), all_at_once(work), MODES)
+    in_forks(work, expected_of(work), all_at_once(work), modes)
 
 
 @isolated(timeout=800)

@@ -105,8 +105,16 @@ LOADS: dict[str, tuple[str, str, Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("optimized", [False, True], ids=["breakpoint", "jump"])
-@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize(
+    ("name", "optimized"),
+    [
+        pytest.param(
+            name, optimized, id=f"{name}-{way}", marks=[] if optimized or name == "bz2" else pytest.mark.stress
+        )
+        for name in LOADS
+        for optimized, way in ((False, "breakpoint"), (True, "jump"))
+    ],
+)
 @isolated(timeout=120)
 def test_counting_kretprobes_on_every_function_of_a_library_change_nothing(name, optimized):
     module, library, work = LOADS[name]

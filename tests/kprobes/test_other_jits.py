@@ -182,8 +182,16 @@ def _unmapped_under_kprobes(where, optimized, leave):
     assert [attachment.hits for attachment in again] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("optimized", [False, True])
-@pytest.mark.parametrize("leave", ["detach", "disable", "optimizer", "exit"])
+@pytest.mark.parametrize(
+    ("optimized", "leave"),
+    [
+        pytest.param(
+            optimized, leave, marks=[] if optimized == (leave in ("optimizer", "detach")) else pytest.mark.stress
+        )
+        for leave in ("detach", "disable", "optimizer", "exit")
+        for optimized in (False, True)
+    ],
+)
 def test_kprobes_on_code_that_is_unmapped_without_notice_are_gone(built, optimized, leave):
     """HAZARDS 7: nothing reads or writes text that is not there any more, neither detaching nor the optimiser."""
     _unmapped_under_kprobes(where=built, optimized=optimized, leave=leave)

@@ -16,8 +16,9 @@ from sandbox.loading.csource import find_compiler
 from sandbox.symbols import process_text
 
 LIBRARIES = [
-    "libz.so.1", "libbz2.so.1.0", "liblzma.so.5", "libexpat.so.1", "libm.so.6", "libsqlite3.so.0", "libcrypto.so.3",
-    "libssl.so.3", "libffi.so.8", "libc.so.6", "libstdc++.so.6",
+    "libz.so.1", "libbz2.so.1.0", "liblzma.so.5", "libexpat.so.1", "libm.so.6", "libsqlite3.so.0",
+    pytest.param("libcrypto.so.3", marks=pytest.mark.stress), "libssl.so.3", "libffi.so.8", "libc.so.6",
+    pytest.param("libstdc++.so.6", marks=pytest.mark.stress),
 ]  # fmt: skip
 SOURCE = r"""
 #include <stdlib.h>

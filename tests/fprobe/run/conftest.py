@@ -7,9 +7,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from command import COMMAND, forked
 
 
 class Launched(NamedTuple):
@@ -34,10 +39,13 @@ def launch(tmp_path):
         report = tmp_path / "report.json"
         report.unlink(missing_ok=True)
         output = ("--json", "-o", str(report)) if as_json else ()
-        command = [sys.executable, "-m", "fprobe.cli", verb, *output, *options, *words]
-        done = subprocess.run(
-            command, text=True, capture_output=True, timeout=60, env={**os.environ, **(environ or {})}
-        )
+        words = [verb, *output, *map(str, (*options, *words))]
+        if environ is None:
+            done = forked(words, 60)
+        else:
+            done = subprocess.run(
+                [*COMMAND, *words], text=True, capture_output=True, timeout=60, env={**os.environ, **environ}
+            )
         found = json.loads(report.read_text()) if report.exists() else None
         return Launched(done.returncode, done.stdout, done.stderr, found)
 

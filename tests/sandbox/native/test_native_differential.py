@@ -61,9 +61,10 @@ def test_the_corpus_is_large() -> None:
     assert len(CORPUS) > 700
 
 
-def test_edge_values_agree(machine: Machine) -> None:
+@pytest.mark.parametrize("most", [150, pytest.param(700, marks=pytest.mark.stress)])
+def test_edge_values_agree(machine: Machine, most: int) -> None:
     for name, function in CORPUS.items():
-        limit = 100 if is_loop(name) else 700
+        limit = most // 7 if is_loop(name) else most
         inputs = combinations(function.signature.parameters)
         agree(machine, [(name, arguments) for arguments in inputs[:: len(inputs) // limit + 1]])
 
