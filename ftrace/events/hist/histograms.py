@@ -176,7 +176,7 @@ class HistRegistry:
         return any(file.triggers.need_stack for file in files) or any(self._needs_stack(each, seen) for each in others)
 
     def drain_when_wanted(self) -> tuple[threading.Event, float]:
-        """Drain, and notify the waiting threads. Returns the event that is set when one is wanted next, and a pause in seconds."""
+        """Drain, and notify the waiting threads. Returns what is set when one is wanted next, and a pause in seconds."""
         wanted = self._wanted
         wanted.clear()
         counted = self.drain_here()
