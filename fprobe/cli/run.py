@@ -73,7 +73,10 @@ def start(settings: Settings, output: int | None = None) -> tuple[Program, int, 
     except OSError as error:
         raise Failure(f"the memory that the program shares could not be created: {error.strerror}", 1) from None
     environ = launching.environment(session.address_of(counts, journal))
-    return launching.Program(program_words(), environ, output), counts, journal
+    try:
+        return launching.Program(program_words(), environ, output), counts, journal
+    except OSError as error:
+        raise Failure(f"the program could not be started: {error.strerror}", 1) from None
 
 
 _RUN_EPILOG = """\b
