@@ -102,7 +102,7 @@ def test_signals_interrupt_the_report(tmp_path):
     """They must not be forwarded to whoever gets the process id of the program after it."""
     source = f"""
 import os, signal
-from fprobe.run.launching import Program
+from fprobe.run.launcher.launching import Program
 program = Program(["-c", "pass"], dict(os.environ))
 assert all(callable(signal.getsignal(number)) for number in {NUMBERS})
 assert program.wait() == 0

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fprobe.run import session
-from fprobe.run.witness import Witness
+from fprobe.run.launcher.witness import Witness
 
-START = Path(__file__).with_name("start")
+START = Path(session.__file__).parent / "inside" / "start"
 """The directory with the module that Python imports at its start."""
 
 _NOT_FORWARDED = (
