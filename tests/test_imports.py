@@ -52,6 +52,19 @@ def test_imports_point_from_fprobe_to_sandbox(package):
     assert wrong == set()
 
 
+def test_launcher_and_program_share_only_the_session():
+    """The launcher starts without the engine, and the program without the reports."""
+    of_launcher = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.launcher")}
+    of_program = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.inside")}
+    assert len(of_launcher) > 10 and len(of_program) > 5
+    assert not [
+        name for name, found in of_launcher.items() if any(each.startswith("fprobe.run.inside") for each in found)
+    ]
+    assert not [
+        name for name, found in of_program.items() if any(each.startswith("fprobe.run.launcher") for each in found)
+    ]
+
+
 def _circle(imports: dict[str, set[str]]) -> tuple[str, ...] | None:
     try:
         graphlib.TopologicalSorter({name: found & imports.keys() - {name} for name, found in imports.items()}).prepare()

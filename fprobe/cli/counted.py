@@ -14,7 +14,7 @@ from fprobe.cli.run import BY
 if TYPE_CHECKING:
     from fprobe.actions import Action, FunctionStat
     from fprobe.cli.matching import Match
-    from fprobe.run.results import Calls
+    from fprobe.run.launcher.results import Calls
 
 _SHARES = (50, 90, 99)
 _WIDTH = 40
@@ -69,7 +69,7 @@ class Origins:
 
     def __init__(self, by: str) -> None:
         from fprobe.run import session
-        from fprobe.run.table import Calls, Table
+        from fprobe.run.inside.table import Calls, Table
 
         try:
             self._counts, self._journal = session.create(session.Settings())
@@ -80,7 +80,7 @@ class Origins:
 
     def rows(self, match: Match) -> list[Row]:
         """A row for each function and caller or thread with calls in this process, and one for each function without calls."""
-        from fprobe.run import results
+        from fprobe.run.launcher import results
 
         found = results.read(self._counts, self._journal).processes
         calls = [each for process in found if process.pid == os.getpid() for each in process.calls.values()]
@@ -97,7 +97,7 @@ class Origins:
 
 def _place(address: int) -> str:
     """`function+0xoffset [library]`; the address in hexadecimal if nothing is known of it."""
-    from fprobe.run.names import Named, short
+    from fprobe.run.launcher.names import Named, short
     from sandbox.symbols.process_text import symbol_at
 
     symbol = symbol_at(address)

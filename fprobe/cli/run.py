@@ -12,7 +12,7 @@ import click
 from fprobe.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from fprobe.run.launching import Program
+    from fprobe.run.launcher.launching import Program
     from fprobe.run.session import Settings
 
 
@@ -66,14 +66,18 @@ def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 def start(settings: Settings, output: int | None = None) -> tuple[Program, int, int]:
     """Start the program. Returns it, its file of counts, and its journal. `output`: a descriptor for its standard output."""
-    from fprobe.run import launching, session
+    from fprobe.run import session
+    from fprobe.run.launcher import launching
 
     try:
         counts, journal = session.create(settings)
     except OSError as error:
         raise Failure(f"the memory that the program shares could not be created: {error.strerror}", 1) from None
     environ = launching.environment(session.address_of(counts, journal))
-    return launching.Program(program_words(), environ, output), counts, journal
+    try:
+        return launching.Program(program_words(), environ, output), counts, journal
+    except OSError as error:
+        raise Failure(f"the program could not be started: {error.strerror}", 1) from None
 
 
 _RUN_EPILOG = """\b
@@ -172,7 +176,7 @@ def run_command(
     _check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     if not (counted or stacked or handled or events):
-        from fprobe.run.launching import replace
+        from fprobe.run.launcher.launching import replace
 
         replace(program_words())
     from fprobe.run.session import Settings
@@ -180,9 +184,9 @@ def run_command(
     report = _opened(output)
     settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events)
     program, counts, journal = start(settings)
-    from fprobe.run.launching import end_like
-    from fprobe.run.report import report_after
-    from fprobe.run.wanted import Wanted
+    from fprobe.run.launcher.launching import end_like
+    from fprobe.run.launcher.report import report_after
+    from fprobe.run.launcher.wanted import Wanted
 
     wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
     end_like(report_after(program, counts, journal, wanted, report, format_))
@@ -225,7 +229,7 @@ def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: 
     except OSError as error:
         raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
     program, counts, journal = start(Settings(patterns, BY[by]), output)
-    from fprobe.run import live
-    from fprobe.run.launching import end_like
+    from fprobe.run.launcher import live
+    from fprobe.run.launcher.launching import end_like
 
     end_like(live.follow(program, counts, journal, live.View(sort, delay, rows, by), output))

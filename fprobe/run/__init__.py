@@ -1,1 +1,1 @@
-"""Runs a Python program with probes on the code that it loads. Contains the launcher and the part inside the program."""
+"""Runs a Python program with probes on the code that it loads. Contains what the launcher and the program share."""

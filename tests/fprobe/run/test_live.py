@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fprobe.run.live import Table, View
-from fprobe.run.results import Calls, Process, Results
+from fprobe.run.launcher.live import Table, View
+from fprobe.run.launcher.results import Calls, Process, Results
 
 ASKED, FIRST, SECOND = 0x1000, 0x2000, 0x3000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from fprobe.run.patterns import Pattern, new_functions
+from fprobe.run.inside.patterns import Pattern, new_functions
 from sandbox.images.library_images import LibraryImage
 
 ctypes.CDLL("libz.so.1")

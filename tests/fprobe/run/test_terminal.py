@@ -25,7 +25,7 @@ print("read", line, flush=True)
 """
 
 
-NUMBERS = (1, 2, 3, 10, 12, 15, 20)
+NUMBERS = (1, 2, 3, 10, 12, 14, 15, 20, 28, 34)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_signals_interrupt_the_report(tmp_path):
     """They must not be forwarded to whoever gets the process id of the program after it."""
     source = f"""
 import os, signal
-from fprobe.run.launching import Program
+from fprobe.run.launcher.launching import Program
 program = Program(["-c", "pass"], dict(os.environ))
 assert all(callable(signal.getsignal(number)) for number in {NUMBERS})
 assert program.wait() == 0
@@ -131,13 +131,26 @@ def test_the_program_outlives_a_launcher_that_is_killed(tmp_path):
     assert launcher.communicate(b"\n", timeout=30)[0] == b"done\n"
 
 
-def test_a_signal_to_the_launcher_reaches_the_program(tmp_path):
-    source = "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(9)); print(1, flush=True); time.sleep(30)"
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_signals_reach_the_program_once(tmp_path, send):
+    """Those that a process sends to the launcher alone, and those to its process group, which the program gets itself."""
+    source = f"""
+import signal
+seen = []
+def handler(number, frame):
+    seen.append(number); print(number, flush=True)
+for number in {NUMBERS}: signal.signal(number, handler)
+print("ready", flush=True); input(); print(seen)
+"""
     ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
-    launcher = subprocess.Popen(ours, stdout=subprocess.PIPE)
-    launcher.stdout.readline()
-    launcher.terminate()
-    assert launcher.wait(timeout=30) == 9
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    launcher = subprocess.Popen(ours, text=True, **streams)
+    assert launcher.stdout.readline() == "ready\n"
+    for number in NUMBERS:
+        send(launcher.pid, number)
+        assert launcher.stdout.readline() == f"{number}\n"
+    assert launcher.communicate("\n", timeout=30)[0] == f"{list(NUMBERS)}\n"
+    assert launcher.returncode == 0
 
 
 def test_ctrl_z_stops_top_and_gives_the_terminal_back(tmp_path):

@@ -12,11 +12,10 @@ from typing import Any
 from fprobe.attachment import Attachment, attach
 from fprobe.registration import functions_of
 from fprobe.run import session
-from fprobe.run.names import described
-from fprobe.run.own_modules import OURS
-from fprobe.run.patterns import Pattern, new_functions, plain_values
+from fprobe.run.inside.own_modules import OURS
+from fprobe.run.inside.patterns import Pattern, described, new_functions, plain_values
+from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
-from fprobe.run.table import Calls, Table
 from ftrace.entries.locate import outside
 from ftrace.filters.resolve import Found
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
@@ -75,19 +74,19 @@ class Arming:
         if settings.native:
             self._handle(settings, table)
         if settings.stacks:
-            from fprobe.run.stacks import Stacks
+            from fprobe.run.inside.stacks import Stacks
 
             handlers = Stacks(address, table).handlers
             self._groups.append(_Group(settings.stacks, lambda ips: attach(ips, **handlers)))
         self._definitions = None
         if settings.events:
-            from fprobe.run.defining import Definitions
+            from fprobe.run.inside.defining import Definitions
 
             self._definitions = Definitions(address, settings.events)
 
     def _handle(self, settings: Settings, table: Table) -> None:
         """Add a group of functions that get the user's native handlers."""
-        from fprobe.run.native_maps import load
+        from fprobe.run.inside.native_handlers import load
 
         handlers, maps = load(settings.native, table)
         session.note(self._address, maps=maps)

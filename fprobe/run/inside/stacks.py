@@ -12,7 +12,7 @@ from typing import Any
 
 from fprobe.handlers.native import native
 from fprobe.run import session
-from fprobe.run.table import Table
+from fprobe.run.inside.table import Table
 from ftrace.runtime import runtime
 from ftrace.unwind.stacktrace import stack_trace_save
 from sandbox.native import ptr, rdtsc, u64

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fprobe.run import own_modules, session
+from fprobe.run import session
+from fprobe.run.inside import own_modules
 
 _ENVIRONMENT = 5
 """Index of the environment among the arguments of _posixsubprocess.fork_exec."""
@@ -59,7 +60,7 @@ def arm(address: str, settings: session.Settings) -> None:
     """Attach probes to loaded functions, and watch for those that are loaded later."""
     if not (settings.patterns or settings.stacks or settings.handled or settings.events):
         return
-    from fprobe.run.arming import Arming, keep_quiet
+    from fprobe.run.inside.arming import Arming, keep_quiet
 
     keep_quiet(address)
     _permanent.append(Arming(address, settings))

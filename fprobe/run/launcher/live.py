@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fprobe.run import results
-from fprobe.run.durations import Ticks, duration, levels
-from fprobe.run.launching import Program
-from fprobe.run.names import Named
-from fprobe.run.remarks import not_covered, troubles, unmatched, why_nothing
-from fprobe.run.results import Calls, Results, group_heading
+from fprobe.run.launcher import results
+from fprobe.run.launcher.durations import Ticks, duration, levels
+from fprobe.run.launcher.launching import Program
+from fprobe.run.launcher.names import Named
+from fprobe.run.launcher.remarks import not_covered, troubles, unmatched, why_nothing
+from fprobe.run.launcher.results import Calls, Results, group_heading
 from fprobe.run.session import above_standard
 from sandbox.process.writing import as_bytes, write_all
 

@@ -7,19 +7,19 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fprobe.run.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
-from fprobe.run.document import document
-from fprobe.run.durations import Ticks, bars, duration
-from fprobe.run.flame import flame_page, folded_lines, stacks
-from fprobe.run.launching import Program
-from fprobe.run.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
-from fprobe.run.results import Calls, Process, Results, group_heading, read
-from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
+from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
+from fprobe.run.launcher.document import document
+from fprobe.run.launcher.durations import Ticks, bars, duration
+from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
+from fprobe.run.launcher.launching import Program
+from fprobe.run.launcher.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
+from fprobe.run.launcher.results import Calls, Process, Results, group_heading, read
+from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 from sandbox.process.writing import as_bytes, write_all
 
 if TYPE_CHECKING:
-    from fprobe.run.native_maps import Contents
-    from fprobe.run.probe_events import RecordedEvents
+    from fprobe.run.launcher.native_maps import Contents
+    from fprobe.run.launcher.probe_events import RecordedEvents
 
 
 _STANDARD_ERROR = 2
@@ -164,7 +164,7 @@ def _recorded(found: Results, counts: int, wanted: Wanted) -> Recorded:
 def _probe_events(found: Results, counts: int, wanted: Wanted) -> Mapping[int, RecordedEvents]:
     if not wanted.events:
         return {}
-    from fprobe.run.probe_events import read_records
+    from fprobe.run.launcher.probe_events import read_records
 
     return read_records(counts, found.processes)
 
@@ -172,7 +172,7 @@ def _probe_events(found: Results, counts: int, wanted: Wanted) -> Mapping[int, R
 def _native_maps(found: Results, counts: int, wanted: Wanted) -> Mapping[int, Contents]:
     if not wanted.native:
         return {}
-    from fprobe.run.native_maps import read_maps
+    from fprobe.run.launcher.native_maps import read_maps
 
     try:
         return read_maps(wanted.native, found.processes, counts)

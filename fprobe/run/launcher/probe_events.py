@@ -17,8 +17,8 @@ from fprobe.export.formats import parse_format
 from fprobe.export.records import lines, objects
 from fprobe.export.trace_dat_reader import Instance, merged
 from fprobe.run import session
-from fprobe.run.names import Names
-from fprobe.run.results import Process
+from fprobe.run.launcher.names import Names
+from fprobe.run.launcher.results import Process
 from ftrace.ring_buffer import comms
 from ftrace.ring_buffer.layout import Geometry
 from ftrace.ring_buffer.reader import Record, of_slot

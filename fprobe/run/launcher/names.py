@@ -21,11 +21,6 @@ class Named(NamedTuple):
         return f"{self.name} [{self.library}]" if self.library else self.name
 
 
-def described(library: Library) -> list[Any]:
-    """A library as a list of plain values, for another process: name, path, load address, text ranges."""
-    return [library.name, str(library.path), library.base, library.text]
-
-
 class Names:
     """The libraries and probed functions of a process."""
 
@@ -34,7 +29,7 @@ class Names:
         self._functions: dict[int, Named] = {}
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
-        """Add libraries, as returned by `described`."""
+        """Add libraries, as `fprobe.run.inside.patterns.described` returns them."""
         for name, path, base, text in libraries:
             spans = tuple((start, end) for start, end in text)
             self._libraries.append(_library(name, path, base, spans))

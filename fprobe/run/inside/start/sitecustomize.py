@@ -9,11 +9,11 @@ def _arm() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100  # likewise
     modules = [*sys.modules]
     try:
-        from fprobe.run import inside
+        from fprobe.run.inside import starting
     except (ImportError, SyntaxError) as error:
         _refuse(error)
     else:
-        inside.start(here, modules)
+        starting.start(here, modules)
 
 
 def _refuse(error: Exception) -> None:

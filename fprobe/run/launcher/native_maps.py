@@ -1,57 +1,24 @@
-"""Native handlers of the user in a run: their maps are allocated in the launcher's file, from which the launcher prints them."""
+"""Maps of the user's native handlers: read from the parts of the processes that have filled them, and shown."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fprobe.handlers.native_file import NativeHandlers, load_file, split
+from fprobe.handlers.native_file import load_file
 from fprobe.run import session
-from fprobe.run.own_modules import importing_from
-from fprobe.run.results import Process
-from fprobe.run.table import Table
-from ftrace.maps.areas import Map, memory
+from fprobe.run.launcher.results import Process
+from ftrace.maps.areas import Map
 from ftrace.maps.hash import Hash
 from ftrace.maps.listing import entries, lines
-from sandbox.memory.mappings import PAGE
 from sandbox.threads.counters import used
 
 _CHUNK = 1 << 20
-Loaded = tuple[NativeHandlers, dict[str, tuple[int, int]]]
-
-
-def load(text: str, table: Table) -> Loaded:
-    """In the program: load the handlers. Also returns offset and size of each of their maps, by name.
-
-    Raises what `load_file` raises, and MemoryError if the maps exceed the memory reserved for them.
-    """
-    start = table.use_for_maps()
-    sizes: dict[int, int] = {}
-    before, memory.take = memory.take, _taker(start, sizes)
-    try:
-        with importing_from(Path(split(text)[0]).parent):
-            handlers = load_file(text)
-    finally:
-        memory.take = before
-    maps = {name: each.address for name, each in handlers.maps.items() if isinstance(each, Map)}
-    return handlers, {name: (address - start, sizes[address]) for name, address in maps.items() if address in sizes}
-
-
-def _taker(start: int, sizes: dict[int, int]) -> Callable[[int], int]:
-    def take(size: int) -> int:
-        address = start + sum(-(-taken // PAGE) * PAGE for taken in sizes.values())
-        if address + size > start + session.MAPS:
-            raise MemoryError(f"the maps of native handlers exceed {session.MAPS >> 30} GiB; make them smaller")
-        sizes[address] = size
-        return address
-
-    return take
 
 
 class Contents:
-    """In the launcher: the maps of one process. `maps`: maps of the same types, which take their contents."""
+    """The maps of one process. `maps`: maps of the same types, which take their contents."""
 
     def __init__(self, process: Process, maps: Mapping[str, Any], counts: int) -> None:
         self._process, self._maps, self._counts = process, maps, counts
@@ -88,7 +55,7 @@ class Contents:
 
 
 def read_maps(text: str, processes: Sequence[Process], counts: int) -> dict[int, Contents]:
-    """In the launcher: the maps of each process that has any. Executes the file again, to get their types."""
+    """The maps of each process that has any. Executes the file again, to get their types."""
     with_maps = [process for process in processes if process.parts and process.maps]
     if not with_maps:
         return {}

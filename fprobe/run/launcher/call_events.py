@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from fprobe.calls.text import CallTree
 from fprobe.run import session
-from fprobe.run.durations import duration
-from fprobe.run.names import Names
+from fprobe.run.launcher.durations import duration
+from fprobe.run.launcher.names import Names
 from sandbox.threads.counters import used
 
 _EVENT = struct.Struct("<4Q")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fprobe.run.call_events import CallEvents
-from fprobe.run.results import Calls, Process
+from fprobe.run.launcher.call_events import CallEvents
+from fprobe.run.launcher.results import Calls, Process
 
 if TYPE_CHECKING:
-    from fprobe.run.native_maps import Contents
-    from fprobe.run.probe_events import RecordedEvents
+    from fprobe.run.launcher.native_maps import Contents
+    from fprobe.run.launcher.probe_events import RecordedEvents
 
 
 class Wanted(NamedTuple):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fprobe.calls.text import folded_stack
-from fprobe.run.remarks import shown_command
-from fprobe.run.results import Process
+from fprobe.run.launcher.remarks import shown_command
+from fprobe.run.launcher.results import Process
 
 _PAGE = Path(__file__).with_name("flame.html")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fprobe.events.recorded import define
 from fprobe.export.formats import parse_format
 from fprobe.run import session
-from fprobe.run.patterns import Pattern, plain_values
+from fprobe.run.inside.patterns import Pattern, plain_values
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.backing import share
 from sandbox.memory import mappings

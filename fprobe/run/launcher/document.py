@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fprobe.run.call_events import CallEvents
-from fprobe.run.call_events import calls as calls_of
-from fprobe.run.durations import powers
-from fprobe.run.flame import stacks
-from fprobe.run.results import Calls, Process, Results
-from fprobe.run.wanted import Recorded, Wanted, of_patterns, rows
+from fprobe.run.launcher.call_events import CallEvents
+from fprobe.run.launcher.call_events import calls as calls_of
+from fprobe.run.launcher.durations import powers
+from fprobe.run.launcher.flame import stacks
+from fprobe.run.launcher.results import Calls, Process, Results
+from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 
 _PERCENTILES = (0.5, 0.9, 0.99)
 

@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fprobe.run import session
+from fprobe.run.launcher.witness import Witness
 
-START = Path(__file__).with_name("start")
+START = Path(session.__file__).parent / "inside" / "start"
 """The directory with the module that Python imports at its start."""
 
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that the launcher forwards to the program."""
-_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN)
-"""Signals that the terminal sends to both processes. The launcher ignores them: it ends and stops when the program does."""
+_NOT_FORWARDED = (
+    *("KILL", "STOP", "CONT", "CHLD", "PIPE", "TTOU", "XFSZ", "XCPU"),
+    *("SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"),
+)
+_FORWARDED = signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in _NOT_FORWARDED}
+"""Signals of the program that the launcher takes for it. The launcher ends and stops when the program does."""
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _POLLING = 0.05
 """Seconds between checks whether a stopped program has been continued."""
@@ -44,22 +47,31 @@ class Program:
     """The running program. `words`: the arguments of `python`; `output`: a descriptor to use as standard output and error."""
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], output: int | None = None) -> None:
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, *_FROM_TERMINAL])
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+        self._witness = Witness(_FORWARDED)
         self.pid = os.fork()
         if not self.pid:
             if output is not None:
                 os.dup2(output, 1)
                 os.dup2(output, 2)
             _become(words, environ, held)
-        self._handled = []
-        for number, handler in (*((n, _ignored) for n in _FROM_TERMINAL), *((n, self._forward) for n in _FORWARDED)):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, handler)
-                self._handled.append(number)
+        self._arrived: list[int] = []
+        self._is_forwarding = False
+        self._handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        for number in self._handled:
+            signal.signal(number, self._forward)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def _forward(self, number: int, _frame: object) -> None:
-        os.kill(self.pid, number)
+        """A handler in which another one may run at any time: that leaves its signal to the outer one."""
+        self._arrived.append(number)
+        while self._arrived and not self._is_forwarding:
+            self._is_forwarding = True
+            arrived, self._arrived = self._arrived, []
+            for each in arrived:
+                if not self._witness.has_seen(each):
+                    os.kill(self.pid, each)
+            self._is_forwarding = False
 
     def wait(self) -> int:
         """The program's exit status, as from waitpid. While the program is stopped, the launcher stops too.
@@ -74,6 +86,7 @@ class Program:
                 self.stop(number)
         for number in self._handled:  # before its process id is free: a signal must not be forwarded to another process
             signal.signal(number, signal.SIG_DFL)
+        self._witness.end()
         return os.waitpid(self.pid, 0)[1]
 
     def stopped_by(self) -> int:
@@ -95,8 +108,10 @@ class Program:
     def _wake_when_continued(self) -> int:
         """Start a process that continues the launcher when the program is continued or ends. Returns its process id."""
         launcher = os.getpid()
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         waker = os.fork()
         if waker:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
             return waker
         try:
             while os.getppid() == launcher:
@@ -133,10 +148,6 @@ def _restore_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _ignored(_number: int, _frame: object) -> None:
-    """Do nothing: the terminal has sent the signal to the program too."""
 
 
 def _is_stopped(pid: int) -> bool:

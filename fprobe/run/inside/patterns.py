@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ftrace.filters.resolve import Found, images_meant, resolve
 from sandbox.images.image import Image
+from sandbox.symbols.libraries import Library
 
 
 class Pattern:
@@ -69,3 +71,8 @@ def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterat
 def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str]]:
     """The functions as plain values, for the launcher: address, name, and image."""
     return [(each.function.address, each.function.name, each.image.name) for each in functions]
+
+
+def described(library: Library) -> list[Any]:
+    """A library as a list of plain values, for another process: name, path, load address, text ranges."""
+    return [library.name, str(library.path), library.base, library.text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from fprobe.run.results import Process, Results
+from fprobe.run.launcher.results import Process, Results
 from fprobe.run.session import PARTS
 
 _LISTED = 5

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from fprobe.run.results import limits
+from fprobe.run.launcher.results import limits
 
 _BAR = 40
 

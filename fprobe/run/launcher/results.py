@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fprobe.run import session
-from fprobe.run.names import Names
+from fprobe.run.launcher.names import Names
 from sandbox.threads.counters import used
 
 CELL, BUCKETS = 2048, 248

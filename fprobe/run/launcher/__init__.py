@@ -1,0 +1,1 @@
+"""The launcher: starts the program, waits for it, and reports what its processes have counted and recorded."""
