@@ -48,7 +48,7 @@ _IMPORTS = (
     "kprobes.attachment", "kprobes.events.lines", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
     "kprobes.samples.kprobe_example", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.events.lines", "fprobe.handlers.native",
-    "fprobe.run.report", "fprobe.shell.commands",
+    "fprobe.run.launcher.report", "fprobe.shell.commands",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "graph", "native", "profile", "record", "stat", "trace", "verbs")),
 )  # fmt: skip
 
