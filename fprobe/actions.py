@@ -25,6 +25,7 @@ from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
+from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import whole
 from sandbox.threads import tasks
 
@@ -37,7 +38,7 @@ _BUCKET_WIDTH = 1.25
 """The largest ratio of a bucket's end to its start."""
 
 
-class Action:
+class Action(ProcessBound):
     """A built-in pair of handlers. `entry` or `exit` is None if it has nothing to do."""
 
     entry_data_size = 0
