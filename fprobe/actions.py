@@ -26,6 +26,7 @@ from ftrace.shown import Row, Shown, table
 from ftrace.tracer import tracer
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
+from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import whole
 from sandbox.symbols.table import symbol_table
 from sandbox.threads import tasks
@@ -39,7 +40,7 @@ _BUCKET_WIDTH = 1.25
 """The largest ratio of a bucket's end to its start."""
 
 
-class Action(Shown):
+class Action(Shown, ProcessBound):
     """A built-in pair of handlers. `entry` or `exit` is None if it has nothing to do."""
 
     entry_data_size = 0

@@ -30,12 +30,13 @@ from ftrace.sites.block import SiteBlock
 from ftrace.sites.locations import Location, Selection, clean
 from ftrace.tracer import Tracer, tracer
 from sandbox.images.near_misses import near_misses
+from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import U64_MAX, code_address, integer
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 
 
-class ftrace_ops:
+class ftrace_ops(ProcessBound):
     """A callback and the functions that it is called for (struct ftrace_ops).
 
     `filter_hash` and `notrace_hash`: an empty filter means all functions, an empty notrace excludes none. They

@@ -88,7 +88,7 @@ def register_at(place: Place, p: kprobe) -> None:
     p.choose_path(found)
     try:
         _add(p, found)
-    except OSError:
+    except BaseException:
         p.cancel()
         raise
 
@@ -108,7 +108,7 @@ def _add(p: kprobe, place: Aggregate) -> None:
     place.children.insert(0, p)
     try:
         switch.children_changed(place)
-    except OSError:
+    except BaseException:
         place.children.remove(p)
         place.publish()
         return_stubs.update_fast_returns(place)
@@ -128,7 +128,7 @@ def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
             for p in ps[:count]:
                 register_kprobe_locked(p)
                 done.append(p)
-    except OSError:
+    except BaseException:
         if done:
             unregister_kprobes(done)
         raise
@@ -282,7 +282,7 @@ def register_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> Non
         for rp in rps[:count]:
             register_kretprobe(rp)
             done.append(rp)
-    except OSError:
+    except BaseException:
         if done:
             unregister_kretprobes(done)
         raise

@@ -10,6 +10,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from sandbox.process.integers import INT_MAX
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -35,7 +36,7 @@ _CHUNK = 1 << 16
 @click.option(
     "--inside", metavar="FUNC", multiple=True, shell_complete=candidates.functions, help="Show only calls inside FUNC."
 )
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Show only N levels.")
+@click.option("--depth", type=click.IntRange(1, INT_MAX), metavar="N", help="Show only N levels.")
 @click.option(
     "--option", "trace_options", metavar="NAME", multiple=True, help="An option of trace_options; repeatable."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -200,6 +201,19 @@ Examples:
 
 The program's output is shown after it has ended.
 """
+
+
+class _Seconds(click.FloatRange):
+    """A range of which `nan` is not a part."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Raises click.BadParameter."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return number
+
+
 _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 
 
@@ -213,7 +227,7 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 @by_option
 @click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of rows.")
 @click.option(
-    "--delay", "-d", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds between updates."
+    "--delay", "-d", type=_Seconds(0.05, 86400), default=1.0, show_default=True, help="Seconds between updates."
 )
 @click.option("--rows", "-n", type=click.IntRange(1), help="Number of rows; default: as many as fit on the terminal.")
 def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: int | None) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from ftrace.events.probe_event import Probe
 from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.reader import Follower
 from ftrace.tracefs.trace_files import InstanceDirectory
+from sandbox.process import fork
 
 if TYPE_CHECKING:
     from ftrace.events.probe_event import ProbeEvent
@@ -86,6 +88,8 @@ class Event:
         self._left: list[Record] | None = None
         self._array: TraceArray | None = None
         self._counts = (0, 0, 0)
+        self._changing = fork.renew(threading.RLock())
+        """Held while it is attached or detached. Only tried: who comes second does not wait."""
 
     def __repr__(self) -> str:
         state = f"{self.hits} hits" if self.attached else "not attached"
@@ -102,8 +106,18 @@ class Event:
         """Define the events and record them.
 
         Raises OSError with the kernel's errno for a wrong definition, filter or trigger; the message includes the kernel's, if it
-        has one, and a caret. Nothing is defined then. Raises OSError(EBUSY) if they are attached already.
+        has one, and a caret. Nothing is defined then. Raises OSError(EBUSY) if they are attached already, or if another thread
+        is attaching or detaching them.
         """
+        if not self._changing.acquire(blocking=False):
+            raise OSError(errno.EBUSY, "another thread is attaching or detaching the event")
+        try:
+            self._attach()
+        finally:
+            self._changing.release()
+        return self
+
+    def _attach(self) -> None:
         if self._probes:
             raise OSError(errno.EBUSY, "the event is already attached; detach it first, or make another one")
         try:
@@ -114,14 +128,24 @@ class Event:
         except BaseException:
             self._delete()
             raise
-        return self
 
     def disable(self) -> None:
         """Stop recording; the events stay defined."""
         self._set_enabled(False)
 
     def detach(self) -> None:
-        """Stop recording, and delete the events. Their records can still be read. Does nothing if they are not attached."""
+        """Stop recording, and delete the events. Their records can still be read.
+
+        Does nothing if they are not attached, or if another thread is attaching or detaching them.
+        """
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            self._detach()
+        finally:
+            self._changing.release()
+
+    def _detach(self) -> None:
         if self._probes:
             self.disable()
             self._counts = self.hits, self.missed, self.lost

@@ -110,7 +110,7 @@ def translate(glob: str) -> str:
     if not rest:
         return first
     middle = (piece for piece in rest[:-1] if piece)
-    found = (f"(?=(.*?{piece}))\\{number}" for number, piece in enumerate(middle, 1))
+    found = (f"(?=(?P<_{number}>.*?{piece}))(?P=_{number})" for number, piece in enumerate(middle))
     return f"{first}{''.join(found)}.*{rest[-1]}"
 
 

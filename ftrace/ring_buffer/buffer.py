@@ -24,7 +24,7 @@ DEFAULT_SUBBUF_KB = 4
 MAX_SUBBUF_KB = 512
 
 
-class Buffer:
+class Buffer(fork.ProcessBound):
     """A ring buffer with a slot for each thread that records.
 
     `size_kb`: the capacity of a slot in KiB, rounded up to whole sub-buffers, at least 2; `subbuf_kb`: of a sub-buffer, 1 to 512

@@ -16,7 +16,7 @@ from sandbox.native import NativeFunction, u64
 from sandbox.process import fork
 
 
-class Count(Shown):
+class Count(Shown, fork.ProcessBound):
     """A built-in native action that counts hits: `kprobes.attach("vfs_*", action=kprobes.Count())`.
 
     Attachments that share one Count are counted together.

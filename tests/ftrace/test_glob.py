@@ -148,7 +148,8 @@ def test_ft33_agrees_with_a_plain_matcher_on_patterns_of_many_stars(stars):
 MANY_STARS = """
 from ftrace.filters.glob import parse
 names = ["a" * length for length in range(1, 400)]
-for pattern in ("*a" * 8 + "*b", "*a" * 60 + "*b", "?" + "*a?" * 40 + "*b", "*[a-c]" * 30 + "*\\\\b", "a*" * 50 + "b*c"):
+for pattern in ("*a" * 8 + "*b", "*a" * 60 + "*b", "?" + "*a?" * 40 + "*b", "*[a-c]" * 30 + "*\\\\b", "a*" * 50 + "b*c",
+                "*a" * 300 + "*b"):
     assert not parse(pattern).select(names), pattern
     assert parse(pattern.replace("b", "a").replace("c", "a")).matches("a" * 399), pattern
 print("done")

@@ -18,6 +18,7 @@ from shared_objects import Caller, Shared, contend, entered, left, pre, returned
 import fprobe
 import kprobes
 import sandbox
+from fprobe.tracefs import tracefs
 from ftrace import ops as ftrace
 from ftrace.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
 from ftrace.tracer import tracer
@@ -100,6 +101,31 @@ def kprobes_of_a_glob(module: Any) -> Shared:
     return attached(made, module, lambda: seen[0], lambda: bool(made.probes) and made.p.registered)
 
 
+def events(module: Any) -> Shared:
+    """A kprobe's, a kretprobe's and an fprobe's event, which are attached together."""
+    leaf = f"{module.name}:leaf"
+    made = fprobe.event(f"p:shared/p {leaf}+5", f"r:shared/r {leaf}", f"f:shared/f {leaf}")
+    return attached(made, module, lambda: made.hits // 3, lambda: made.attached)
+
+
+def instance(module: Any) -> Shared:
+    """With a tracer: nothing counts its hits."""
+
+    def only_one(call: Callable[[str], None]) -> None:
+        try:
+            call("instances/shared")
+        except (FileExistsError, FileNotFoundError) as error:
+            raise OSError(errno.EBUSY, error.strerror) from error
+
+    def trace() -> None:
+        only_one(lambda path: tracefs.write(f"{path}/current_tracer", "function"))
+
+    verbs = {"make": partial(only_one, tracefs.mkdir), "remove": partial(only_one, tracefs.rmdir), "trace": trace}
+    there = partial(tracefs.is_directory, "instances/shared")
+    call, ways = partial(module["leaf"], 1), ("make", "remove")
+    return Shared(verbs, there, lambda: False, call, lambda: 0, ways, ways)
+
+
 def callback(module: Any) -> Shared:
     hits: list[int] = []
     ops = ftrace.ftrace_ops(lambda *_: hits.append(1))
@@ -146,6 +172,8 @@ MADE: dict[str, Callable[[Any], Shared]] = {
     "kprobe_attachment": kprobe_attachment,
     "kretprobe_attachment": kretprobe_attachment,
     "kprobes_of_a_glob": kprobes_of_a_glob,
+    "events": events,
+    "instance": instance,
     "callback": callback,
     "direct": direct,
 }

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 from isolation import isolated
-from programs import BASIC, basic, site_of
+from programs import BASIC, assert_untouched, basic, site_of
 
 import kprobes
 import sandbox
@@ -257,6 +257,24 @@ def test_a_thread_that_blocks_sigtrap_is_named():
     kprobes.register_kprobe(p := kprobes.kprobe(symbol_name="leaf", offset=5))
     assert module["twice"](5) == 7
     kprobes.unregister_kprobe(p)
+
+
+@isolated
+@pytest.mark.parametrize("wrong", [{"handler": 5}, {"maxactive": "9"}, None])
+def test_kp58_a_batch_is_all_or_nothing_whatever_is_wrong(wrong):
+    """Only an OSError took the first ones back: a TypeError left them registered."""
+    module = basic()
+    kretprobe = kprobes.kretprobe(symbol_name="leaf", handler=lambda *given: None)
+    bad = None if wrong is None else kprobes.kretprobe(**{"symbol_name": "other", "handler": print, **wrong})
+    with pytest.raises((TypeError, AttributeError)):
+        kprobes.register_kretprobes([kretprobe, bad])
+    kprobe = kprobes.kprobe(symbol_name="leaf", offset=5, pre_handler=lambda *given: 0)
+    bad = None if wrong is None else kprobes.kprobe(symbol_name="other", offset=5, pre_handler=5)
+    with pytest.raises((TypeError, AttributeError)):
+        kprobes.register_kprobes([kprobe, bad])
+    assert kprobes.kprobes_list() == "" and not kretprobe.registered and not kprobe.registered
+    assert module["twice"](5) == 7
+    assert_untouched()
 
 
 @isolated

@@ -12,6 +12,8 @@ import pytest
 import fprobe
 import kprobes
 import sandbox
+from ftrace.ops import ftrace_ops
+from ftrace.ring_buffer.buffer import Buffer
 from sandbox.native import u64
 
 PROGRAM = "define i64 @leaf(i64 %x) { %r = add i64 %x, 1  ret i64 %r }"
@@ -41,6 +43,12 @@ OBJECTS = {
     "array": lambda _: fprobe.Array(u64, 4),
     "hash": lambda _: fprobe.Hash(u64, u64, 4),
     "variable": lambda _: fprobe.per_task(u64),
+    "buffer": lambda _: Buffer("pickled"),
+    "ftrace_ops": lambda _: ftrace_ops(),
+    "fprobe.Count": lambda _: fprobe.Count(),
+    "kprobes.Count": lambda _: kprobes.Count(),
+    "record": lambda _: fprobe.Record(8),
+    "stat": lambda _: fprobe.Stat(),
 }
 
 
@@ -52,7 +60,7 @@ def test_what_holds_addresses_cannot_be_pickled(program, kind, protocol):
 
 
 @pytest.mark.parametrize("copying", (copy.copy, copy.deepcopy))
-@pytest.mark.parametrize("kind", ("kprobe", "kretprobe", "fprobe"))
+@pytest.mark.parametrize("kind", ("kprobe", "kretprobe", "fprobe", "ftrace_ops", "buffer", "stat"))
 def test_a_probe_cannot_be_copied(program, kind, copying):
     """A copy would share the native half of its original."""
     with pytest.raises(TypeError, match=r"cannot pickle .*: it belongs to this process"):

@@ -45,6 +45,9 @@ CASES = {
     "nothing as native": (["trace", "vfs_*", "--native", ""], 2, "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not ''"),
     "notrace of nothing": (["list", "--notrace", "nosuch"], 2, "--notrace 'nosuch' is not a function of [demo]"),
     "flavour for C": (["list", "-p", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be"),
+    "seconds that are none": (["top", "--stat", "libz:*", "-d", "nan", "app.py"], 2, "nan is not a number of seconds"),
+    "too many seconds": (["top", "--stat", "libz:*", "-d", "inf", "app.py"], 2, "inf is not in the range 0.05<=x<=86400"),
+    "too many levels": (["graph", "--depth", str(1 << 31)], 2, f"{1 << 31} is not in the range 1<=x<={(1 << 31) - 1}"),
     "probing is off": (["trace", "vfs_*"], 1, "probing is disabled by FPROBE_OFF"),
 }  # fmt: skip
 
