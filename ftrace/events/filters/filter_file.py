@@ -52,7 +52,7 @@ class EventFilter:
 
         Raises FilterError (an OSError), with an entry in error_log. Then the event has no filter.
         """
-        check_length(text)
+        text = checked(text)
         if text.strip(SPACES) == "0":
             self.clear()
             return
@@ -88,7 +88,7 @@ def write_group_filter(filters: Sequence[EventFilter], text: str) -> None:
 
     Events that the filter does not fit lose their filter and log the error. Raises OSError(ENODEV) if there is no event.
     """
-    check_length(text)
+    text = checked(text)
     if not filters:
         raise OSError(errno.ENODEV, "the group has no events to filter; define one first")
     for filter_ in filters:
@@ -98,7 +98,8 @@ def write_group_filter(filters: Sequence[EventFilter], text: str) -> None:
             filter_.write_as_group(text.rstrip(SPACES))
 
 
-def check_length(text: str) -> None:
-    """Raise OSError(EINVAL) if a write is too long."""
+def checked(text: str) -> str:
+    """What a write says: up to its first NUL. Raises OSError(EINVAL) if the write is too long."""
     if len(text.encode("utf-8", "surrogateescape")) >= MAX_WRITE:
         raise OSError(errno.EINVAL, f"the filter has {len(text)} characters; the maximum is {MAX_WRITE - 1} bytes")
+    return text.partition("\0")[0]

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ftrace.events.filters.filter_file import check_length
+from ftrace.events.filters.filter_file import checked
 from ftrace.events.filters.parser import SPACES
 from ftrace.events.triggers.interfaces import EventFile, Origin, TraceInstance
 from ftrace.events.triggers.records import SNAPSHOT, UNLIMITED
@@ -81,8 +81,7 @@ class EventTriggers:
 
     def write(self, text: str) -> None:
         """Carry out `[!]COMMAND[:PARAMETERS][ if FILTER]`. Raises OSError; then nothing has changed."""
-        check_length(text)
-        text = text.strip(SPACES)
+        text = checked(text).strip(SPACES)
         remove = text.startswith("!")
         name, parameters = _command_and_rest(text[remove:])
         command = COMMANDS.get(name)

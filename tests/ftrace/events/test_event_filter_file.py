@@ -72,6 +72,17 @@ def test_two_zeros_are_no_filter(file):
         file.write("00")
 
 
+def test_te6_8_a_filter_ends_at_a_nul(file, log):
+    file.write("fd == 3 \0junk")
+    assert file.read() == "fd == 3\n"
+    file.write("0\0")
+    assert file.read() == "none\n"
+    write_group_filter([file], "fd == 4\0)")
+    assert file.read() == "fd == 4\n"
+    with pytest.raises(FilterError):
+        file.write("\0fd == 3")
+
+
 def test_a_write_of_4096_bytes_is_refused_and_changes_nothing(file):
     file.write("fd == 3")
     with pytest.raises(OSError) as caught:

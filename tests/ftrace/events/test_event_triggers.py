@@ -95,6 +95,12 @@ def test_a_bad_trigger_is_refused_and_changes_nothing(event, text):
     assert event.held == 0
 
 
+def test_te7_2_a_trigger_ends_at_a_nul(event):
+    event.triggers.write("traceon:3\0x")
+    event.triggers.write("stacktrace if fd == 3 \0 && nosuch")
+    assert event.triggers.read() == "stacktrace:unlimited if fd == 3\ntraceon:count=3\n"
+
+
 def test_a_bad_condition_is_logged_with_its_own_text_as_the_command(instance, event):
     assert refused(event, "traceon:2 if  nosuch == 3") == errno.EINVAL
     assert instance.log == [("event filter parse error", "Field not found", " nosuch == 3", 8)]
