@@ -20,7 +20,6 @@ def main(prog_name: str | None = None) -> None:
     except SystemExit:
         ctrl_c.hold()
         if ctrl_c.pressed:
-            if not ctrl_c.reported:
-                print("fprobe: interrupted", file=sys.stderr)
+            ctrl_c.report()
             sys.exit(INTERRUPTED)
         raise

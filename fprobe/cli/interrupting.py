@@ -36,6 +36,14 @@ class CtrlC:
         """Whether the summary has reported the interruption."""
         self._is_held = False
         self._has_raised = False
+        self._reporting = threading.Lock()
+
+    def report(self) -> None:
+        """Say that the command was interrupted, unless that was reported already."""
+        with self._reporting:
+            if not self.reported:
+                print("fprobe: interrupted", file=sys.stderr, flush=True)
+            self.reported = True
 
     def install(self) -> None:
         """From now on Ctrl-C sets `pressed`, and raises Interrupted once; unless it is ignored, as in the background."""
@@ -113,7 +121,7 @@ def _end_at_ctrl_c(reader: int) -> None:
 
 def end_interrupted() -> NoReturn:
     """End the process at once, after Ctrl-C."""
-    print("fprobe: interrupted", file=sys.stderr)
+    ctrl_c.report()
     end_process(INTERRUPTED)
 
 

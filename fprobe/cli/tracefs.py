@@ -73,9 +73,9 @@ def tracefs_command(words: tuple[str, ...], target: Target, console: Console) ->
     """Run COMMAND on the tracefs of a process that has loaded the program. Exit code: that of COMMAND."""
     from fprobe.cli import program
     from fprobe.cli.interrupting import Interrupted, end_interrupted
-    from fprobe.shell.commands import Commands
+    from fprobe.shell.commands import Commands, UnknownCommandError
     from fprobe.shell.files import Files
-    from fprobe.shell.shell import Shell, UnsupportedError
+    from fprobe.shell.shell import IncompleteError, Shell, UnsupportedError
     from fprobe.tracefs import tracefs
 
     module = program.load(target)
@@ -91,8 +91,12 @@ def tracefs_command(words: tuple[str, ...], target: Target, console: Console) ->
         if shell.has_running_jobs:
             end_interrupted()
         raise
-    except UnsupportedError as unknown:
+    except UnknownCommandError as unknown:
         raise Failure(f"no command {str(unknown)!r}; there are: {', '.join(commands.names)}", _UNKNOWN) from None
+    except IncompleteError as missing:
+        raise Failure(f"the script ends before it is complete; missing: {missing}") from None
+    except UnsupportedError as wrong:
+        raise Failure(f"syntax that this shell does not know, at {str(wrong)!r}") from None
     if status:
         sys.exit(status)
 

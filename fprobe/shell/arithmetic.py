@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from fprobe.shell.tokens import UnsupportedError
+from fprobe.shell.tokens import ParameterError
 
 _BITS = 64
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*(<<|>>|[-+*/%&|^]|)=(?!=)(.*)", re.DOTALL)
@@ -35,7 +35,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def evaluated(text: str, variables: MutableMapping[str, str]) -> int:
-    """The value of an expression; its assignments are made in `variables`. Raises UnsupportedError."""
+    """The value of an expression; its assignments are made in `variables`. Raises ParameterError."""
     if assignment := _ASSIGNMENT.fullmatch(text):
         name, how, rest = assignment.groups()
         value = evaluated(f"{name} {how} ({rest})" if how else rest, variables)
@@ -49,8 +49,10 @@ def evaluated(text: str, variables: MutableMapping[str, str]) -> int:
         known = known.replace(symbol, word)
     try:
         value = _value(ast.parse(known.strip() or "0", mode="eval").body)
+    except ZeroDivisionError:
+        raise ParameterError("divide by zero") from None
     except (SyntaxError, ArithmeticError, KeyError, ValueError) as wrong:
-        raise UnsupportedError(f"$(({text}))") from wrong
+        raise ParameterError(f"arithmetic syntax error: {text}") from wrong
     return (value + (1 << _BITS - 1)) % (1 << _BITS) - (1 << _BITS - 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError
+from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError, number_of
 
 _KILLED = 143
 _NOT_FOUND = 127
@@ -44,7 +44,7 @@ def _set_flag(shell: Shell, letter: str, on: bool) -> None:
 
 
 def _shift(shell: Shell, words: list[str], _fds: Descriptors) -> int:
-    count = int(words[0]) if words else 1
+    count = number_of(words[0]) if words else 1
     if count > len(shell.arguments):
         return 1
     shell.arguments = shell.arguments[count:]

@@ -45,6 +45,14 @@ _DURATION = re.compile(r"(\d*\.?\d+)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+class UnknownCommandError(UnsupportedError):
+    """There is no such command."""
+
+
+class _OperandError(Exception):
+    """Operands that a command cannot take."""
+
+
 class Commands:
     """Runs simple commands. `others`: additional commands, by name."""
 
@@ -66,9 +74,13 @@ class Commands:
         """Run a command and return its exit status. Raises UnsupportedError for an unknown command."""
         name = words[0]
         if name not in self._commands:
-            raise UnsupportedError(name)
+            raise UnknownCommandError(name)
         given = words if name in _TEXT_TOOLS else words[1:]
-        return self._commands[name](shell, given, fds)
+        try:
+            return self._commands[name](shell, given, fds)
+        except _OperandError as wrong:
+            fds[2].write(f"{name}: {wrong}\n".encode())
+            return 1
 
     def _command(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         """`command [-v] NAME [ARGUMENT...]`: whether there is a command; else run it, and not the function of its name."""
@@ -89,7 +101,14 @@ class Commands:
         elif words and words[0].startswith("-"):
             raise UnsupportedError("sh " + " ".join(words))
         elif words:
-            text, (inner.name, *inner.arguments) = _script(shell, words[0]), words
+            try:
+                text, (inner.name, *inner.arguments) = (
+                    shell.files.read(words[0]).decode("utf-8", "surrogateescape"),
+                    words,
+                )
+            except OSError as failed:
+                fds[2].write(f"sh: can't open '{words[0]}': {os.strerror(failed.errno or 0)}\n".encode())
+                return _FAILED
         else:
             text = input_of(shell, fds).decode("utf-8", "surrogateescape")
         return inner.run(text, fds[1], fds[2], fds[0] if words else None)
@@ -97,6 +116,8 @@ class Commands:
     def _timeout(self, shell: Shell, words: list[str], fds: Descriptors) -> int:
         """`timeout [-s SIGNAL] SECONDS COMMAND`: it is killed if it sleeps or waits for data when the time is over."""
         words = words[2:] if words[:1] == ["-s"] else words
+        if len(words) < 2:
+            raise _OperandError("a number of seconds and a command are needed")
         inner = shell.copy()
         end = time.monotonic() + _seconds(words[0])
         inner.deadline = end if inner.deadline is None else min(inner.deadline, end)
@@ -119,7 +140,7 @@ def _echo(_shell: Shell, words: list[str], fds: Descriptors) -> int:
     text = " ".join(words).encode("utf-8", "surrogateescape")
     is_ended = "n" in options
     if options.rstrip("n").endswith("e"):
-        text, is_last = unescaped(text)
+        text, is_last = unescaped(text, may_have_zero=True)
         is_ended = is_ended or is_last
     return output("sh", text + (b"" if is_ended else b"\n"), fds)
 
@@ -127,13 +148,13 @@ def _echo(_shell: Shell, words: list[str], fds: Descriptors) -> int:
 def _printf(_shell: Shell, words: list[str], fds: Descriptors) -> int:
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
-        fds[2].write(b"printf: usage: printf FORMAT [ARGUMENT...]\n")
-        return 1
+        fds[2].write(b"sh: usage: printf FORMAT [ARGUMENT...]\n")
+        return 2
     form, *arguments = (word.encode("utf-8", "surrogateescape") for word in words)
     made = Printf(form, arguments)
-    status = output(None, made.text(), fds)
-    fds[2].write("".join(f"printf: {error}\n" for error in made.errors).encode("utf-8", "surrogateescape"))
-    return status or int(bool(made.errors))
+    text = made.text()
+    fds[2].write("".join(f"sh: {error}\n" for error in made.errors).encode("utf-8", "surrogateescape"))
+    return output(None, text, fds) or int(bool(made.errors))
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -165,6 +186,9 @@ def _test(shell: Shell, words: list[str], fds: Descriptors) -> int:
     except ValueError as wrong:
         fds[2].write(f"sh: {str(wrong).rpartition(': ')[2].strip(chr(39))}: bad number\n".encode())
         return _FAILED
+    except UnsupportedError as unknown:
+        fds[2].write(f"sh: {unknown}: unknown operand\n".encode())
+        return _FAILED
 
 
 def _bracket(shell: Shell, words: list[str], fds: Descriptors) -> int:
@@ -181,7 +205,7 @@ def _touch(shell: Shell, words: list[str], fds: Descriptors) -> int:
 
 
 def _cd(shell: Shell, words: list[str], fds: Descriptors) -> int:
-    return try_each(words[:1] or [TRACEFS], shell.files.change, "sh: cd: can't cd to {}: {}", fds)
+    return try_each(words[:1] or [TRACEFS], shell.files.change, "sh: cd: line 0: can't cd to {}: {}", fds) * _FAILED
 
 
 def _pwd(shell: Shell, _words: list[str], fds: Descriptors) -> int:
@@ -219,27 +243,24 @@ def _rm(shell: Shell, words: list[str], fds: Descriptors) -> int:
             if not is_forced:
                 raise
 
-    return try_each(operands(words), remove, "rm: can't remove '{}': {}", fds)
+    directories = [path for path in operands(words) if shell.files.is_directory(path) and not removes_all]
+    fds[2].write("".join(f"rm: '{path}' is a directory\n" for path in directories).encode())
+    others = [path for path in operands(words) if path not in directories]
+    return try_each(others, remove, "rm: can't remove '{}': {}", fds) or int(bool(directories))
 
 
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-def _script(shell: Shell, path: str) -> str:
-    """The text of a script. Raises UnsupportedError if it cannot be read."""
-    try:
-        return shell.files.read(path).decode("utf-8", "surrogateescape")
-    except OSError as failed:
-        raise UnsupportedError(f"sh {path}: {os.strerror(failed.errno or 0)}") from None
-
-
 def _seconds(text: str) -> float:
     if (found := _DURATION.fullmatch(text)) is None:
-        raise UnsupportedError(f"{text}: no number of seconds")
+        raise _OperandError(f"invalid number '{text}'")
     return float(found[1]) * _SECONDS[found[2]]
 
 
 def _sleep(shell: Shell, words: list[str], _fds: Descriptors) -> int:
+    if not words:
+        raise _OperandError("a number of seconds is needed")
     shell.pause(sum(map(_seconds, words)))
     return 0
 
@@ -258,7 +279,8 @@ def _text_tool(shell: Shell, words: list[str], fds: Descriptors) -> int:
             try:
                 data = _content(shell, path)
             except OSError as failed:
-                fds[2].write(f"{tool}: {path}: {os.strerror(failed.errno or 0)}\n".encode())
+                opening = f"can't open '{path}'" if tool == "tail" else path
+                fds[2].write(f"{tool}: {opening}: {os.strerror(failed.errno or 0)}\n".encode())
                 arguments.remove(path)
                 status = _FAILED if tool in _GREPS else 1
                 continue
@@ -267,6 +289,7 @@ def _text_tool(shell: Shell, words: list[str], fds: Descriptors) -> int:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
         if paths and status and len(arguments) == len(words) - 1 - len(paths):
+            fds[2].write(b"tail: no files\n" if tool == "tail" else b"")
             return status
         reads_input = not paths and tool not in _WITHOUT_FILES
         done = _run_program(tool, arguments, name, input_of(shell, fds) if reads_input or "-" in arguments else b"")

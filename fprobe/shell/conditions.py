@@ -71,7 +71,7 @@ class Condition:
             return False
         found = self._either()
         if self._at < len(self._words):
-            raise UnsupportedError("test " + " ".join(self._words))
+            raise UnsupportedError(self._words[self._at])
         return found
 
     def _takes(self, *words: str) -> bool:

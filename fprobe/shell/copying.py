@@ -26,6 +26,7 @@ def blocks(shell: Shell, handle: Any, size: int, count: int = -1) -> Iterator[by
     A file without data is waited for if the command may wait, else it ends there.
     """
     while count != 0:
+        shell.pause(0)
         try:
             block = handle.read(size)
         except BlockingIOError:
@@ -109,12 +110,14 @@ def cat(shell: Shell, words: list[str], fds: Descriptors) -> int:
 
 def cp(shell: Shell, words: list[str], fds: Descriptors) -> int:
     """`cp FILE... TARGET`."""
-    *sources, target = operands(words)
+    *sources, target = operands(words) or [""]
     is_directory = shell.files.is_directory(target)
 
     def copy(source: str) -> None:
         path = f"{target}/{source.rpartition('/')[2]}" if is_directory else target
         with ExitStack() as stack:
+            with _doing(f"can't stat '{source}'"):
+                shell.files.find(source)
             with _doing(f"can't open '{source}'"):
                 handle = stack.enter_context(shell.files.open(source, os.O_RDONLY | os.O_NONBLOCK))
             with _doing(f"can't create '{path}'"):
@@ -128,7 +131,7 @@ def cp(shell: Shell, words: list[str], fds: Descriptors) -> int:
 
 def dd(shell: Shell, words: list[str], fds: Descriptors) -> int:
     """`dd [if=FILE] [of=FILE] [bs=N] [count=N] [skip=N] [seek=N] [conv=notrunc] [status=none]`."""
-    given = dict(word.split("=", 1) for word in words)
+    given = {name: value for name, _, value in (word.partition("=") for word in words)}
     return _told("dd", lambda: _copy_blocks(shell, given, fds), fds)
 
 

@@ -67,8 +67,9 @@ def refusal(operator: str, target: str, failed: OSError) -> str:
     """The error message for a redirection that is not possible."""
     if failed.errno == errno.EBADF:
         return f"sh: {target}: {os.strerror(errno.EBADF)}\n"
-    reads = operator == "<"
-    reason = "no such file" if reads and failed.errno == errno.ENOENT else os.strerror(failed.errno or 0)
+    reads, reason = operator == "<", os.strerror(failed.errno or 0)
+    if failed.errno == errno.ENOENT:
+        reason = "no such file" if reads else "nonexistent directory"
     return f"sh: can't {'open' if reads else 'create'} {target}: {reason}\n"
 
 

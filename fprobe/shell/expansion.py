@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fprobe.shell.arithmetic import evaluated
 from fprobe.shell.files import Files
-from fprobe.shell.tokens import SUBSTITUTION, UnsupportedError
+from fprobe.shell.tokens import SUBSTITUTION, ParameterError, UnsupportedError
 
 _PARAMETER = rf"{SUBSTITUTION}|\$(?:[A-Za-z_]\w*|[0-9?$!#@*])"
 _PART = re.compile(
@@ -32,10 +32,6 @@ class Part(NamedTuple):
 
     text: str
     is_quoted: bool
-
-
-class ParameterError(Exception):
-    """A parameter that must be set is not."""
 
 
 class _Fields:

@@ -156,6 +156,10 @@ class _Parser:
         while self._takes(*_BREAKS):
             pass
 
+    def _skip_newlines(self) -> None:
+        while self._takes(("operator", "\n")):
+            pass
+
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def script(self, *ends: str) -> Script:
@@ -163,7 +167,9 @@ class _Parser:
         found: Script = []
         condition = ";"
         while True:
-            self._skip_breaks()
+            if condition == ";":
+                self._skip_breaks()
+            self._skip_newlines()
             if self.is_at_end or self.next[1] in ends:
                 if condition != ";":
                     raise IncompleteError("a command") if self.is_at_end else UnsupportedError(self.next[1])
@@ -181,7 +187,7 @@ class _Parser:
             made.inverted = not made.inverted
         made.commands.append(self._command())
         while self._takes(("operator", "|")):
-            self._skip_breaks()
+            self._skip_newlines()
             made.commands.append(self._command())
         return made
 

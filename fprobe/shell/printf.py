@@ -9,9 +9,9 @@ from ftrace.kstrtox import simple_strtoul
 
 _ESCAPES = {"a": 7, "b": 8, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92}
 _ESCAPE = re.compile(rb"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|(?P<octal>[0-7]{1,3})|(?P<letter>.))", re.DOTALL)
-_ESCAPE_0 = re.compile(rb"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|0(?P<octal>[0-7]{0,3})|(?P<letter>.))", re.DOTALL)
+_ESCAPE_0 = re.compile(rb"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|0?(?P<octal>[0-7]{1,3})|(?P<letter>.))", re.DOTALL)
 _CONVERSION = re.compile(
-    rb"%(?P<flags>[-+ 0#]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?[hlL]*(?P<kind>.)", re.DOTALL
+    rb"%(?P<flags>[-+ 0#]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?[hlL]*(?P<kind>.|$)", re.DOTALL
 )
 _BITS = 64
 
@@ -24,10 +24,10 @@ class _StopError(Exception):
         self.text = text
 
 
-def unescaped(text: bytes, *, needs_zero: bool = False) -> tuple[bytes, bool]:
-    r"""The text without its escapes, and whether `\c` ends it. `needs_zero`: octal numbers begin with 0, as of `%b`."""
+def unescaped(text: bytes, *, may_have_zero: bool = False) -> tuple[bytes, bool]:
+    r"""The text without its escapes, and whether `\c` ends it. `may_have_zero`: before three octal digits, as of `%b`."""
     made, at = b"", 0
-    for found in (_ESCAPE_0 if needs_zero else _ESCAPE).finditer(text):
+    for found in (_ESCAPE_0 if may_have_zero else _ESCAPE).finditer(text):
         made += text[at : found.start()]
         if found["letter"] == b"c":
             return made, True
@@ -98,9 +98,9 @@ class Printf:
         if width < 0:
             flags, width = f"{flags}-", -width
         kind, argument = found["kind"].decode("latin-1"), self._next(left)
-        if kind in "sbc":
+        if kind and kind in "sbc":
             return self._padded(self._characters(kind, argument, precision), flags, width)
-        if kind not in "diouxXeEfFgG":
+        if not kind or kind not in "diouxXeEfFgG":
             self.errors.append(f"{found[0].decode('latin-1')}: invalid format")
             raise _StopError(b"")
         how = f"%{flags}{width or ''}" + ("" if precision is None else f".{precision}")
@@ -110,7 +110,7 @@ class Printf:
         if kind == "c":
             return argument[:1]
         if kind == "b":
-            argument, is_last = unescaped(argument, needs_zero=True)
+            argument, is_last = unescaped(argument, may_have_zero=True)
             if is_last:
                 raise _StopError(argument)
         return argument if precision is None else argument[:precision]

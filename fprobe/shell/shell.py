@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fprobe.shell.descriptors import Descriptors, Sink, reader, redirected, refusal
-from fprobe.shell.expansion import Expansion, ParameterError
+from fprobe.shell.expansion import Expansion
 from fprobe.shell.files import Files
 from fprobe.shell.grammar import (
     Background,
@@ -30,6 +30,7 @@ from fprobe.shell.grammar import (
     While,
     parse_script,
 )
+from fprobe.shell.tokens import ParameterError
 from ftrace.tracefs.nodes import Handle
 
 __all__ = ["Descriptors", "IncompleteError", "KilledError", "Run", "Shell", "Sink", "UnsupportedError"]
@@ -63,6 +64,13 @@ class _Jump(Exception):
 
 class KilledError(Exception):
     """`timeout` or `kill` has ended the command."""
+
+
+def number_of(word: str) -> int:
+    """The number that a builtin is given. Raises ParameterError."""
+    if not word.isdecimal():
+        raise ParameterError(f"{word}: bad number")
+    return int(word)
 
 
 class Job:
@@ -305,7 +313,7 @@ class Shell(Expansion):
         has_name = len(words) > len(assigned)
         self.status = status
         expanded = [field for word in words[len(assigned) :] for field in self.expand(word)]
-        if not has_name:
+        if isinstance(command, Simple) and not has_name:
             self.status = 0  # unless commands that a value stands for fail
         return [(each[1], self.text(each[2])) for each in assigned], expanded
 
@@ -377,7 +385,7 @@ class Shell(Expansion):
 
     def leave(self, words: list[str]) -> int:
         """Run `exit`, `return`, `break` or `continue`, with its operand."""
-        number = int(words[1]) if len(words) > 1 else None
+        number = number_of(words[1]) if len(words) > 1 else None
         if words[0] in ("break", "continue"):
             if not self._loops:
                 return 0

@@ -13,6 +13,10 @@ class IncompleteError(UnsupportedError):
     """The script ends in a compound command, in a quotation or in a here-document."""
 
 
+class ParameterError(Exception):
+    """A parameter that must be set is not, or a word is no number: the script ends."""
+
+
 _TEXTS = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""
 
 
@@ -61,7 +65,7 @@ class Tokens:
         match = _TOKEN.match(self._text, self._at)
         if match is None or match.end() == self._at:
             rest = self._text[self._at :]
-            raise IncompleteError(rest) if _OPEN.match(rest) else UnsupportedError(rest)
+            raise IncompleteError("the end of a quotation") if _OPEN.match(rest) else UnsupportedError(rest)
         kind, self._at = str(match.lastgroup), match.end()
         if kind == "comment":
             return

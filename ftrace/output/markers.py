@@ -85,3 +85,5 @@ def _check(array: TraceArray) -> None:
     _check_option(array)
     if not array.tracing_on:
         raise OSError(errno.EBADF, "tracing_on is 0; write 1 to it")
+    if array.dropped_slots.has_this_thread():
+        raise OSError(errno.EBADF, "tracing_cpumask leaves out the slot of this thread; write a mask with its bit")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.pid_list import PidList, is_listed
 from sandbox.native import Structure, addressof, bool_, cast, native, null, ptr, struct, u64, unlikely, volatile_load
-from sandbox.threads.tasks import current
+from sandbox.threads.tasks import current, task_get
 
 
 @struct
@@ -38,4 +38,10 @@ def ignores_task(filter: ptr[TaskFilter]) -> bool_:
     return unlikely(volatile_load(addressof(filter.is_set)) != 0) and is_dropped(filter)
 
 
-FUNCTIONS = (is_dropped,)
+@native(noinline=True, name="task_is_dropped_now")
+def is_dropped_now(filter: ptr[TaskFilter]) -> bool_:
+    """As `is_dropped`, of a thread that may have no task yet."""
+    return task_get() != null and is_dropped(filter)
+
+
+FUNCTIONS = (is_dropped, is_dropped_now)

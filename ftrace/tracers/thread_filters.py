@@ -94,6 +94,14 @@ class DroppedSlots:
         for index in range(len(self._bits)):
             self._bits[index] = dropped >> 64 * index & (1 << 64) - 1
 
+    def has_this_thread(self) -> bool:
+        """Whether the records of the calling thread are dropped."""
+        if not self._dropped:
+            return False
+        native: Any = TaskFilter.ctypes()
+        native.dropped = self.address
+        return bool(runtime().image.call("task_is_dropped_now", ctypes.addressof(native)) & 1)
+
     def traced(self, slots: int) -> int:
         """The mask of those of the first `slots` slots that are not dropped."""
         return (1 << slots) - 1 & ~self._dropped

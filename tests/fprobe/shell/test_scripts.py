@@ -243,3 +243,29 @@ PROGRAMS = [
 @pytest.mark.parametrize(("script", "status", "output"), PROGRAMS)
 def test_te10_2_programs(script: str, status: int, output: str) -> None:
     assert ran(script) == (status, output)
+
+
+MESSAGES = [
+    ("tail -n 1 /tmp/none", 1, "tail: can't open '/tmp/none': No such file or directory\ntail: no files\n"),
+    ("cp /tmp/none /tmp/a", 1, "cp: can't stat '/tmp/none': No such file or directory\n"),
+    ("mkdir /tmp/d; rm /tmp/d; rmdir /tmp/d/", 0, "rm: '/tmp/d' is a directory\n"),
+    ("mkdir /tmp/d; : > /tmp/d/f; rmdir /tmp/d", 1, "rmdir: '/tmp/d': Directory not empty\n"),
+    ("echo x > /tmp/none/f", 1, "sh: can't create /tmp/none/f: nonexistent directory\n"),
+    ("sh /tmp/none", 2, "sh: can't open '/tmp/none': No such file or directory\n"),
+    ("[ a b c ]", 2, "sh: b: unknown operand\n"),
+    ("[ 1 -eq x ]", 2, "sh: x: bad number\n"),
+    ("echo $((1/0)); echo no", 2, "sh: divide by zero\n"),
+    ("exit abc", 2, "sh: abc: bad number\n"),
+    ("timeout 1", 1, "timeout: a number of seconds and a command are needed\n"),
+    ("printf 'a%'", 1, "sh: %: invalid format\na"),
+    ("timeout 0.05 cat /dev/zero > /dev/null", 143, ""),
+    ("timeout 0.05 sh -c 'while :; do :; done'", 143, ""),
+    ("f() { return; }; false; f", 1, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "status", "messages"), MESSAGES)
+def test_te11_1_messages_are_those_of_busybox(script: str, status: int, messages: str) -> None:
+    output = Sink()
+    found = Shell(Files(tracefs), Commands().run).run(script, output, output)
+    assert (found, output.data.decode()) == (status, messages)

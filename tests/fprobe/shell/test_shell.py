@@ -142,7 +142,7 @@ def test_te4_1_a_job_that_is_left_ends_with_its_script() -> None:
 
 @isolated
 def test_te11_1_what_copies_data_tells_what_it_could_not_do() -> None:
-    assert ran("cp nosuch /tmp/x") == (1, "", "cp: can't open 'nosuch': No such file or directory\n")
+    assert ran("cp nosuch /tmp/x") == (1, "", "cp: can't stat 'nosuch': No such file or directory\n")
     assert ran("cp current_tracer nosuch") == (1, "", "cp: can't create 'nosuch': Permission denied\n")
     assert ran("cp trace_marker /tmp/x") == (1, "", "cp: read error: Invalid argument\n")
     assert ran("cp current_tracer tracing_on") == (1, "", "cp: write error: Invalid argument\n")
@@ -176,7 +176,18 @@ def test_a_script_without_its_end_is_incomplete(script: str) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["| cat", "echo a && | b", "for 1 in a; do :; done", "fi x; }|", "a & | b", "if :; fi", "a )", "echo a ;; b"],
+    [
+        "| cat",
+        "echo a && | b",
+        "for 1 in a; do :; done",
+        "fi x; }|",
+        "a & | b",
+        "if :; fi",
+        "a )",
+        "a | ; b",
+        "a && ; b",
+        "echo a ;; b",
+    ],
 )
 def test_what_is_no_script_is_refused(script: str) -> None:
     with pytest.raises(UnsupportedError):
@@ -238,7 +249,7 @@ def test_paths_are_those_of_a_mounted_tracefs(script, output):
 
 
 def test_a_directory_that_is_none():
-    assert ran("cd nosuch") == (1, "", "sh: cd: can't cd to nosuch: No such file or directory\n")
-    assert ran("cd trace") == (1, "", "sh: cd: can't cd to trace: Not a directory\n")
+    assert ran("cd nosuch") == (2, "", "sh: cd: line 0: can't cd to nosuch: No such file or directory\n")
+    assert ran("cd trace") == (2, "", "sh: cd: line 0: can't cd to trace: Not a directory\n")
     assert ran("rmdir /sys/kernel/debug/kprobes; cat /sys/kernel/nosuch")[0] == 1
     assert ran("mkdir /sys/x")[2] == "mkdir: can't create directory '/sys/x': Operation not permitted\n"

@@ -261,6 +261,23 @@ def test_te4_5_te4_6_sizes() -> None:
 
 
 @isolated
+def test_te4_9_markers_of_slots_that_are_left_out_are_refused() -> None:
+    from fprobe.tracefs import tracefs
+
+    write("trace_marker", b"before")
+    tracefs.write("tracing_cpumask", "0")
+    tracefs.write("set_event_pid", "1")
+    assert error_of(write, "trace_marker", b"lost") == error_of(write, "trace_marker_raw", b"lost...") == "EBADF"
+    other = threading.Thread(target=write, args=("trace_marker", b"of a slot that is not left out"))
+    other.start()
+    other.join()
+    tracefs.write("tracing_cpumask", "1")
+    write("trace_marker", b"after")
+    shown = [line.split(": ")[-1] for line in lines()]
+    assert shown == ["before", "of a slot that is not left out", "after"]
+
+
+@isolated
 def test_te4_8_a_clock_has_at_most_63_characters() -> None:
     from fprobe.tracefs import tracefs
 
