@@ -212,13 +212,19 @@ def _type(die: DIE) -> BtfType:
     if tag == "DW_TAG_array_type":
         return Array(_type_of(die))
     if tag == "DW_TAG_enumeration_type":
-        return Enum(bits, True)
+        return _enumeration(die, bits)
     encoding = _number(die, "DW_AT_encoding")
     if tag != "DW_TAG_base_type" or encoding == _COMPLEX:
         return Other()
     if encoding == _FLOATING:
         return Float() if bits <= 64 else Other()
     return Int(bits, encoding in _SIGNED)
+
+
+def _enumeration(die: DIE, bits: int) -> Enum:
+    """The kernel takes each for an s32; smaller ones, which its BTF does not have, may be stored unsigned."""
+    stored = _type_of(die)
+    return Enum(bits, not (bits < 32 and isinstance(stored, Int) and not stored.signed))
 
 
 def _members(structure: DIE) -> Iterator[Member]:

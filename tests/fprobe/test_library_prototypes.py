@@ -13,12 +13,13 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="C is compile
 
 SOURCE = """
 #include <stdlib.h>
-struct point { int x; short y; unsigned low : 3, high : 5; const char *name; struct point *next; };
+enum __attribute__((packed)) colour { RED = 1, GREEN = 200 };
+struct point { int x; short y; unsigned low : 3, high : 5; enum colour colour; const char *name; struct point *next; };
 __attribute__((cold, noreturn)) void fatal(void) { abort(); }
 int work(struct point *p, int n) { if (n < 0) { p->x = 3; p->y = 4; fatal(); } return p->x + n; }
 """
-ARGUMENTS = "$arg* y=p->y high=p->high name=p->name:string third=p->next->x"
-VALUES = 'n=5 y=-3 high=21 name="hello" third=9'
+ARGUMENTS = "$arg* y=p->y high=p->high colour=p->colour name=p->name:string third=p->next->x"
+VALUES = 'n=5 y=-3 high=21 colour=200 name="hello" third=9'
 
 
 def check(function: str, call: Callable[[int, int], Any]) -> None:
@@ -29,12 +30,12 @@ def check(function: str, call: Callable[[int, int], Any]) -> None:
 
     class Point(ctypes.Structure):
         _fields_ = (
-            ("x", ctypes.c_int), ("y", ctypes.c_short), ("bits", ctypes.c_ubyte),
+            ("x", ctypes.c_int), ("y", ctypes.c_short), ("bits", ctypes.c_ubyte), ("colour", ctypes.c_ubyte),
             ("name", ctypes.c_char_p), ("next", ctypes.c_void_p),
         )  # fmt: skip
 
     other = Point(9)
-    point = Point(77, -3, 21 << 3 | 1, b"hello", ctypes.addressof(other))
+    point = Point(77, -3, 21 << 3 | 1, 200, b"hello", ctypes.addressof(other))
     tracefs.write("kprobe_events", f"p:in {function} {ARGUMENTS}\nr:out {function} n $retval\n")
     assert tracefs.read("kprobe_events").splitlines()[0].startswith(f"p:kprobes/in {function} p=p n=n y=p->y ")
     tracefs.write("events/kprobes/enable", "1")
