@@ -149,7 +149,7 @@ def _prototype_in(module: Module, name: str) -> Prototype | None:
     interface = module.interface
     if isinstance(interface, DwarfInterface):
         die = interface.definition(name)
-        return _of_definition(die) if die is not None else None
+        return of_definition(die) if die is not None else None
     signature = interface.signature(name)
     if signature is None or not all(parameter.name for parameter in signature.parameters):
         return None
@@ -183,7 +183,8 @@ _MODIFIERS = frozenset(
 _STRUCTURES = frozenset({"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"})
 
 
-def _of_definition(die: DIE) -> Prototype:
+def of_definition(die: DIE) -> Prototype:
+    """The prototype of the function that a debug information entry defines."""
     parameters = [child for child in die.iter_children() if child.tag == "DW_TAG_formal_parameter"]
     return Prototype(tuple((name_of(child), _type_of(child)) for child in parameters), _type_of(die))
 
@@ -211,13 +212,19 @@ def _type(die: DIE) -> BtfType:
     if tag == "DW_TAG_array_type":
         return Array(_type_of(die))
     if tag == "DW_TAG_enumeration_type":
-        return Enum(bits, True)
+        return _enumeration(die, bits)
     encoding = _number(die, "DW_AT_encoding")
     if tag != "DW_TAG_base_type" or encoding == _COMPLEX:
         return Other()
     if encoding == _FLOATING:
         return Float() if bits <= 64 else Other()
     return Int(bits, encoding in _SIGNED)
+
+
+def _enumeration(die: DIE, bits: int) -> Enum:
+    """The kernel takes each for an s32; smaller ones, which its BTF does not have, may be stored unsigned."""
+    stored = _type_of(die)
+    return Enum(bits, not (bits < 32 and isinstance(stored, Int) and not stored.signed))
 
 
 def _members(structure: DIE) -> Iterator[Member]:

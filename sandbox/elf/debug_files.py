@@ -35,6 +35,18 @@ def with_symbols(file: ElfFile, path: Path) -> list[ElfFile]:
     return [*_compressed(file), file]
 
 
+def with_debug_information(file: ElfFile, path: Path) -> Path | None:
+    """The path of the DWARF debug information of the library `file`, which is at `path`; None if there is none."""
+    if file.sections_named(".debug_info"):
+        return path
+    for candidate in _candidates(file, path):
+        with contextlib.suppress(OSError, ValueError):
+            debug = mapped(candidate)
+            if debug.sections_named(".debug_info") and _belongs(debug, file):
+                return candidate
+    return None
+
+
 def mapped(path: Path) -> ElfFile:
     """The file at `path`. Raises OSError if it cannot be read, ValueError if it is empty, ElfError if it is not ELF.
 

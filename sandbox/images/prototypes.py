@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from sandbox.abi import btf
 from sandbox.abi.btf import Prototype
+from sandbox.symbols.library_dwarf import definition_of
+from sandbox.symbols.process_text import library_called, symbol_named
 
 
 def prototype(function: str) -> Prototype | None:
-    """The prototype of `function` (`name`, `module:name`, `numba:module.name`).
+    """The prototype of `function` (`name`, `module:name`, `library:name`, `numba:module.name`).
 
     None if there is no such function, or its source does not name the parameters.
     """
-    owner, _, name = function.partition(":")
+    owner, colon, name = function.partition(":")
     if owner != "numba":
-        return btf.prototype(function)
+        return btf.prototype(function) or (_of_library(owner, function) if colon else None)
     from sandbox.numba import description
 
     return description.prototype(name)
+
+
+def _of_library(owner: str, function: str) -> Prototype | None:
+    library = library_called(owner)
+    if library is None:
+        return None
+    try:
+        symbol = symbol_named(function)
+    except LookupError:
+        return None
+    die = definition_of(library, symbol)
+    return btf.of_definition(die) if die is not None else None

@@ -51,11 +51,9 @@ class DwarfInterface:
         if not file.has_dwarf_info():
             return {}
         units = file.get_dwarf_info().iter_CUs()
-        starts = {
-            die.attributes["DW_AT_low_pc"].value: die for unit in units for die in _definitions(unit.get_top_DIE())
-        }
+        starts = dict(found for unit in units for found in definitions(unit.get_top_DIE()))
         symbols = read_symbols(self._data, 0, "")
-        return {s.name: starts[s.address] for s in symbols if s.address in starts and not _CHANGED.search(s.name)}
+        return {s.name: starts[s.address] for s in symbols if s.address in starts and not is_changed(s.name)}
 
     def signature(self, name: str) -> Signature | None:
         """The signature of the function whose symbol is `name`; None if there is no debug information about it."""
@@ -118,12 +116,39 @@ def _leb128(data: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-def _definitions(scope: DIE) -> Iterator[DIE]:
+def is_changed(name: str) -> bool:
+    """Whether the symbol is that of a clone that gcc made, which may take other arguments than its source says."""
+    return _CHANGED.search(name) is not None
+
+
+def definitions(scope: DIE) -> Iterator[tuple[int, DIE]]:
+    """The functions that are defined in `scope`, with the address in the file at which each begins."""
     for die in scope.iter_children():
-        if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
-            yield die
+        if die.tag == "DW_TAG_subprogram":
+            start = _start(die)
+            if start is not None:
+                yield start, die
         if die.tag in _SCOPES and die.has_children:
-            yield from _definitions(die)
+            yield from definitions(die)
+
+
+def _start(die: DIE) -> int | None:
+    """Where a function begins; None if this only declares it. One with a cold part elsewhere has ranges, its own first."""
+    if "DW_AT_low_pc" in die.attributes:
+        return int(die.attributes["DW_AT_low_pc"].value)
+    lists: Any = die.dwarfinfo.range_lists() if "DW_AT_ranges" in die.attributes else None
+    if lists is None:
+        return None
+    from elftools.dwarf.ranges import BaseAddressEntry
+
+    unit = die.cu.get_top_DIE().attributes
+    base = unit["DW_AT_low_pc"].value if "DW_AT_low_pc" in unit else 0
+    for entry in lists.get_range_list_at_offset(die.attributes["DW_AT_ranges"].value, cu=die.cu):
+        if isinstance(entry, BaseAddressEntry):
+            base = entry.base_address
+        else:
+            return int(entry.begin_offset if entry.is_absolute else base + entry.begin_offset)
+    return None
 
 
 def _find(die: DIE, attribute: str) -> Any:

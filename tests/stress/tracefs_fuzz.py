@@ -33,8 +33,8 @@ ROUND = 60
 """Writes between two times at which everything is taken away and looked at."""
 WARM = 200
 """Rounds after which most of what the process needs once is there."""
-GROWTH = 6 << 20
-"""Bytes by which it may have grown since then, in any number of rounds."""
+GROWTH = 16 << 20
+"""Bytes by which it may have grown since then, in any number of rounds: parts of the compiler that are rarely needed."""
 OF_ROUND = 1 << 10
 """Bytes that a round may leave behind besides: gaps in the heap, and 2 KiB that llvmlite keeps of each module."""
 PROPER = ("kprobe_events", "dynamic_events", "synthetic_events")

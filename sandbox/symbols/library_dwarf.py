@@ -1,0 +1,81 @@
+"""Functions of shared libraries, from their DWARF debug information: in the library, or in its debug file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sandbox.elf import debug_files
+from sandbox.symbols.dwarf import definitions, is_changed
+
+if TYPE_CHECKING:
+    from elftools.dwarf.die import DIE
+
+    from sandbox.symbols.libraries import Library
+    from sandbox.symbols.table import Symbol
+
+_KEPT = 4
+"""Libraries whose debug information stays in memory."""
+_LARGEST = 16 << 20
+"""Bytes of .debug_info that are read as a whole where no .debug_aranges says which part describes an address."""
+
+
+def definition_of(library: Library, function: Symbol) -> DIE | None:
+    """The debug information entry that defines a function of a library.
+
+    None if there is no debug information about it, or none that can be read, and for clones that take other arguments.
+    """
+    from elftools.common.exceptions import DWARFError, ELFError
+
+    if is_changed(function.name):
+        return None
+    try:
+        path = library.path.resolve()
+        information = _information(str(path), path.stat().st_mtime_ns)
+        return information.definition_at(function.address - library.base) if information else None
+    except (OSError, ValueError, DWARFError, ELFError):
+        return None
+
+
+class _Information:
+    """The debug information of one file. `size`: of its .debug_info, in bytes."""
+
+    def __init__(self, dwarf: Any, size: int) -> None:
+        self._dwarf = dwarf
+        self._size = size
+        self._table = dwarf.get_aranges()
+        self._found: dict[int, DIE | None] = {}
+
+    def definition_at(self, address: int) -> DIE | None:
+        """The entry of the function that begins at an address of the file."""
+        if address not in self._found:
+            entries = (each for unit in self._units_at(address) for each in definitions(unit.get_top_DIE()))
+            self._found[address] = next((die for start, die in entries if start == address), None)
+        return self._found[address]
+
+    def _units_at(self, address: int) -> Iterable[Any]:
+        if self._table is not None:
+            offset = self._table.cu_offset_at_addr(address)
+            return [] if offset is None else [self._dwarf.get_CU_at(offset)]
+        return self._dwarf.iter_CUs() if self._size <= _LARGEST else []
+
+
+@lru_cache(maxsize=_KEPT)
+def _information(library: str, changed: int) -> _Information | None:
+    """That of the library at a path, which was last changed at that time; None if it has none. Raises OSError, ValueError."""
+    from pathlib import Path
+
+    from elftools.elf.elffile import ELFFile
+
+    path = debug_files.with_debug_information(debug_files.mapped(Path(library)), Path(library))
+    if path is None:
+        return None
+    file = ELFFile.load_from_path(str(path))
+    try:
+        dwarf: Any = file.get_dwarf_info()
+        if file.get_section_by_name(".gnu_debugaltlink") is not None and dwarf.supplementary_dwarfinfo is None:
+            return None  # dwz has moved what several files share into one that is not there
+        return _Information(dwarf, dwarf.debug_info_sec.size)
+    finally:
+        file.close()
