@@ -60,6 +60,8 @@ class DetouredBlock(ImageBlock):
         super().__init__(image, functions, text, lists, Stubs.KEEPING, read)
         self.mechanisms: dict[int, Mechanism] = {}
         self.refusals: dict[int, str] = {}
+        self._refused_as: dict[int, bytes] = {}
+        """The first bytes of those."""
         self._retreated: set[int] = set()
         self._trapping = 0
         self._new: list[int] = []
@@ -79,8 +81,9 @@ class DetouredBlock(ImageBlock):
     # -- making locations -----------------------------------------------------------------------------------------
 
     def make(self, indexes: Iterable[int]) -> None:
-        again = {index for index in self._retreated if not self.is_live(index)}
-        todo = [i for i in indexes if (i not in self.mechanisms and i not in self.refusals) or i in again]
+        indexes = list(indexes)
+        again = {index for index in self._retreated if not self.is_live(index)} | self._changed(indexes)
+        todo = [i for i in indexes if (i not in self.mechanisms and not self._is_refused(i)) or i in again]
         if not todo:
             return
         with mappings.text_mutex, read_once():
@@ -94,6 +97,38 @@ class DetouredBlock(ImageBlock):
                 finally:
                     self._write_new_stubs()
 
+    def _changed(self, indexes: Sequence[int]) -> set[int]:
+        """Those of the locations that are not patched whose text is not what it was: a party has patched or restored it."""
+        idle = [index for index in indexes if index in self.mechanisms and not self.is_live(index)]
+        code_at = self._reader_of(idle)
+        changed = {index for index in idle if code_at(self.addresses[index], SITE_SIZE) != self.text_of(index)}
+        for index in changed:
+            self._lead_nowhere(index)
+            self._trapping &= ~(1 << index)
+            self.forget_return(index)
+        return changed
+
+    def _lead_nowhere(self, index: int) -> None:
+        """Threads do not arrive at breakpoints of this location any more."""
+        inner = [offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1]
+        for offset in [*inner, *([0] if self.mechanisms[index] is Mechanism.BREAKPOINT else [])]:
+            self._runtime.detours.set(self.addresses[index] + offset, 0)
+
+    def _is_refused(self, index: int) -> bool:
+        """Whether it has been refused as it is now: the text may have been another party's, such as a debugger's breakpoint."""
+        before = self._refused_as.get(index)
+        if before is None or before == self._read(self.addresses[index], len(before)):
+            return before is not None
+        del self._refused_as[index], self.refusals[index]
+        self.unpatchable &= ~(1 << index)
+        return False
+
+    def _refuse(self, index: int, head: FunctionHead, why: str) -> None:
+        self.refusals[index], self._refused_as[index] = why, head.code[:SITE_SIZE]
+        self.unpatchable |= 1 << index
+        self.mechanisms.pop(index, None)
+        self._retreated.discard(index)
+
     def _heads_of(self, indexes: Sequence[int], most: int = _SCANNED) -> Heads:
         read, addresses = self._reader_of(indexes), [self.addresses[index] for index in indexes]
         return Heads(self._runtime.image, [self._code_of(index, most, read) for index in indexes], addresses)
@@ -102,8 +137,7 @@ class DetouredBlock(ImageBlock):
         try:
             self._find_mechanism(index, head)
         except (ValueError, OverflowError) as error:
-            self.refusals[index] = f"its first instruction cannot be moved: {error}"
-            self.unpatchable |= 1 << index
+            self._refuse(index, head, f"its first instruction cannot be moved: {error}")
 
     def _find_mechanism(self, index: int, head: FunctionHead) -> None:
         made: dict[int, tuple[int, list[int]]] = {}
@@ -116,8 +150,7 @@ class DetouredBlock(ImageBlock):
             detour, copies = made[copied]
             if self._use(index, choice, head, detour, copies[: len(choice.lengths)]):
                 return
-        self.refusals[index] = "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times"
-        self.unpatchable |= 1 << index
+        self._refuse(index, head, "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times")
 
     def _code_of(self, index: int, most: int, read: Read) -> bytes:
         """The function's first bytes: at most `most`, but at least as many as its first instructions may have."""
@@ -283,11 +316,9 @@ class DetouredBlock(ImageBlock):
         return sum(1 << index for index in self.mechanisms)
 
     def close(self) -> None:
-        table, own_code = self._runtime.detours, self._runtime.own_code
-        for index, mechanism in self.mechanisms.items():
-            inner = [offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1]
-            for offset in [*inner, *([0] if mechanism is Mechanism.BREAKPOINT else [])]:
-                table.set(self.addresses[index] + offset, 0)
+        own_code = self._runtime.own_code
+        for index in self.mechanisms:
+            self._lead_nowhere(index)
         super().close()
         if self._space.__contains__ in own_code:
             own_code.remove(self._space.__contains__)

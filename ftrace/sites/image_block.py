@@ -76,6 +76,11 @@ class ImageBlock(SiteBlock, abc.ABC):
         self._returns.update(known)
         self.unhookable |= sum(1 << index for index, why in known.items() if why)
 
+    def forget_return(self, index: int) -> None:
+        """Its code has changed: examine it again."""
+        self._returns.pop(index, None)
+        self.unhookable = self.unhookable & ~(1 << index) | self.refused_by_name & 1 << index
+
     def _reader_of(self, indexes: Sequence[int]) -> Read:
         """A function that reads the code of these functions. For many, all their text is read at once."""
         if len(indexes) < _MANY:

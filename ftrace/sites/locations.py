@@ -195,7 +195,7 @@ def original_text(table: LocationTable, address: int, size: int) -> bytes:
     for block in table.patched_blocks():
         first = bisect_left(block.addresses, address - SITE_SIZE + 1)
         for index in range(first, bisect_left(block.addresses, address + size, first)):
-            if block.is_made(index):
+            if block.is_made(index) and block.is_live(index):
                 overlay(code, block.addresses[index] - address, block.text_of(index))
     for put_back in overlays:
         put_back(address, code)

@@ -47,6 +47,11 @@ class Image(abc.ABC):
         return (function.name for function in self.functions)
 
     @property
+    def no_names(self) -> str:
+        """Why the names of its functions are not known, as a sentence; '' if they are."""
+        return ""
+
+    @property
     @abc.abstractmethod
     def is_live(self) -> bool:
         """Whether the code is still there."""

@@ -46,6 +46,15 @@ class LibraryImage(Image):
         starts = {symbol.address for symbol in named if not symbol.indirect}
         return sorted_symbols([*named, *self._unnamed(starts)])
 
+    @property
+    def no_names(self) -> str:
+        """See `Image`."""
+        if not self.library.is_replaced:
+            return ""
+        return (
+            f"{self.library.path} is not the file any more that was loaded, so the names of its functions are not known"
+        )
+
     def suggestions(self) -> Iterator[str]:
         """The names that the library exports."""
         return iter(self.library.exported)
@@ -107,16 +116,16 @@ class _Libraries:
     is_named = True
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], LibraryImage] = {}
+        self._known: dict[Library, LibraryImage] = {}
 
     def images(self) -> list[LibraryImage]:
-        found = {(str(library.path), library.base): library for library in libraries()}
-        for key in [key for key in self._known if key not in found]:
-            del self._known[key]
-        for key, library in found.items():
-            if key not in self._known:
-                self._known[key] = LibraryImage(process_text.unique(library))
-        return [self._known[key] for key in found]
+        found = libraries()
+        for gone in self._known.keys() - set(found):
+            del self._known[gone]
+        for library in found:
+            if library not in self._known:
+                self._known[library] = LibraryImage(process_text.unique(library))
+        return [self._known[library] for library in found]
 
 
 source = _Libraries()

@@ -19,6 +19,10 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
 
     Names of the images in `meant` come first, then suggestions of all images.
     """
+    meant = list(meant)
+    for image in meant:
+        if image.no_names:
+            return f"; {image.no_names}"
     bare = wanted.strip("*?!")
     shown = _shown(meant)
     if shown.get(bare) == wanted:

@@ -16,7 +16,9 @@ from sandbox.process.once import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
 from sandbox.x86_64.function_starts import signal_return
 
-_PT_LOAD, _PF_X = 1, 1
+_PT_LOAD, _PT_NOTE = 1, 4
+_PF_X, _PF_R = 1, 4
+_ELF_HEADER = 64
 _PT_GNU_EH_FRAME = 0x6474E550
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
 _FEW = 8
@@ -57,17 +59,25 @@ class Library:
     """A shared library, or the program itself (then `path` is that of /proc/self/exe).
 
     `base` is added to the addresses in the file; `text` are the executable ranges (start, end); `unwind_table` is
-    the address of its .eh_frame_hdr, 0 if it has none.
+    the address of its .eh_frame_hdr, 0 if it has none; `marks`: bytes that its file has at some offsets, if it is still the one
+    that was loaded.
     """
 
     def __init__(
-        self, name: str, path: Path, base: int, text: tuple[tuple[int, int], ...], unwind_table: int = 0
+        self,
+        name: str,
+        path: Path,
+        base: int,
+        text: tuple[tuple[int, int], ...],
+        unwind_table: int = 0,
+        marks: tuple[tuple[int, bytes], ...] = (),
     ) -> None:
         self.name = name
         self.path = path
         self.base = base
         self.text = text
         self.unwind_table = unwind_table
+        self.marks = marks
 
     def __repr__(self) -> str:
         return f"<Library {self.path} at {self.base:#x}>"
@@ -85,7 +95,7 @@ class Library:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        return self.name, self.path, self.base, self.text, self.unwind_table
+        return self.name, self.path, self.base, self.text, self.unwind_table, self.marks
 
     def __contains__(self, address: object) -> bool:
         return isinstance(address, int) and any(start <= address < end for start, end in self.text)
@@ -171,11 +181,17 @@ class Library:
         return (starts & named) | (pointed_to(file, self.base, starts) if file else set())
 
     def _file(self) -> elf.ElfFile | None:
-        """None if no ELF file is there (the vDSO has none). Raises OSError if it cannot be read."""
+        """None if no ELF file is there (the vDSO has none), or another one. Raises OSError if it cannot be read."""
         try:
-            return mapped(self.path)
+            file = mapped(self.path)
         except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty file, or not ELF
             return None
+        return file if all(file.data[at : at + len(mark)] == mark for at, mark in self.marks) else None
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its file is not there any more, or is another one: the names of its functions cannot be known."""
+        return self.path.is_absolute() and self._file() is None
 
     def function_bounds(self, address: int) -> tuple[int, int] | None:
         """Start and end of the code, usually a function, that unwind tables describe around `address`; None if there is none.
@@ -272,7 +288,17 @@ def _library(information: _Information) -> Library:
         path = _mapped_file(first) or _absolute(name)
     else:
         path = Path(name)
-    return Library(path.name, path, base, text, unwind_table)
+    return Library(path.name, path, base, text, unwind_table, tuple(_marks(base, headers)))
+
+
+def _marks(base: int, headers: Iterable[_ProgramHeader]) -> Iterator[tuple[int, bytes]]:
+    """What its file has at some offsets: the ELF header, and notes, among which is the build ID."""
+    for header in headers:
+        at = base + header.address
+        if header.type == _PT_LOAD and header.flags & _PF_R and header.offset == 0:
+            yield 0, ctypes.string_at(at, _ELF_HEADER)
+        elif header.type == _PT_NOTE and header.file_size == header.memory_size:
+            yield header.offset, ctypes.string_at(at, header.file_size)
 
 
 def _absolute(name: str) -> Path:

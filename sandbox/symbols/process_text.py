@@ -164,12 +164,12 @@ def no_function(symbol: Symbol) -> str:
     return library.kind_at(symbol.address).reason
 
 
-_libraries: dict[tuple[str, int], Library] = {}
+_libraries: dict[Library, Library] = {}
 
 
 def unique(library: Library) -> Library:
     """Each call returns the same object for a library, because its tables are read once and stored in it."""
-    return _libraries.setdefault((str(library.path), library.base), library)
+    return _libraries.setdefault(library, library)
 
 
 def _library_of(address: int) -> Library | None:
@@ -188,7 +188,7 @@ def text_at(address: int) -> TextMapping:
     library = _library_of(address)
     if library is None:
         return _compiled_text_at(address)
-    if not library.path.exists():
+    if not library.path.is_absolute():
         raise OSError(errno.EINVAL, f"{address:#x} is in {library.name}, which has no backing file")
     with mappings.text_mutex:
         start, end = next(span for span in library.text if span[0] <= address < span[1])

@@ -14,6 +14,7 @@ import pytest
 from isolation import isolated
 
 import fprobe
+import kprobes
 from sandbox.native import i32, u64
 
 CALLS, LENGTH = 1000, 4321
@@ -95,11 +96,12 @@ def test_a_library_that_is_linked_in_statically_is_part_of_what_it_is_linked_int
 
 @isolated(timeout=60)
 def _hooked(path):
-    from sandbox.memory.mappings import allocate_text
+    from sandbox.memory.mappings import allocate_text, write_through_kernel
 
     library, libc = ctypes.CDLL(path), ctypes.CDLL(None)
     twice, page = ctypes.cast(library.twice, ctypes.c_void_p).value, ctypes.c_size_t(4096)
     assert library.twice(5) == 22
+    as_built = ctypes.string_at(twice, 5)
     theirs = allocate_text((twice, twice), 4096, "another tool")
     theirs.write(theirs.base, bytes.fromhex("488d4709c3"))  # lea 9(%rdi), %rax; ret
     jump = b"\xe9" + (theirs.base - twice - 5).to_bytes(4, "little", signed=True)
@@ -111,12 +113,52 @@ def _hooked(path):
     assert (probe.hits, probe.counts.missed) == (1, 0)
     assert ctypes.string_at(twice, len(jump)) == jump
     assert library.twice(5) == 14
+    write_through_kernel(twice, b"\xcc")
+    with pytest.raises(OSError, match="`int3` is a trap"):
+        fprobe.attach("libforeign:twice", action=fprobe.Stat()).attach()
+    write_through_kernel(twice, as_built)
+    with fprobe.attach("libforeign:twice", action=fprobe.Stat()) as probe:
+        assert library.twice(5) == 22
+    assert (probe.hits, ctypes.string_at(twice, 5)) == (1, as_built)
 
 
 def test_an_entry_that_another_tool_leads_elsewhere_still_leads_there():
-    """Our jump replaces theirs and takes its copy along; detaching puts back what was found, not what is in the file."""
+    """Our jump replaces theirs and takes its copy along; detaching puts back what was found, not what is in the file.
+
+    When the other tool has put back its own, the entry is looked at again: it is neither refused nor a bug of ftrace.
+    """
     _hooked(path=str(_compiled("long twice(long x) { return x * 3 + 7; }")))
 
+
+@isolated(timeout=60)
+def _not_the_file(path, way):
+    library, file = ctypes.CDLL(path), Path(path)
+    if way == "replaced":
+        command = ["gcc", "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", f"{path}.new"]
+        subprocess.run(command, input=TWO.replace("long twice", "long other(void) { return 1; } long twice").encode())
+        Path(f"{path}.new").rename(file)
+    else:
+        file.unlink()
+    with pytest.raises(OSError, match=f"{path} is not the file any more that was loaded"):
+        fprobe.attach("libforeign:twice").attach()
+    with pytest.raises(OSError, match=f"{path} is not the file any more that was loaded"):
+        kprobes.register_kprobe(kprobes.kprobe(symbol_name="libforeign:twice"))
+    with fprobe.attach("libforeign:*", action=fprobe.Stat()) as probe:
+        assert library.four(5) == 73
+    assert probe.hits > 0 and probe.counts.missed == 0
+    assert all(name.startswith("libforeign.so+0x") for name in probe.functions)
+
+
+@pytest.mark.parametrize("way", ["replaced", "deleted"])
+def test_a_library_whose_file_is_another_one_is_known_by_its_unwind_tables_alone(way):
+    """With the symbols of another file, probes would be amid its instructions."""
+    _not_the_file(path=str(_compiled(TWO)), way=way)
+
+
+TWO = """
+__attribute__((noinline)) long twice(long x) { return x * 3 + 7; }
+long four(long x) { return twice(twice(x)); }
+"""
 
 VARIABLE_ROOM = """
 long needs_room(long size);

@@ -17,7 +17,7 @@ from fprobe.run.inside.patterns import Pattern, described, new_functions, plain_
 from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
 from ftrace.entries.locate import outside
-from ftrace.filters.resolve import Found
+from ftrace.filters.resolve import Found, is_compiled
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
@@ -104,6 +104,10 @@ class Arming:
 
             self._watches = watch(self.arm_loaded)
             register_module_notifier(self._module_event)
+        if any(is_compiled(pattern.text) for pattern in self._patterns()):
+            from sandbox.jit.arrivals import follow
+
+            follow(self.arm_loaded)
         self.arm_loaded()
 
     def _patterns(self) -> list[Pattern]:
