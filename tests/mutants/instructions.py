@@ -166,6 +166,7 @@ PATTERNS: tuple[Mutant, ...] = (
     _glob.changed("class-range", 'and glob[position + 1 : position + 2] != "]":', "and True:"),
     _glob.changed("class-descending", "        if low <= high:", "        if True:"),
     _glob.changed("empty-class", '"." if inverted else "(?!)"', '"(?!)"'),
-    _glob.changed("backtracking", "(?=(.*?{piece}))\\\\{number}", "(.*{piece})"),
+    _glob.changed("backtracking", "(?=(?P<_{number}>.*?{piece}))(?P=_{number})", "(.*{piece})"),
+    _glob.changed("group-numbers", "(?=(?P<_{number}>.*?{piece}))(?P=_{number})", "(?=(.*?{piece}))\\\\{number + 1}"),
     _glob.changed("backslash", '        elif char == "\\\\":\n', "        elif False:\n"),
 )
