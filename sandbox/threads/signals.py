@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandbox.native import (
@@ -175,6 +176,14 @@ def _sigaction(signal: int, action: _KernelAction | None) -> _KernelAction:
     return old
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, 4)
+
+
+warn: Callable[[str], None] = _warn
+"""How it is told that another handler has taken our place."""
+
+
 class SignalDispatcher:
     """The installed dispatchers of a native image."""
 
@@ -215,4 +224,4 @@ class SignalDispatcher:
         for signal in sorted(self._installed - self._warned) if displaced else ():
             if displaced >> signal & 1:
                 self._warned.add(signal)
-                warnings.warn(f"another handler for signal {signal} was installed over fprobe's", RuntimeWarning, 3)
+                warn(f"another handler for signal {signal} was installed over fprobe's")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +16,11 @@ from fprobe.run.inside.patterns import Pattern, described, new_functions, plain_
 from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
 from ftrace.entries.locate import outside
-from ftrace.filters.resolve import Found, is_compiled
+from ftrace.filters.resolve import Found, inlined_calls, is_compiled
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
+from sandbox.threads import signals
 
 
 class _Journal(logging.Handler):
@@ -33,13 +33,13 @@ class _Journal(logging.Handler):
 
 
 def keep_quiet(address: str) -> None:
-    """Write this project's log messages to the journal, and ignore its RuntimeWarnings."""
+    """Write this project's log messages and warnings to the journal."""
     handler = _Journal(address)
     for name in OURS:
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.propagate = False
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module=rf"{name}(\.|$)")
+    signals.warn = lambda text: session.note(address, remark=text)
 
 
 class _Group:
@@ -65,6 +65,8 @@ class Arming:
         self._watches: list[Any] = []
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
+        self._inlined: set[str] = set()
+        """Remarks on calls of JIT code that are not seen."""
         counts = session.open_counts(address)
         try:
             table = Table(counts, settings.by, settings.with_events)
@@ -105,8 +107,10 @@ class Arming:
             self._watches = watch(self.arm_loaded)
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
+            from kprobes import departures
             from sandbox.jit.arrivals import follow
 
+            departures.free_killed()
             follow(self.arm_loaded)
         self.arm_loaded()
 
@@ -151,6 +155,7 @@ class Arming:
         if self._definitions:
             self._definitions.define_loaded()
         self._tell_waiting()
+        self._tell_inlined()
 
     def _arm_pattern(self, pattern: Pattern, group: _Group) -> None:
         functions = pattern.found()
@@ -184,6 +189,11 @@ class Arming:
         if waiting != self._waiting:
             self._waiting = waiting
             session.note(self._address, waiting=waiting)
+
+    def _tell_inlined(self) -> None:
+        for sentence in {each for pattern in self._patterns() for each in inlined_calls(pattern.text)} - self._inlined:
+            self._inlined.add(sentence)
+            session.note(self._address, remark=sentence)
 
     def _report_libraries(self) -> None:
         found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ftrace.filters.resolve import Found, images_meant, resolve
+from ftrace.filters.resolve import Found, images_meant, is_compiled, resolve
 from sandbox.images.image import Image
 from sandbox.symbols.libraries import Library
 
@@ -21,7 +21,8 @@ class Pattern:
         self._is_found = False
         self._searched: list[tuple[Image, int]] | None = None
         self._functions: list[Found] = []
-        self._names_one = ":" in text and not re.search(r"[*?\[]", text.partition(":")[0])
+        owner, colon, _ = text.partition(":")
+        self._names_one = bool(colon) and not re.search(r"[*?\[]", owner) and not is_compiled(text)
 
     @property
     def is_settled(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,9 @@ def start(directory: str, modules: Sequence[str]) -> None:
     hide_environment()
     if address.count(":") != 2:  # not started by a launcher
         return
+    interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interrupts:  # an exception that is raised now would be a fatal error of `site`
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     collects = gc.isenabled()
     gc.disable()  # hundreds of modules are imported, and none of them is garbage
     try:
@@ -44,6 +48,8 @@ def start(directory: str, modules: Sequence[str]) -> None:
     finally:
         if collects:
             gc.enable()
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def hide_environment() -> None:

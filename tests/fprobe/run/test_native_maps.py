@@ -79,6 +79,15 @@ def test_what_the_file_imports_is_not_the_programs(launch, tmp_path):
     assert done.report["processes"][0]["maps"][0]["entries"][0]["value"] == 1
 
 
+def test_an_interrupt_while_probes_are_armed(launch, tmp_path):
+    """Hazard: Python ends with a fatal error and exit code 1 if an exception comes out of `site`."""
+    file = tmp_path / "handlers.py"
+    file.write_text(HANDLERS + "import os, sys\nif 'app.py' in sys.orig_argv[-1]: os.kill(os.getpid(), 2)")
+    done = launch("--trace", "libz:crc32", "--native", f"{file}:asked", source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (-2, "")
+    assert "fprobe: nothing was counted" in done.err and "Traceback" not in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

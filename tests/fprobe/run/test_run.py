@@ -73,6 +73,72 @@ def test_libraries_that_are_loaded_later(launch):
     }  # fmt: skip
 
 
+COMPILES = """
+import ctypes
+from llvmlite import binding
+binding.initialize_native_target(); binding.initialize_native_asmprinter()
+engines = []  # what is freed may be overwritten
+source = "define i64 @{0}(i64 %a) {{ %r = mul i64 %a, 3 \\n ret i64 %r }}"
+for name, calls in (("triple", 2), ("thrice", 3)):
+    machine = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(source.format(name)), machine)
+    engines.append(engine); engine.finalize_object()
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address(name))
+    for n in range(calls): assert function(n) == 3 * n
+"""
+
+
+def test_code_that_a_jit_compiles_later(launch):
+    done = launch("--stat", "jit:t*", "--stat", "libz:deflate", source=COMPILES)
+    assert (done.returncode, done.err) == (0, "")
+    assert {name: row["hits"] for name, row in done.functions().items()} == {"triple": 2, "thrice": 3}
+
+
+@pytest.mark.stress
+def test_functions_of_numba(launch):
+    pytest.importorskip("numba")
+    source = """
+    import numba
+    @numba.njit
+    def cube(n): return n * n * n
+    @numba.njit
+    def outer(n): return cube(n) + 1
+    print(cube(2), cube(2.0), outer(3))
+    """
+    done = launch("--stat", "numba:__main__.cube", "--stat", "numba:*.outer", source=source)
+    assert (done.out, done.err) == ("8 8.0 28\n", "")
+    hits = [(row["name"], row["hits"]) for row in done.report["processes"][0]["functions"]]
+    assert sorted(hits) == [("__main__.cube", 1), ("__main__.cube", 1), ("__main__.outer", 1)]
+    (remark,) = done.report["processes"][0]["remarks"]
+    assert remark.startswith("__main__.cube is inlined into __main__.outer: these calls are not seen")
+
+
+def test_a_program_that_makes_errors_of_warnings_and_takes_our_signals(launch):
+    """Hazard: what is to be a remark in the report is raised where a library is loaded, and printed by the program at its end."""
+    source = """
+    import ctypes, faulthandler, signal, time, warnings, zlib
+    warnings.resetwarnings(); warnings.simplefilter("error")
+    signal.signal(signal.SIGTRAP, lambda *_: None); faulthandler.enable()
+    zlib.compress(b"x")
+    import bz2, lzma
+    bz2.compress(b"x"); lzma.compress(b"x")
+    ctypes.CDLL("libm.so.6"); time.sleep(0.2)  # the probes of dlopen become jumps, whose removal checks the handlers
+    """
+    options = (
+        "--stat",
+        "libnone:*",
+        "--stat",
+        "libz:deflate",
+        "--stat",
+        "libbz2:BZ2_bzCompressInit",
+        "--stat",
+        "liblzma:lzma_code",
+    )
+    done = launch(*options, source=source)
+    assert (done.returncode, done.out, done.err) == (0, "", "")
+    assert set(done.functions()) == {"deflate", "BZ2_bzCompressInit", "lzma_code"}
+
+
 def test_modules_that_the_program_loads_into_the_sandbox(launch):
     source = """
     import sandbox, sandbox.demo
