@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -48,6 +49,30 @@ def pytest_collection():
     gc.enable()
 
 
+def _kept(config):
+    in_cache = hasattr(config, "cache")  # not with -p no:cacheprovider
+    return kept_objects(config.cache.mkdir("objects")) if in_cache else None
+
+
+_making = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    """The first worker has the runtime compiled, which takes seconds, while all collect: else each would for itself."""
+    directory = _kept(config) if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else None
+    if directory:
+        environment = {**os.environ, cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1"}
+        command = [sys.executable, "-c", "from ftrace.runtime import runtime; runtime()"]
+        _making.append(subprocess.Popen(command, env=environment))
+
+
+@pytest.fixture(scope="session")
+def _runtime_made():
+    for process in _making:
+        process.wait()
+
+
 def pytest_collection_modifyitems(items):
     place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
@@ -62,7 +87,7 @@ def program():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _shared_cache(tmp_path_factory, pytestconfig):
+def _shared_cache(tmp_path_factory, pytestconfig, _runtime_made):
     """One directory for all workers of this run and of later ones, so that a thing is compiled once.
 
     Temporary files go with a later run.
@@ -72,7 +97,5 @@ def _shared_cache(tmp_path_factory, pytestconfig):
         tmp_path_factory.mktemp("left")
     )  # what processes leave that are killed
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    in_cache = hasattr(pytestconfig, "cache")  # not with -p no:cacheprovider
-    kept = kept_objects(pytestconfig.cache.mkdir("objects")) if in_cache else None
-    os.environ.setdefault(cache.DIRECTORY, str(kept or shared / "objects"))
+    os.environ.setdefault(cache.DIRECTORY, str(_kept(pytestconfig) or shared / "objects"))
     os.environ.setdefault(perfmap.OPT_OUT, "1")
