@@ -126,6 +126,8 @@ def _shown(meant: list[Image], owner: str) -> str:
 
 def _elsewhere(name: str) -> str:
     """`; did you mean python:deflate?`: images with a function of exactly that name, such as one it is linked into."""
+    if set(name) & set("*?["):
+        return ""
     found = [
         f"{min(image.names, key=len)}:{name}" for image in images() if not image.module and name in image.suggestions()
     ]
