@@ -29,13 +29,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 LONGEST = (
-    "hazards/test_every_instruction.py", "stress/test_concurrency.py", "fprobe/cli/test_ctrl_c.py",
-    "fprobe/test_numba_probed.py", "hazards/test_forking.py", "hazards/test_every_instruction_of_a_record.py",
-    "fprobe/test_dropped.py", "fprobe/run/test_run.py", "test_benchmarks.py", "hazards/test_signals.py",
-    "kprobes/test_optimize.py", "test_documentation.py", "fprobe/cli/test_record.py", "kprobes/test_orders.py",
-    "kprobes/test_libraries_returned.py", "hazards/test_one_object.py", "kprobes/test_kprobe_faults.py",
-    "fprobe/cli/test_documents.py", "sandbox/native/test_native_differential.py", "hazards/test_return_hook.py",
-    "sandbox/test_described_code.py", "sandbox/test_generate.py", "sandbox/native/test_native_fuzz.py",
+    "hazards/test_every_instruction.py", "fprobe/test_numba_probed.py", "fprobe/run/test_run.py", "fprobe/test_dropped.py",
+    "golden/test_replay.py", "test_benchmarks.py", "fprobe/run/test_nothing.py", "fprobe/test_event_shortcuts.py",
+    "fprobe/cli/test_ctrl_c.py", "test_documentation.py", "fprobe/cli/test_documents.py", "hazards/test_signals.py",
+    "stress/test_concurrency.py", "hazards/test_every_instruction_of_a_record.py", "hazards/test_forking.py",
+    "fprobe/cli/test_record.py", "kprobes/test_kprobe_faults.py", "sandbox/test_module.py", "fprobe/test_pytest_plugin.py",
+    "fprobe/run/test_linked_in.py", "kprobes/test_orders.py", "fprobe/cli/test_bad_input.py", "hazards/test_one_object.py",
+    "sandbox/native/test_native_differential.py", "kprobes/test_optimize.py", "ftrace/test_ring_buffer.py",
+    "kprobes/test_libraries_returned.py",
 )  # fmt: skip
 """Files of 4 s and more, the longest first: one that comes last leaves the other workers without work."""
 
