@@ -63,7 +63,7 @@ def pytest_configure(config):
     """The first worker has the runtime compiled, which takes seconds, while all collect: else each would for itself."""
     directory = _kept(config) if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else None
     if directory:
-        environment = {**os.environ, cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1"}
+        environment = {cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1", **os.environ}
         command = [sys.executable, "-c", "from ftrace.runtime import runtime; runtime()"]
         _making.append(subprocess.Popen(command, env=environment))
 
