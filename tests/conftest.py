@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,13 +29,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 LONGEST = (
-    "hazards/test_every_instruction.py", "stress/test_concurrency.py", "fprobe/cli/test_ctrl_c.py",
-    "fprobe/test_numba_probed.py", "hazards/test_forking.py", "hazards/test_every_instruction_of_a_record.py",
-    "fprobe/test_dropped.py", "fprobe/run/test_run.py", "test_benchmarks.py", "hazards/test_signals.py",
-    "kprobes/test_optimize.py", "test_documentation.py", "fprobe/cli/test_record.py", "kprobes/test_orders.py",
-    "kprobes/test_libraries_returned.py", "hazards/test_one_object.py", "kprobes/test_kprobe_faults.py",
-    "fprobe/cli/test_documents.py", "sandbox/native/test_native_differential.py", "hazards/test_return_hook.py",
-    "sandbox/test_described_code.py", "sandbox/test_generate.py", "sandbox/native/test_native_fuzz.py",
+    "hazards/test_every_instruction.py", "fprobe/test_numba_probed.py", "fprobe/run/test_run.py", "fprobe/test_dropped.py",
+    "golden/test_replay.py", "test_benchmarks.py", "fprobe/run/test_nothing.py", "fprobe/test_event_shortcuts.py",
+    "fprobe/cli/test_ctrl_c.py", "test_documentation.py", "fprobe/cli/test_documents.py", "hazards/test_signals.py",
+    "stress/test_concurrency.py", "hazards/test_every_instruction_of_a_record.py", "hazards/test_forking.py",
+    "fprobe/cli/test_record.py", "kprobes/test_kprobe_faults.py", "sandbox/test_module.py", "fprobe/test_pytest_plugin.py",
+    "fprobe/run/test_linked_in.py", "kprobes/test_orders.py", "fprobe/cli/test_bad_input.py", "hazards/test_one_object.py",
+    "sandbox/native/test_native_differential.py", "kprobes/test_optimize.py", "ftrace/test_ring_buffer.py",
+    "kprobes/test_libraries_returned.py",
 )  # fmt: skip
 """Files of 4 s and more, the longest first: one that comes last leaves the other workers without work."""
 
@@ -46,6 +48,30 @@ def pytest_collection():
     yield
     gc.freeze()
     gc.enable()
+
+
+def _kept(config):
+    in_cache = hasattr(config, "cache")  # not with -p no:cacheprovider
+    return kept_objects(config.cache.mkdir("objects")) if in_cache else None
+
+
+_making = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    """The first worker has the runtime compiled, which takes seconds, while all collect: else each would for itself."""
+    directory = _kept(config) if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else None
+    if directory:
+        environment = {cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1", **os.environ}
+        command = [sys.executable, "-c", "from ftrace.runtime import runtime; runtime()"]
+        _making.append(subprocess.Popen(command, env=environment))
+
+
+@pytest.fixture(scope="session")
+def _runtime_made():
+    for process in _making:
+        process.wait()
 
 
 def pytest_collection_modifyitems(items):
@@ -62,7 +88,7 @@ def program():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _shared_cache(tmp_path_factory, pytestconfig):
+def _shared_cache(tmp_path_factory, pytestconfig, _runtime_made):
     """One directory for all workers of this run and of later ones, so that a thing is compiled once.
 
     Temporary files go with a later run.
@@ -72,7 +98,5 @@ def _shared_cache(tmp_path_factory, pytestconfig):
         tmp_path_factory.mktemp("left")
     )  # what processes leave that are killed
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    in_cache = hasattr(pytestconfig, "cache")  # not with -p no:cacheprovider
-    kept = kept_objects(pytestconfig.cache.mkdir("objects")) if in_cache else None
-    os.environ.setdefault(cache.DIRECTORY, str(kept or shared / "objects"))
+    os.environ.setdefault(cache.DIRECTORY, str(_kept(pytestconfig) or shared / "objects"))
     os.environ.setdefault(perfmap.OPT_OUT, "1")

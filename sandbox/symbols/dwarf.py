@@ -80,7 +80,7 @@ class DwarfInterface:
 
 
 def _may_have(attribute: int, data: bytes) -> bool:
-    """Whether an entry in the debug information of an ELF file can have a DW_AT: an abbreviation names it, or is unreadable."""
+    """Whether an entry of the debug information can have a DW_AT: an abbreviation names it, or the table is compressed."""
     file = ElfFile(data)
     if file.sections_named(".zdebug_abbrev"):
         return True
@@ -92,7 +92,7 @@ def _may_have(attribute: int, data: bytes) -> bool:
 
 
 def _attributes(abbreviations: bytes) -> Iterator[int]:
-    """The attributes in a `.debug_abbrev` section: each code is followed by a tag, a flag, and pairs that end with 0, 0."""
+    """The attributes in a `.debug_abbrev` section: after each code a tag, a flag, and pairs of attribute and form up to 0, 0."""
     numbers = _leb128(abbreviations)
     for code in numbers:
         if not code:  # the end of a unit's

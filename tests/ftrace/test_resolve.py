@@ -47,6 +47,13 @@ def test_what_is_suggested_takes_no_search_of_every_library(monkeypatch: pytest.
         resolve("strtoll_")
 
 
+def test_a_glob_of_functions_of_what_is_not_loaded_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before Numba has compiled anything: no function is called like a glob."""
+    monkeypatch.delattr(LibraryImage, "suggestions")
+    with pytest.raises(LookupError, match="no module, library or other image 'numba' is loaded"):
+        resolve("numba:program.*")
+
+
 def test_a_library_is_named_by_its_stem_its_name_or_a_glob() -> None:
     expected = names("libz:inflate*")
     assert {"inflate", "inflateInit_", "inflateEnd"} <= set(expected)

@@ -7,6 +7,7 @@ import itertools
 import struct
 from typing import Any
 
+import pytest
 from isolation import isolated
 from kernel_pages import decode
 from recording_native import TYPE, in_thread, program, record_pair, recorded
@@ -304,13 +305,14 @@ def test_a_buffer_in_the_place_of_one_that_was_closed_has_no_snapshot() -> None:
     assert (seconds(closed.records()), seconds(closed.snapshot_records())) == ([3, 4], [0, 1, 2])
 
 
+@pytest.mark.parametrize("times", [30, pytest.param(100, marks=pytest.mark.stress)])
 @isolated
-def test_buffers_are_apart_and_give_everything_back() -> None:
+def test_buffers_are_apart_and_give_everything_back(times: int) -> None:
     from ftrace.ring_buffer.arena import arena
     from ftrace.ring_buffer.buffer import Buffer
 
     words = arena().file.words[arena().file.geometry.bitmap >> 3 :][: arena().file.geometry.words]
-    for _ in range(100):
+    for _ in range(times):
         first, second = Buffer("one"), Buffer("two", clock="counter")
         called(first, range(200))
         called(second, range(3))

@@ -52,6 +52,8 @@ class Stepper:
         self.injected = 0
         self.steps = 0
         self._interrupted = 0
+        self._info = (ctypes.c_int * 32)()  # signal, errno, code
+        self._info_address = ctypes.addressof(self._info)
         self._spans = sorted(spans)
         self._starts = [start for start, _ in self._spans]
 
@@ -104,9 +106,8 @@ class Stepper:
 
     def _is_breakpoint(self) -> bool:
         """Whether it is the child's own breakpoint that it has been stopped by."""
-        info = (ctypes.c_int * 32)()  # signal, errno, code
-        _libc.ptrace(_GETSIGINFO, self.pid, None, ctypes.addressof(info))
-        return info[2] == _SI_KERNEL
+        _libc.ptrace(_GETSIGINFO, self.pid, None, self._info_address)
+        return self._info[2] == _SI_KERNEL
 
     def _is_blocked(self) -> bool:
         """Whether INJECTED is: it would come later, at another place."""

@@ -499,8 +499,9 @@ def test_the_same_either_way(seed):
 
 
 @isolated(timeout=60)
+@pytest.mark.parametrize("times", [30, pytest.param(100, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("kind", ["stub", "jump"])
-def test_going_to_and_fro_under_two_threads(kind):
+def test_going_to_and_fro_under_two_threads(kind, times):
     """Every call is seen by the kretprobe, on the fast way, on the other, and while they change."""
     module = basic(flavour="fentry" if kind == "stub" else "none")
     rp = kretprobe(handler=count_return, maxactive=100)
@@ -522,14 +523,14 @@ def test_going_to_and_fro_under_two_threads(kind):
     for thread in threads:
         thread.start()
     ways = []
-    for _ in range(100):
+    for _ in range(times):
         with kprobes.attach("leaf", pre=silent):
             ways.append(is_fast())
         ways.append(is_fast())
     ended.set()
     for thread in threads:
         thread.join()
-    assert ways == [False, True] * 100
+    assert ways == [False, True] * times
     assert rp.nmissed == rp.kp.nmissed == 0
     assert hits[0] == sum(calls) > 0, (hits[0], calls)
     kprobes.unregister_kretprobe(rp)
