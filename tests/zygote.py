@@ -46,7 +46,7 @@ _IMPORTS = (
     "ftrace.handlers.native_handler", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "ftrace.tracefs.tree", "ftrace.x86_64.trampolines",
     "kprobes.attachment", "kprobes.events.lines", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
-    "kprobes.samples.kprobe_example", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
+    "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.events.lines", "fprobe.handlers.native",
     "fprobe.run.report", "fprobe.shell.commands",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "graph", "native", "profile", "record", "stat", "trace", "verbs")),
