@@ -51,7 +51,7 @@ _IMPORTS = (
     "fprobe.run.report", "fprobe.shell.commands",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "graph", "native", "profile", "record", "stat", "trace", "verbs")),
 )  # fmt: skip
-"""None of them makes a runtime (as fprobe.tracefs does) or a per-task variable (as kprobes.library_loads), of which room is left."""
+"""None of them makes a runtime (as fprobe.tracefs does) or a per-task variable (as kprobes.library_loads does)."""
 
 
 _NOT_PASSED_ON = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")
