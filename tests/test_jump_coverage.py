@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 import pytest
+from isolation import run_module
 
 from sandbox.memory.landings import MOST_PAGES
 
 
 def run(*arguments: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.jump_coverage", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return run_module("benchmarks.jump_coverage", *arguments, timeout=timeout)
 
 
 @pytest.mark.parametrize("target", ["libz.so.1", "demo"])

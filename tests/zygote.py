@@ -45,12 +45,13 @@ _IMPORTS = (
     "ftrace.events.boot", "ftrace.events.hit.handlers", "ftrace.files.tracing_on", "ftrace.filters.function_probes",
     "ftrace.handlers.native_handler", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
     "ftrace.tracefs.tree", "ftrace.x86_64.trampolines",
-    "kprobes.attachment", "kprobes.events.lines", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
-    "kprobes.samples.kprobe_example", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
+    "kprobes.attachment", "kprobes.events.event_place", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
+    "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.events.lines", "fprobe.handlers.native",
     "fprobe.run.launcher.report", "fprobe.shell.commands",
     *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "graph", "native", "profile", "record", "stat", "trace", "verbs")),
 )  # fmt: skip
+"""None of them makes a runtime (as fprobe.tracefs does) or a per-task variable (as kprobes.library_loads does)."""
 
 
 _NOT_PASSED_ON = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from isolation import isolated, run_source
+from isolation import isolated, run_forked
 
 import sandbox
 from fprobe.tracefs import tracefs
@@ -186,7 +186,7 @@ os.write(standard_error, os.pread(2, 1 << 20, 0))
     ("name", "shown", "times"), [("dump:7", "dump:count=1", 1), ("cpudump", "cpudump:unlimited", 3)]
 )
 def test_dump_writes_the_buffer_to_standard_error(name, shown, times):
-    done = run_source(DUMPED.format(path=[], program=PROGRAM, command=name, times=times))
+    done = run_forked(DUMPED.format(path=[], program=PROGRAM, command=name, times=times), 30)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == f"fc_one:{shown}"
     assert done.stderr.count("Dumping ftrace buffer:") == times, done.stderr

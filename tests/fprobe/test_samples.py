@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
+from isolation import run_module
 from programs import BASIC
 
 import fprobe.samples.fprobe_example as example
@@ -22,8 +21,7 @@ def source(tmp_path_factory):
 
 def run(*words):
     """Lines of the output, with addresses as `A`; the exit status."""
-    command = [sys.executable, "-m", "fprobe.samples.fprobe_example", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_module("fprobe.samples.fprobe_example", *map(str, words), timeout=60)
     assert "Traceback" not in done.stderr, done.stderr
     lines = re.sub(r"\b0x[0-9a-f]{6,}", "A", done.stdout).splitlines()
     return [re.sub(r"/0x[0-9a-f]+", "", line) for line in lines], done.returncode, done.stderr

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from isolation import isolated, run_source
+from isolation import isolated, run_forked, run_source
 from programs import assert_untouched, basic, is_patched, load_c, text_of
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -204,8 +204,6 @@ def test_a_breakpoint_that_is_not_ours_goes_to_the_handler_that_was_there_before
 
 
 def test_a_breakpoint_that_is_nobodys_ends_the_process_by_sigtrap():
-    from isolation import run_source
-
     done = run_source(
         "import sandbox, fprobe\n"
         "m = sandbox.load('declare void @llvm.debugtrap()\\n"
@@ -462,7 +460,7 @@ with fprobe.attach("vfs_*", action=fprobe.Count()), kprobes.attach("kmalloc+0x5"
     os.kill(os.getpid(), signal.{number})
     print("lives on")
 """
-    assert (done := run_source(source)).returncode == -getattr(signal, number), done
+    assert (done := run_forked(source, 30)).returncode == -getattr(signal, number), done
 
 
 def test_a_signal_that_was_sent_is_ignored_where_it_was():
@@ -476,4 +474,4 @@ with fprobe.attach("vfs_*", action=fprobe.Count()):
         os.kill(os.getpid(), signal.SIGSEGV)
     print("lives on")
 """
-    assert (done := run_source(source)).stdout == "lives on\n", done
+    assert (done := run_forked(source, 30)).stdout == "lives on\n", done

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from instructions import boundaries
-from isolation import TESTS, isolated, run_source
+from isolation import TESTS, isolated, run_forked
 
 import fprobe
 import kprobes
@@ -200,7 +200,7 @@ module = sandbox.load("define i64 @peek(ptr %p) noinline { %r = load i64, ptr %p
 kprobes.attach("peek+5", post=lambda p, regs, flags: 0).attach()
 ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)(module.symbol("peek").address)(8)
 """
-    done = run_source(source)
+    done = run_forked(source, 30)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     assert "Segmentation fault" in done.stderr
 
@@ -390,7 +390,7 @@ module = t.sandbox.load(t.PROGRAM, name="faulty")
 with t.attached({role!r}, t.{name}, "peek+5"):
     t.call(module, "peek", 8 if {role!r} == "fault_handler" else t.ctypes.addressof(t.ctypes.c_uint64(0)), 0)
 """
-    done = run_source(source)
+    done = run_forked(source, 30)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     kind, offset = ("kretprobe", "0x0") if role in ("entry_handler", "handler") else ("kprobe", "0x5")
     expected = f"kprobes: SIGSEGV in the {role} {name} of the {kind} at peek+{offset} [faulty], accessing 0x"

@@ -1,20 +1,13 @@
 """US-2, US-3: the kernel's samples/kprobes as programs, and the function that is mended while it runs."""
 
 import re
-import subprocess
-import sys
 
 import pytest
+from isolation import run_module
 
 
 def run(name, *words, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", f"kprobes.samples.{name}", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_module(f"kprobes.samples.{name}", *map(str, words), timeout=60)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.splitlines(), done.stderr
 

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 from control_block import control_block
-from isolation import TESTS, isolated, run_source
+from isolation import TESTS, isolated, run_forked
 from programs import basic
 
 import fprobe
@@ -147,7 +147,7 @@ with kprobes.attach("leaf+5"):
     result = ctypes.CFUNCTYPE(ctypes.c_int)(module.symbol("own").address)()
 print(result, seen)
 """
-    done = run_source(source)
+    done = run_forked(source, 30)
     assert done.stdout == "5 [5]\n", done.stderr
 
 
@@ -219,7 +219,7 @@ kprobes.attach("leaf+5").attach()
 with kprobes.attach("other+5", pre=pre):
     module["other"](1)
 """
-    done = run_source(source.replace("TESTS", repr(str(TESTS))))
+    done = run_forked(source.replace("TESTS", repr(str(TESTS))), 30)
     assert done.returncode in (-signal.SIGILL, 1)
     assert "Unrecoverable kprobe detected." in done.stderr
 

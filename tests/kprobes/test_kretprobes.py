@@ -11,7 +11,7 @@ import struct
 import threading
 
 import pytest
-from isolation import TESTS, isolated, run_source
+from isolation import TESTS, isolated, run_forked
 from programs import BASIC, basic
 
 import fprobe
@@ -319,6 +319,6 @@ module["leaf"](1)
 stub = rp.kp.aggregate.record.return_stub + 15
 ctypes.CFUNCTYPE(None)(stub)()
 """
-    done = run_source(source % str(TESTS))
+    done = run_forked(source % str(TESTS), 30)
     assert done.returncode < 0
     assert "Return address not found" in done.stderr

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from isolation import run_forked
 
 from sandbox.generate import Feature, generate, generate_flat
 
@@ -47,8 +46,7 @@ def shows(feature, ir):
 
 def in_a_process(script, *arguments):
     """What a script prints, as JSON: generated code runs where it cannot take the tests down with it."""
-    command = [sys.executable, "-c", script, json.dumps(arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    run = run_forked(f"import sys\nsys.argv[1:] = [{json.dumps(arguments)!r}]\n{script}", 100)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

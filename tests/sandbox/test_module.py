@@ -10,7 +10,7 @@ import time
 
 import llvmlite.binding as llvm
 import pytest
-from isolation import run_source
+from isolation import run_forked, run_source
 from llvmlite import ir
 
 import sandbox
@@ -412,10 +412,10 @@ def test_a_file_that_llvm_dies_of_when_it_links_is_reported(tmp_path, kind):
     text, message = UNLINKABLE[kind]
     path = tmp_path / "unlinkable.ll"
     path.write_text(text)
-    done = run_source(LOAD_BADLY.format(path=str(path)))
+    done = run_forked(LOAD_BADLY.format(path=str(path)), 30)
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert re.search(message, done.stdout), done.stdout
-    again = run_source(LOAD_BADLY.format(path=str(path)))
+    again = run_forked(LOAD_BADLY.format(path=str(path)), 30)
     assert again.stdout == done.stdout, "and when it is in the cache"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import HAS_COMPILER, environment, forked
+from isolation import run_forked
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / name for name in ("README.md", "docs/getting-started.md", "docs/cli.md")]
@@ -83,10 +84,9 @@ def printed_by_shell(command, tmp_path):
 def test_an_example_runs(name, source, tmp_path):
     script = tmp_path / "example.py"  # native functions are compiled from a file
     script.write_text(source)
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=ROOT, env=environment(), timeout=60, check=False,
-        text=True, capture_output=True,
-    )  # fmt: skip
+    done = run_forked(
+        f"import os, runpy\nos.chdir({str(ROOT)!r})\nrunpy.run_path({str(script)!r}, run_name='__main__')", 60
+    )
     assert done.returncode == 0, done.stderr
 
 
