@@ -302,11 +302,15 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
 def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions with exactly these names; `syms` is sorted in place.
 
-    Raises OSError: ENOENT if a name is unknown, has no function that can be traced, or occurs twice.
+    Raises OSError: ENOENT if a name is unknown, has no function that can be traced, or occurs twice; TypeError for a name that is
+    not a str.
     """
     if fp is None or not syms:
         raise OSError(errno.EINVAL, "register_fprobe_syms needs an fprobe and at least one name")
     count = len(syms) if num is None else integer("num", num, 1, len(syms))
+    for name in syms[:count]:
+        if not isinstance(name, str):
+            raise TypeError(f"a name of a function is {name!r}; it must be a str")
     syms[:count] = sorted(syms[:count])
     addresses = _addresses_of(syms[:count])
     register_fprobe_ips(fp, addresses)

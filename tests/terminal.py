@@ -30,7 +30,10 @@ class Terminal:
         while text not in self.output:
             assert time.monotonic() < end, self.output
             if select.select([self._master], [], [], 0.2)[0]:
-                self.output += os.read(self._master, 65536).decode()
+                try:
+                    self.output += os.read(self._master, 65536).decode()
+                except OSError:  # the shell has ended
+                    raise AssertionError(self.output) from None
         return self.output
 
     def close(self):

@@ -35,7 +35,7 @@ def test_a_near_miss_of_a_kprobe(program):
 
 @pytest.mark.parametrize("target", ["lizb:deflate", "lizb:deflate+4"])
 def test_a_near_miss_of_a_library(target):
-    with pytest.raises(OSError, match=r"no module or library 'lizb' is loaded; did you mean libz\b"):
+    with pytest.raises(OSError, match="'lizb' is loaded; did you mean libz:deflate"):
         kprobes.attach(target, pre=lambda p, regs: 0).attach()
 
 
