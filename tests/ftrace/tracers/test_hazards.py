@@ -66,18 +66,21 @@ def test_tracers_are_switched_while_four_threads_run() -> None:
 
     module = program()
     tracefs.write("buffer_size_kb", "16")
-    done = threading.Event()
+    done, running = threading.Event(), threading.Barrier(5)
     results: set[int] = set()
 
     def work() -> None:
         down = module["down"].pointer
+        results.add(down(50))
+        running.wait()
         while not done.is_set():
             results.add(down(50))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for round_ in range(8):
+    running.wait()
+    for round_ in range(40):
         for name in ("function", "function_graph", "nop"):
             tracefs.write("current_tracer", name)
             tracefs.write("function_profile_enabled", str(round_ & 1))
