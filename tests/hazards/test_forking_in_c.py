@@ -174,6 +174,6 @@ def test_a_change_of_a_thread_that_the_child_does_not_have_holds_up_no_fork_of_t
     words = ForkWords.from_address(mappings.fork_words())
     here = threading.get_ident()
     for writer, left in ((here, here), (here + 1, 0)):
-        words.writer = writer
+        words.writer, words.in_progress = writer, 1  # the fork that made it
         in_child("fork_in_child")
         assert (words.writer, words.in_progress) == (left, 0)
