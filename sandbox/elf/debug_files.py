@@ -10,7 +10,7 @@ import contextlib
 import lzma
 import mmap
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sandbox.elf.tables import SHT_SYMTAB, ElfError, ElfFile
@@ -27,23 +27,25 @@ def with_symbols(file: ElfFile, path: Path) -> list[ElfFile]:
     """
     if file.sections_of_type(SHT_SYMTAB):
         return [file]
-    for candidate in _candidates(file, path):
-        with contextlib.suppress(OSError, ValueError):
-            debug = mapped(candidate)
-            if debug.sections_of_type(SHT_SYMTAB) and _belongs(debug, file):
-                return [debug]
-    return [*_compressed(file), file]
+    found = _debug_file(file, path, lambda debug: debug.sections_of_type(SHT_SYMTAB))
+    return [found[1]] if found else [*_compressed(file), file]
 
 
 def with_debug_information(file: ElfFile, path: Path) -> Path | None:
     """The path of the DWARF debug information of the library `file`, which is at `path`; None if there is none."""
     if file.sections_named(".debug_info"):
         return path
+    found = _debug_file(file, path, lambda debug: debug.sections_named(".debug_info"))
+    return found[0] if found else None
+
+
+def _debug_file(file: ElfFile, path: Path, has: Callable[[ElfFile], object]) -> tuple[Path, ElfFile] | None:
+    """The first debug file of the library for which `has` is true, and its path. One that cannot be read is passed over."""
     for candidate in _candidates(file, path):
         with contextlib.suppress(OSError, ValueError):
             debug = mapped(candidate)
-            if debug.sections_named(".debug_info") and _belongs(debug, file):
-                return candidate
+            if has(debug) and _belongs(debug, file):
+                return candidate, debug
     return None
 
 
