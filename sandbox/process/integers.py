@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import operator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 INT_MAX = (1 << 31) - 1
@@ -18,10 +20,7 @@ def integer(name: str, value: Any, low: float = -math.inf, high: float = math.in
 
     Raises TypeError if it is not an integer (8.5, "8"), OSError with the errno `code` if it is out of bounds.
     """
-    number = whole(name, value)
-    if not low <= number <= high:
-        raise OSError(code, f"{name} is {number}; it must be between {low} and {high}")
-    return number
+    return between(name, value, low, high, partial(OSError, code))
 
 
 def whole(name: str, value: Any) -> int:
@@ -32,7 +31,7 @@ def whole(name: str, value: Any) -> int:
         raise TypeError(f"{name} is {value!r}; it must be an integer") from None
 
 
-def between(name: str, value: Any, low: int, high: int, error: type[Exception] = ValueError) -> int:
+def between(name: str, value: Any, low: float, high: float, error: Callable[[str], Exception] = ValueError) -> int:
     """As `integer`, for what is not a call of the kernel: raises `error` if it is out of bounds."""
     number = whole(name, value)
     if not low <= number <= high:
