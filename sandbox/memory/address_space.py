@@ -13,7 +13,7 @@ from sandbox.memory.pages import PAGE
 from sandbox.memory.shared_text import text_mutex
 
 _LOWEST, _HIGHEST = 1 << 20, 1 << 47
-_STACK_ROOM, _HEAP_ROOM = 64 << 20, 256 << 20
+_STACK_GROWTH, _HEAP_GROWTH = 64 << 20, 256 << 20
 
 
 def mappings() -> list[tuple[int, int, str, str]]:
@@ -31,7 +31,7 @@ class AddressSpace:
     """What was taken when this was made, and what has been taken of it since."""
 
     def __init__(self) -> None:
-        spans = [_with_room(start, end, path) for start, end, _permissions, path in mappings()]
+        spans = [_with_growth(start, end, path) for start, end, _permissions, path in mappings()]
         self._starts = [start for start, _ in spans]
         self._ends = [end for _, end in spans]
 
@@ -89,12 +89,12 @@ class AddressSpace:
         self._ends.insert(index, start + size)
 
 
-def _with_room(start: int, end: int, path: str) -> tuple[int, int]:
-    """A mapping with what it may yet grow into."""
+def _with_growth(start: int, end: int, path: str) -> tuple[int, int]:
+    """The span of a mapping, with the space into which it may grow."""
     if path == "[stack]":
-        return start - _STACK_ROOM, end
+        return start - _STACK_GROWTH, end
     if path == "[heap]":
-        return start, end + _HEAP_ROOM
+        return start, end + _HEAP_GROWTH
     return start, end
 
 
