@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from isolation import isolated
 
+if TYPE_CHECKING:
+    from sandbox import Module
 
-@isolated
-def test_te7_9_without_its_buffer_the_trigger_stops_the_trace():
+
+def demo_with(trigger: str) -> Module:
+    """The demo, whose calls of vfs_read are an event with that trigger."""
     import sandbox
     import sandbox.demo
     from fprobe.tracefs import tracefs
 
     module = sandbox.load(sandbox.demo.source(), name="demo")
     tracefs.write("kprobe_events", "p:reads vfs_read\n")
-    tracefs.write("events/kprobes/reads/trigger", "snapshot:3")
+    tracefs.write("events/kprobes/reads/trigger", trigger)
     tracefs.write("events/kprobes/reads/enable", "1")
+    return module
+
+
+@isolated
+def test_te7_9_without_its_buffer_the_trigger_stops_the_trace():
+    from fprobe.tracefs import tracefs
+
+    module = demo_with("snapshot:3")
     module["demo_main"](2)
     assert ": reads: " in tracefs.read("snapshot")
     assert tracefs.read("tracing_on").strip() == "1"
@@ -33,14 +46,9 @@ def test_te7_9_without_its_buffer_the_trigger_stops_the_trace():
 def test_te7_9_a_forked_process_has_a_buffer_for_its_snapshots():
     import os
 
-    import sandbox
-    import sandbox.demo
     from fprobe.tracefs import tracefs
 
-    module = sandbox.load(sandbox.demo.source(), name="demo")
-    tracefs.write("kprobe_events", "p:reads vfs_read\n")
-    tracefs.write("events/kprobes/reads/trigger", "snapshot")
-    tracefs.write("events/kprobes/reads/enable", "1")
+    module = demo_with("snapshot")
     module["demo_main"](1)
     child = os.fork()
     if not child:
