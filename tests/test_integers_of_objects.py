@@ -78,7 +78,6 @@ def buffer_calls(buffer: Buffer) -> list[tuple[str, Callable[[Any], Any]]]:
         "type_id": lambda number: buffer.write(number, b"x"),
         "thread": lambda number: buffer.write(7, b"x", number),
         "at": lambda number: buffer.write(7, b"x", 1, number),
-        "stamp": buffer.snapshot_at,
         "size_kb": partial(buffer.set_slot_size_kb, 1),
         "subbuf_kb": lambda number: setattr(buffer, "subbuf_kb", number),
     }

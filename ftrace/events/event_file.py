@@ -11,7 +11,7 @@ from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.filter_file import EventFilter
 from ftrace.events.filters.parser import Filter
 from ftrace.events.hit.event_state import Target
-from ftrace.events.triggers.interfaces import Origin, TraceInstance
+from ftrace.events.triggers.interfaces import TraceInstance
 from ftrace.events.triggers.trigger_file import EventTriggers
 from ftrace.probe_args.layout import Field
 
@@ -133,18 +133,11 @@ class EventFile:
         """The text of the file `enable`: 1 or 0, and * if triggers need its hits."""
         return f"{int(self.enabled)}{'*' if self.holders else ''}"
 
-    def record(self, data: bytes, origin: Origin | None = None) -> None:
-        """Record an event made by Python, subject to its filter and triggers. `data`: the record after the common fields.
-
-        `origin`: the hit that caused it; None: the calling thread, now.
-        """
+    def record(self, data: bytes) -> None:
+        """Record an event made by Python, subject to its filter and triggers. `data`: the record after the common fields."""
         if not self._event.is_armed:
             return
-        common = self._event.id | (origin.thread if origin else threading.get_native_id()) << 32
-        record = common.to_bytes(8, "little") + data
-        if origin is not None:
-            self._record_generated(record, data, origin)
-            return
+        record = (self._event.id | threading.get_native_id() << 32).to_bytes(8, "little") + data
         compiled = self._compiled
         reserved, recorded = self._is_reserved, self.is_recorded
         post = self.triggers.run(record)
@@ -153,17 +146,6 @@ class EventFile:
         if reserved and recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
             self._trace.buffer.write(self._event.id, data)
         self.triggers.run_post(post, record)
-
-    def _record_generated(self, record: bytes, data: bytes, origin: Origin) -> None:
-        """The same for a hit in the past: compiled filters and triggers would see the present thread, CPU and stack."""
-        passes = self.used_filter is None or self.used_filter.passes(record, origin.context)
-        reserved, recorded = self._is_reserved, self.is_recorded
-        late = self.triggers.run_generated(record, origin)
-        if self.triggers.need_record:
-            recorded = self.is_recorded
-        if reserved and recorded and self._trace.tracing_on and passes:
-            self._trace.buffer.write(self._event.id, data, origin.thread, origin.timestamp)
-        self.triggers.run_generated_post(late, record, origin)
 
     @property
     def _is_reserved(self) -> bool:

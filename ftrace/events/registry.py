@@ -10,6 +10,7 @@ from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import event_mutex, events_locked, free_after_hits
 from ftrace.events.trace_actions import TraceActions
 from ftrace.events.trace_array import TraceArray, global_trace
+from ftrace.events.triggers.interfaces import NativeCall
 from ftrace.probe_args.layout import Field, format_text
 
 FIRST_DYNAMIC_ID = 20
@@ -109,6 +110,11 @@ class TraceEvent:
             file.holders -= 1
             self.references -= 1
             self._stop_unneeded()
+
+    @property
+    def generator(self) -> NativeCall:
+        """The call by which actions of histograms generate the event, if it is synthetic."""
+        raise TypeError(f"{self.group}:{self.name} is no synthetic event")
 
     @property
     def used_files(self) -> list[EventFile]:

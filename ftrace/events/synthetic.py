@@ -7,20 +7,30 @@ As kernel/trace/trace_events_synth.c. Hist triggers generate the events.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ftrace.events import dynevent
 from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split
 from ftrace.events.error_log import error_log
 from ftrace.events.event_mutex import events_locked
+from ftrace.events.hit.event_state import EventState
+from ftrace.events.hit.recording import aim, event_memory
+from ftrace.events.hit.synthetic_records import DYNAMIC_STACK, DYNAMIC_TEXT, FUNCTIONS, NUMBER, TEXT, SyntheticRecord
+from ftrace.events.hit.synthetic_records import SyntheticField as NativeField
 from ftrace.events.registry import TraceEvent, event_registry
 from ftrace.events.triggers.interfaces import SYNTHETIC as GROUP
+from ftrace.events.triggers.interfaces import NativeCall
 from ftrace.kstrtox import kstrtouint
 from ftrace.probe_args.layout import COMMON_SIZE, Field
 from ftrace.probe_args.types import is_good_name
+from ftrace.runtime import runtime
+from sandbox.loading.native_image import NativeImage
+from sandbox.native import Unit
 
 _SUBSYSTEM = "synthetic_events"
 _MAX_FIELDS = 64
@@ -74,6 +84,15 @@ class SyntheticField:
         return self.length or _NUMBERS[self.type][0]
 
     @property
+    def kind(self) -> int:
+        """How hits write it: see ftrace.events.hit.synthetic_records."""
+        if self.is_stack:
+            return DYNAMIC_STACK
+        if self.length is None:
+            return NUMBER
+        return TEXT if self.length else DYNAMIC_TEXT
+
+    @property
     def space(self) -> int:
         """Bytes from the field's start to the next field's."""
         return _MAX_TEXT if self.length else _WORD
@@ -94,6 +113,46 @@ class SyntheticField:
         return f"{self.type} {self.name}"
 
 
+class GeneratedEvent(TraceEvent):
+    """A synthetic event, as hits of other events generate it."""
+
+    def __init__(self, name: str, fields: Sequence[SyntheticField]) -> None:
+        layout = _layout(fields)
+        super().__init__(GROUP, name, layout, _print_fmt(fields))
+        self._state: Any = EventState.ctypes(scratch=event_memory().scratch)
+        self._record: Any = SyntheticRecord.ctypes(state=ctypes.addressof(self._state), count=len(layout))
+        for index, (field, place) in enumerate(zip(fields, layout, strict=True)):
+            self._record.fields[index] = NativeField.ctypes(field.kind, place.offset, place.size)
+        self._record.fixed = COMMON_SIZE + sum(field.space for field in fields)
+
+    @property
+    def generator(self) -> NativeCall:
+        """The call that records the event."""
+        address = synthetic_image().address("event_generate")
+        return NativeCall(address, ctypes.addressof(self._record), (self._record, self._state))
+
+    def arm(self) -> None:
+        """Record for the trace arrays that use the event."""
+        self.retarget()
+
+    def retarget(self) -> None:
+        """Follow a change of the trace arrays that use the event."""
+        aim(self._state, self.id, [file.target for file in self.used_files])
+
+    def disarm(self) -> None:
+        """Record nothing."""
+        aim(self._state, self.id, ())
+
+
+@cache
+def synthetic_image() -> NativeImage:
+    """The native function that generates events, linked when the first action needs it."""
+    image = NativeImage.of(Unit("event-synthetic", FUNCTIONS, bounded=False), uses=runtime().image)
+    image.variable("task_offset").value = runtime().key.offset
+    image.publish()
+    return image
+
+
 class SyntheticEvent(DynamicEvent):
     """A synthetic event."""
 
@@ -101,7 +160,7 @@ class SyntheticEvent(DynamicEvent):
         self.line_type = synthetic_lines
         self.name = name
         self.fields = tuple(fields)
-        self.event = TraceEvent(GROUP, name, _layout(fields), _print_fmt(fields))
+        self.event = GeneratedEvent(name, self.fields)
 
     @property
     def is_busy(self) -> bool:

@@ -10,15 +10,13 @@ from typing import Protocol
 from ftrace.events.event_file import EventFile
 from ftrace.events.event_mutex import free_after_hits
 from ftrace.events.filters.fields import EventField
-from ftrace.events.hit.builtin_records import KERNEL_STACK, TAKE_SNAPSHOT, SnapshotTarget, StackTarget
+from ftrace.events.hit.builtin_records import TAKE_SNAPSHOT, SnapshotTarget, StackTarget
 from ftrace.events.trace_array import TraceArray
-from ftrace.events.triggers.interfaces import SYNTHETIC, NativeCall, Origin
-from ftrace.output.cmdlines import saved_cmdlines
+from ftrace.events.triggers.interfaces import SYNTHETIC, NativeCall
 from ftrace.runtime import runtime
 from ftrace.unwind.code_map import unwind_tables
 
-_COMMON, _WORD = 8, 8
-_TEXT = 256
+_WORD = 8
 _NOT_ALLOCATED = (b"*** SNAPSHOT NOT ALLOCATED ***\n", b"*** stopping trace here!   ***\n")
 
 
@@ -32,7 +30,7 @@ class Event(Protocol):
     def fields(self) -> Sequence[EventField]: ...
 
     @property
-    def used_files(self) -> Sequence[EventFile]: ...
+    def generator(self) -> NativeCall: ...
 
     def file_in(self, array: TraceArray) -> EventFile: ...
 
@@ -103,32 +101,16 @@ class TraceActions:
         if event is not None:
             event.references += by
 
-    def synthetic_files(self, name: str) -> Sequence[EventFile]:
-        """A synthetic event in the trace arrays that record it or have triggers of it."""
+    def generator(self, name: str) -> NativeCall:
+        """The call that records a synthetic event."""
         event = self._events.find(SYNTHETIC, name)
-        return event.used_files if event is not None else ()
-
-    def record_stack(self, origin: Origin) -> None:
-        """Record the stack of the hit that generated an event, while recording is on."""
-        if self._trace.tracing_on:
-            addresses = b"".join(address.to_bytes(_WORD, "little") for address in origin.stack)
-            data = len(origin.stack).to_bytes(_WORD, "little") + addresses
-            self._trace.buffer.write(KERNEL_STACK, data, origin.thread, origin.timestamp)
+        assert event is not None
+        return event.generator
 
     @property
     def ring_buffer(self) -> int:
         """Address of the trace array's RingBuffer."""
         return self._trace.buffer.address
-
-    def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
-        """Record a synthetic event, subject to its filter and triggers. `origin`: the hit that caused it."""
-        event = self._events.find(SYNTHETIC, name)
-        if event is None:
-            return
-        data = synthetic_record(event.fields, values)
-        saved_cmdlines.save(origin.thread, origin.comm.decode("utf-8", "surrogateescape"))
-        for file in event.used_files:
-            file.record(data[_COMMON:], origin)
 
     def set_clock(self, name: str) -> None:
         """Select the clock of time stamps. Raises OSError(EINVAL)."""
@@ -137,10 +119,6 @@ class TraceActions:
         except ValueError as wrong:
             raise OSError(errno.EINVAL, str(wrong)) from None
         self._trace.update_tracing()
-
-    def snapshot_at(self, timestamp: int) -> None:
-        """Take a snapshot as it would have been at a past time."""
-        self._trace.buffer.snapshot_at(timestamp)
 
     def arm_snapshot(self) -> None:
         """Allocate the spare ring. Raises OSError."""
@@ -163,30 +141,3 @@ class TraceActions:
     def free_after_hits(self, used: object) -> None:
         """Keep an object until no hit uses it any more."""
         free_after_hits(used)
-
-
-def synthetic_record(fields: Sequence[EventField], values: Sequence[int | bytes]) -> bytes:
-    """A synthetic event's record, with common fields of 0. Text of any length follows the fields."""
-    fixed = max((field.offset + max(field.size, _WORD) for field in fields), default=_COMMON)
-    made, tail = bytearray(fixed), b""
-    for field, value in zip(fields, values, strict=True):
-        if isinstance(value, bytes) and field.type.startswith("__data_loc"):
-            text = _stack(value) if "long[" in field.type else value.partition(b"\0")[0] + b"\0"
-            made[field.offset : field.offset + _WORD] = (len(text) << 16 | fixed + len(tail)).to_bytes(_WORD, "little")
-            tail += text
-        elif isinstance(value, bytes):
-            text = value.partition(b"\0")[0][: field.size - 1]
-            end = field.offset + _TEXT
-            made.extend(bytes(max(0, end - len(made))))
-            made[field.offset : field.offset + len(text)] = text
-        else:
-            made[field.offset : field.offset + field.size] = (value % (1 << 8 * field.size)).to_bytes(
-                field.size, "little"
-            )
-    return bytes(made) + tail
-
-
-def _stack(addresses: bytes) -> bytes:
-    """A stack as trace_stack() stores it: the number of addresses, then the addresses."""
-    count = next((at for at in range(0, len(addresses), _WORD) if not any(addresses[at : at + _WORD])), len(addresses))
-    return (count // _WORD).to_bytes(_WORD, "little") + addresses[:count]

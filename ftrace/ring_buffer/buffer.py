@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import layout, reader
 from ftrace.ring_buffer.arena import Rings, arena
-from ftrace.ring_buffer.late_snapshots import LateSnapshots
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
 from ftrace.ring_buffer.records import RingBuffer
@@ -56,7 +55,6 @@ class Buffer(fork.ProcessBound):
         self._rings: dict[int, Rings] = {}
         self._is_on = True
         self._is_closed = False
-        self._late: LateSnapshots | None = None
         self._install(self._ring())
         self._arena.take_part_in_forks(self)
 
@@ -188,10 +186,7 @@ class Buffer(fork.ProcessBound):
 
     def records(self, slot: int | None = None) -> Iterator[Record]:
         """The records of the buffer, or of one slot, in order of time, as in the file trace. Nothing is consumed."""
-        late = self._late_snapshots()
-        if late is None:
-            return reader.records(self._live, slot)
-        return self._on_side(slot, late.in_buffer)
+        return reader.records(self._live, slot)
 
     def consume(self, slot: int | None = None) -> Iterator[Record]:
         """Consume the records of the buffer, or of one slot, in order of time, as trace_pipe."""
@@ -246,12 +241,8 @@ class Buffer(fork.ProcessBound):
     def clear(self) -> None:
         """Empty the buffer, and reset its counters."""
         with self._lock:
-            late = self._late_snapshots()
             self._install(self._ring())
             self._retire_unused()
-            if late is not None:
-                late.empty(self.now)
-                late.rings = self._handle.live, self._handle.spare
 
     def clear_slot(self, slot: int) -> None:
         """Consume everything in one slot."""
@@ -271,34 +262,11 @@ class Buffer(fork.ProcessBound):
     def snapshot(self) -> None:
         """Take a snapshot: exchange the live and the spare ring, which is created if there is none. Raises OSError(ENOMEM)."""
         with self._lock:
-            if self._late_snapshots() is not None:
-                self.snapshot_at(self.now)
-                return
             self.allocate_snapshot()
             runtime().image.call("ring_swap", self.address)
 
-    def snapshot_at(self, stamp: int) -> None:
-        """Take a snapshot as it would have been at a time in the past: later records stay in the buffer.
-
-        This holds for `records` and `snapshot_records`; other readers see the rings as they are. Raises OSError(ENOMEM).
-        """
-        stamp = between("stamp", stamp, 0, U64_MAX)
-        with self._lock:
-            self.allocate_snapshot()
-            late = self._late_snapshots()
-            if late is None:
-                late = self._late = LateSnapshots(self._handle.live, self._handle.spare, self.now)
-            late.add(stamp)
-            if stamp > late.exchanged:
-                late.exchanged = self.now
-                self._until_done("ring_swap")
-                late.rings = (self._handle.live, self._handle.spare)
-
     def snapshot_records(self, slot: int | None = None) -> Iterator[Record]:
         """The records of the snapshot, in order of time. Nothing is consumed."""
-        late = self._late_snapshots()
-        if late is not None:
-            return self._on_side(slot, late.in_snapshot)
         spare = self._rings.get(self._handle.spare or 0)
         return reader.records(spare, slot) if spare else iter(())
 
@@ -344,7 +312,6 @@ class Buffer(fork.ProcessBound):
         """Called in the child of a fork: continue with empty rings in the child's memory file; with a spare one if there was."""
         had_spare = len(self._rings) > 1  # the handle is in the memory that was shared
         self._rings.clear()
-        self._late = None
         self._handle.spare = 0
         self._handle.swapping = 0
         self._install(self._ring())
@@ -352,19 +319,6 @@ class Buffer(fork.ProcessBound):
             self._until_done("ring_set_spare", self._ring().address)
 
     # rings
-
-    def _late_snapshots(self) -> LateSnapshots | None:
-        """The snapshots of the past; None if there are none, or if the rings have been exchanged otherwise since."""
-        late = self._late
-        if late is not None and late.rings != (self._handle.live, self._handle.spare):
-            late = self._late = None
-        return late
-
-    def _on_side(self, slot: int | None, belongs: Callable[[int, int], bool]) -> Iterator[Record]:
-        """The records of both rings that belong to one side."""
-        rings = [self._rings[address] for address in (self._handle.spare, self._handle.live)]
-        found = reader.merged([(ring.address, reader.records(ring, slot)) for ring in rings])
-        return (record for address, record in found if belongs(address, record.stamp))
 
     @property
     def _live(self) -> Rings:

@@ -9,7 +9,6 @@ from ftrace.events import dynevent, synthetic
 from ftrace.events.builtin import register_module_events
 from ftrace.events.event_probes import register_event_probes
 from ftrace.events.function_commands import register_function_commands
-from ftrace.events.hist.histograms import drain_all
 from ftrace.events.hit.symbol_names import symbol_names
 from ftrace.events.registry import event_registry
 from ftrace.events.trace_array import global_trace
@@ -42,7 +41,6 @@ def add_ftrace_files() -> None:
     register_module_events()
     synthetic.register_synthetic_events()
     register_event_probes()
-    tracefs.before_open(drain_all)
     dynevent.on_removal(global_trace().empty)
     for name, node in _files().items():
         tracefs.add(name, node)

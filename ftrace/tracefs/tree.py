@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 
 from ftrace.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, Node, OpenFile
 from sandbox.process.integers import INT_MAX, integer
@@ -25,18 +24,12 @@ class Tracefs:
     def __init__(self) -> None:
         self._top: dict[str, Node] = {}
         self.root = Directory(self._top)
-        self._before_open: list[Callable[[], None]] = []
 
     def add(self, name: str, node: Node) -> None:
         """Add a file or directory at the top of the tree. Raises OSError(EEXIST) if the name is taken."""
         if name in self._top:
             raise OSError(errno.EEXIST, f"tracefs already has a file {name!r}; choose another name")
         self._top[name] = node
-
-    def before_open(self, finish: Callable[[], None]) -> None:
-        """Call `finish` before each opening of a file, to do the work that hits have deferred."""
-        if finish not in self._before_open:
-            self._before_open.append(finish)
 
     def find(self, path: str) -> Node:
         """The node at `path`, relative to the root. Raises OSError: ENOENT, ENOTDIR."""
@@ -67,8 +60,6 @@ class Tracefs:
         O_DIRECTORY for a file; EINVAL for `flags` that are not an int of C; and what the file raises.
         """
         flags = integer("flags", flags, 0, INT_MAX)
-        for finish in self._before_open:
-            finish()
         try:
             *above, node = self._walk(path)
         except FileNotFoundError:

@@ -41,11 +41,15 @@ _SIGNAL_BP, _SIGNAL_SP, _SIGNAL_IP = 120, 160, 168
 
 @struct
 class StackPoint(Structure):
-    """A point of execution: the next instruction, and the registers."""
+    """A point of execution: the next instruction, and the registers.
+
+    `time`: of the record that was made of it, by the clock of its buffer; 0: none was.
+    """
 
     ip: u64
     sp: u64
     bp: u64
+    time: u64
 
 
 @struct

@@ -95,14 +95,3 @@ def test_a_snapshot_by_hand_afterwards_exchanges_what_is_shown(hit):
     assert values("snapshot") == [1, 2] and values("trace") == [6]
     hit(3)
     assert values("trace") == [6, 3]
-
-
-def test_many_snapshots_are_remembered_up_to_a_bound():
-    from ftrace.ring_buffer.late_snapshots import MOST, LateSnapshots
-
-    late = LateSnapshots(1, 2, 0)
-    for stamp in range(10, 10 + 3 * MOST):
-        late.add(stamp)
-    newest = 9 + 3 * MOST
-    assert late.in_snapshot(1, newest) and not late.in_snapshot(1, newest + 1) and not late.in_snapshot(1, newest - 1)
-    assert late.in_snapshot(1, 5) is (3 * MOST % 2 == 1) and late.in_snapshot(2, 0) is not late.in_snapshot(1, 0)

@@ -4,13 +4,14 @@ import shutil
 
 import pytest
 
-from tests.golden.machine import Machine
-
 
 @pytest.fixture(scope="module")
 def machine():
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         pytest.skip("the stand-in kernel is in C")
+    # pytest imports this file before its faulthandler's handlers are installed, which have to be below ours.
+    from tests.golden.machine import Machine
+
     made = Machine()
     yield made
     made.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from ftrace.events.filters.predicates import DynamicText, Number, StaticText
 from ftrace.events.hist.actions import Action
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.values import (
+    MASK,
     STACK_DEPTH,
     TEXT_SIZE,
     Binary,
@@ -21,7 +23,6 @@ from ftrace.events.hist.values import (
     Cpu,
     FieldValue,
     HistField,
-    Hit,
     Log2,
     Negative,
     Quotient,
@@ -33,6 +34,8 @@ from ftrace.events.hist.values import (
     TextValue,
     Timestamp,
     Value,
+    VariableIdentity,
+    quotient,
 )
 from ftrace.events.triggers.interfaces import EventFile
 from ftrace.kstrtox import kstrtoull
@@ -128,8 +131,7 @@ class ExpressionParser:
             raise self._errors.error(HistErrorCode.DIVISION_BY_ZERO, right_text, errno.EDOM)
         refers = (*left.refers, *right.refers)
         if left.constant is not None and right.constant is not None:
-            folded = _arithmetic(op, Constant(left.constant), Constant(right.constant), right.constant)
-            return replace(_constant(folded.number(Hit(b""))), refers=refers)
+            return replace(_constant(_folded(op, left.constant, right.constant)), refers=refers)
         value = _arithmetic(op, left.value, right.value, right.constant)
         name = f"{left.operand()}{op}{right.operand()}"
         return replace(
@@ -279,6 +281,16 @@ def _arithmetic(op: str, left: Value, right: Value, divisor: int | None) -> Valu
     return Binary(op, left, right) if op != "/" or divisor is None else Quotient(left, divisor)
 
 
+def _folded(op: str, left: int, right: int) -> int:
+    """The result of arithmetic on two constants."""
+    if op == "/":
+        return quotient(left, right)
+    return _OPERATIONS[op](left, right) & MASK
+
+
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
 def _qualified(text: str) -> tuple[str, str, str]:
     """Split `group.event.name`; without two dots, the whole text is the name."""
     parts = text.split(".", 2)
@@ -296,7 +308,7 @@ def _root_operator(text: str) -> int | None:
     return None
 
 
-def reference(name: str, key: object, variable: HistField) -> HistField:
+def reference(name: str, key: VariableIdentity, variable: HistField) -> HistField:
     """A reference to a variable of another trigger. `key`: identifies the variable at a hit."""
     return replace(
         variable, name=name, value=Reference(key), sort=Sort.REFERENCE, variable=None, modifier="", buckets=0, refers=(key,),

@@ -13,18 +13,19 @@ from ftrace.events.hist import table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
-from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, follow_stacks, registry_of
+from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, registry_of
 from ftrace.events.hist.native_table import NativeHistogram
-from ftrace.events.hist.queued_table import QueuedHistogram
 from ftrace.events.hist.resolution import ActionResolver
+from ftrace.events.hist.shared_table import SharedHistogram
 from ftrace.events.hist.text import histogram_text
 from ftrace.events.hist.values import HistField, Sort
 from ftrace.events.hit.handler_source import InexpressibleError
 from ftrace.events.hit.shortcut_source import NumberTable
-from ftrace.events.triggers.interfaces import SYNTHETIC, EventFile, Origin, TraceInstance
-from ftrace.events.triggers.records import QUEUED_HIST, NativeTrigger
+from ftrace.events.triggers.interfaces import SYNTHETIC, EventFile, TraceInstance
+from ftrace.events.triggers.records import LATE_HIST, NativeTrigger
 from ftrace.events.triggers.trigger import Condition, Trigger
-from ftrace.events.triggers.trigger_file import CHANGED, COMMANDS, EventTriggers, parse_condition
+from ftrace.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
+from ftrace.hit.hashing import GOLDEN
 from sandbox.native import global_var, load, single_add, u64
 
 
@@ -67,7 +68,7 @@ class HistTrigger(Trigger):
     def use(self, table: Histogram, definition: Definition) -> None:
         """Count in a table with the keys and values of `definition`."""
         self.table, self.definition = table, definition
-        self.native.post = QUEUED_HIST if isinstance(table, QueuedHistogram) else 0
+        self.native.post = LATE_HIST if isinstance(table, SharedHistogram) else 0
         self._call(table.call)
 
     def line(self) -> str:
@@ -76,17 +77,11 @@ class HistTrigger(Trigger):
 
     def text(self) -> str:
         """The section of the hist file."""
-        return histogram_text(self.line(), self.definition, self._registry.contents(self.table))
+        return histogram_text(self.line(), self.definition, self.table.contents())
 
     def clear(self) -> None:
         """Remove all entries."""
-        self._registry.clear(self.table)
-
-    def act_on(self, record: bytes, origin: Origin) -> None:
-        if isinstance(self.table, QueuedHistogram):
-            self._registry.count_generated(self.table, record, origin)
-        else:  # the table belongs to another event of the same name=
-            super().act_on(record, origin)
+        self.table.clear()
 
     def register(self) -> None:
         if self._takes_snapshots:
@@ -95,7 +90,6 @@ class HistTrigger(Trigger):
         self._refer(1)
 
     def unregister(self) -> None:
-        self._registry.drain()
         self._registry.triggers.remove(self)
         self._refer(-1)
         if self._takes_snapshots:
@@ -217,7 +211,6 @@ class _Command:
         definition = made.definition
         if self._event.group != SYNTHETIC and NativeHistogram.supports(definition):
             return NativeHistogram(definition, self._instance)
-        table = QueuedHistogram(definition)
         resolver = ActionResolver(
             self._event,
             self._instance,
@@ -229,11 +222,7 @@ class _Command:
             self._define_on,
             made.needs,
         )
-        table.actions = resolver.resolve(definition.actions)
-        table.generate = self._instance.generate
-        table.take_snapshot = self._instance.snapshot_at
-        self._registry.feed(table)
-        return table
+        return SharedHistogram(definition, resolver.resolve(definition.actions), self._instance)
 
     def _define_on(self, event: EventFile, text: str) -> None:
         _run_on(event, text, remove=False, errors=self._errors)
@@ -243,7 +232,6 @@ class _Command:
 def register_hist_command() -> None:
     """Register the trigger command `hist`."""
     COMMANDS["hist"] = hist_command
-    CHANGED.append(follow_stacks)
 
 
 hist_base = global_var(u64, 0, name="hist_base")
@@ -255,9 +243,9 @@ hist_trigger = global_var(u64, 0, name="hist_trigger")
 
 SHORTCUT_NAMES: dict[str, Any] = {
     "NativeTrigger": NativeTrigger, "hist_base": hist_base, "hist_target": hist_target, "hist_trigger": hist_trigger,
-    "load": load, "single_add": single_add,
+    "load": load, "single_add": single_add, "GOLDEN": GOLDEN,
 }  # fmt: skip
-SHORTCUT_NAMES |= {name: getattr(table_records, name) for name in ("GOLDEN", "HEADER", "KEY_AT", "mix")}
+SHORTCUT_NAMES |= {name: getattr(table_records, name) for name in ("HEADER", "KEY_AT", "mix")}
 """The names that the source of such a shortcut uses besides those of handlers."""
 
 

@@ -12,7 +12,7 @@ from ftrace.events.hist.definition import MAX_VARIABLES
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.expressions import ExpressionParser
 from ftrace.events.hist.histograms import HistRegistry, HistTriggerData, VariableScope
-from ftrace.events.hist.queued_table import Parameter, ResolvedAction, VariableKey
+from ftrace.events.hist.shared_table import Parameter, ResolvedAction, VariableKey
 from ftrace.events.hist.values import HistField
 from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 
@@ -49,7 +49,9 @@ class ActionResolver:
         if action.kind is TRACE:
             parameters, refers = self._synthetic(action)
             return ResolvedAction(action, tracks, parameters, refers)
-        return ResolvedAction(action, tracks, tuple(self._saved(text) for text in action.parameters))
+        saved = [self._saved(text) for text in action.parameters]
+        read = tuple(key for _, found in saved for key in found.refers if isinstance(key, VariableKey))
+        return ResolvedAction(action, tracks, tuple(parameter for parameter, _ in saved), read)
 
     def _tracked(self, argument: str) -> str:
         if not argument.startswith("$"):
@@ -65,11 +67,11 @@ class ActionResolver:
         if not self.scope.refer(key):
             raise silent(f"the trigger uses more than {MAX_VARIABLES} variables", errno.ENOMEM)
 
-    def _saved(self, text: str) -> Parameter:
+    def _saved(self, text: str) -> tuple[Parameter, HistField]:
         found = self._field_for(text)
         if found is None:
             raise self.errors.error(HistErrorCode.FIELD_VAR_CREATE_FAIL, text)
-        return Parameter(text, value=found.value)
+        return Parameter(text, value=found.value), found
 
     def _field_for(self, text: str) -> HistField | None:
         """A field of the event, for a variable of its name. If there is none: None, and an entry in error_log."""

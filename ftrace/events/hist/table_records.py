@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ftrace.events.filters.matching import read_cpu
-from ftrace.events.triggers.records import Call
-from ftrace.hit.hashing import GOLDEN, first_place
+from ftrace.events.hist.map_records import hash_of, mix, put_key
+from ftrace.events.hist.operations import WORD, Hit, Program, Source, Value, begin_hit, compute, read_number
+from ftrace.hit.hashing import first_place
 from ftrace.unwind.walk import StackPoint
 from sandbox.native import (
     Structure,
@@ -14,11 +14,6 @@ from sandbox.native import (
     cast,
     extern,
     fn,
-    i8,
-    i16,
-    i32,
-    i64,
-    leading_zeros,
     likely,
     load,
     native,
@@ -28,8 +23,6 @@ from sandbox.native import (
     store,
     struct,
     u8,
-    u16,
-    u32,
     u64,
     unlikely,
     void,
@@ -39,7 +32,6 @@ from sandbox.threads.system_calls import get_task_comm
 from sandbox.threads.tasks import Task, current
 
 MAX_KEYS, MAX_VALUES = 3, 2
-MAX_KEY_WORDS = 48
 PROBES = 128
 """The maximum number of places that are probed for a key."""
 HEADER = 64
@@ -48,20 +40,17 @@ KEY_AT = 2
 
 task_get = extern("task_get", fn[ptr[Task]])
 
-U8, I8, U16, I16, U32, I32, WORD, TEXT, DYNAMIC_TEXT, CPU, ONE, STACK = range(12)
-"""The source of a field's value."""
-PLAIN, LOG2, BUCKETS = range(3)
+COMPUTED = WORD + 1
+"""A field that is no plain number of the record."""
 
 
 @struct
 class NativeField(Structure):
-    """A key or a value: its place in the record, and its modifier."""
+    """A key or a value."""
 
-    source: u64
+    source: u64  # the kind of number, as in operations; or COMPUTED
     start: u64  # offset in the record
-    extent: u64  # size of a text's field in bytes
-    shape: u64
-    width: u64  # width of buckets
+    program: Program
     words: u64  # of a key
 
 
@@ -78,9 +67,7 @@ class NativeTable(Structure):
     key_words: u64
     sums: u64  # offset of the sums in an entry
     comm: u64  # offset of the task's name, or 0
-    rseq: i64
-    capture: Call  # stores the stack of a hit
-    capture_argument: u64
+    origin: Source
     keys: u64
     values: u64
     fields: array[NativeField, 5]  # the keys, then the values
@@ -96,61 +83,8 @@ class TableHeader(Structure):
 
 
 @native(inline=True)
-def read_number(source: u64, at: u64) -> u64:
-    """A number of the record, sign-extended or zero-extended."""
-    if source == WORD:
-        return cast(ptr[u64], at)[0]
-    if source == I32:
-        return cast(u64, cast(ptr[i32], at)[0])
-    if source == U32:
-        return cast(u64, cast(ptr[u32], at)[0])
-    if source == U8:
-        return cast(u64, cast(ptr[u8], at)[0])
-    if source == I8:
-        return cast(u64, cast(ptr[i8], at)[0])
-    if source == U16:
-        return cast(u64, cast(ptr[u16], at)[0])
-    return cast(u64, cast(ptr[i16], at)[0])
-
-
-@native(noinline=True)
-def unusual_value(field: ptr[NativeField], at: u64, rseq: i64) -> u64:
-    """The value of a field other than a plain number of the record."""
-    value: u64 = 1
-    if field.source == CPU:
-        value = cast(u64, read_cpu(rseq))
-    elif field.source != ONE:
-        value = read_number(field.source, at)
-    if field.shape == LOG2:
-        return 0 if value < 2 else 64 - leading_zeros(value - 1) & 63
-    if field.shape == BUCKETS:
-        return value // field.width * field.width
-    return value
-
-
-@native(inline=True)
-def value_of(field: ptr[NativeField], record: ptr[u8], rseq: i64) -> u64:
-    at = cast(u64, addressof(record[field.start]))
-    if likely(field.shape == PLAIN and field.source <= WORD):
-        return read_number(field.source, at)
-    return unusual_value(field, at, rseq)
-
-
-@native(noinline=True)
-def copy_text(field: ptr[NativeField], record: ptr[u8], length: u64, key: ptr[u64]) -> void:
-    """Copy a text, cut to the key's size, to a key that is zero."""
-    start: u64 = field.start
-    size: u64 = field.extent
-    if field.source == DYNAMIC_TEXT:
-        location = cast(ptr[u32], addressof(record[field.start]))[0]
-        start = cast(u64, location & 0xFFFF)
-        size = cast(u64, location >> 16)
-    limit = field.words * 8
-    text = cast(ptr[u8], key)
-    for index in range(min(size, limit - 1)):
-        if start + index >= length or record[start + index] == 0:
-            return
-        text[index] = record[start + index]
+def number_of(field: ptr[NativeField], record: ptr[u8]) -> u64:
+    return read_number(field.source, cast(u64, addressof(record[field.start])))
 
 
 @native(inline=True)
@@ -162,12 +96,6 @@ def places(table: ptr[NativeTable]) -> u64:
         if cast(u64, task) == 0:
             return 0
     return table.base + cast(u64, task.index) * table.stride
-
-
-@native(inline=True)
-def mix(hash: u64, word: u64) -> u64:
-    mixed = (hash ^ word) * GOLDEN
-    return mixed ^ (mixed >> 32)
 
 
 @native(noinline=True)
@@ -210,75 +138,78 @@ def find_entry(table: ptr[NativeTable], area: u64, key: ptr[u64], mark: u64) -> 
 
 
 @native(inline=True)
-def count_in(table: ptr[NativeTable], record: ptr[u8], area: u64, key: ptr[u64], mark: u64) -> void:
+def entry_of(table: ptr[NativeTable], area: u64, key: ptr[u64], mark: u64) -> ptr[u64]:
+    """The sums of a key's entry, with the hit counted; null, and a dropped hit, if the table is full."""
     entry = find_entry(table, area, key, mark)
-    header = cast(ptr[TableHeader], area)
     if unlikely(entry == 0):
-        single_add(addressof(header.dropped), 1)
-        return
+        single_add(addressof(cast(ptr[TableHeader], area).dropped), 1)
+        return null
     sums = cast(ptr[u64], entry + table.sums)
     single_add(addressof(sums[0]), 1)
-    for index in range(min(table.values, MAX_VALUES)):
-        field = addressof(table.fields[table.keys + index])
-        single_add(addressof(sums[1 + index]), value_of(field, record, table.rseq))
+    return sums
 
 
 @native(inline=True)
-def count_keys(table: ptr[NativeTable], record: ptr[u8], length: u64, key: ptr[u64], point: ptr[StackPoint]) -> void:
-    """Count a hit. `key`: scratch memory for all keys, zeroed. `point`: of the hit; null: no key is a stack."""
+def add_numbers(table: ptr[NativeTable], record: ptr[u8], sums: ptr[u64]) -> void:
+    for index in range(min(table.values, MAX_VALUES)):
+        single_add(addressof(sums[1 + index]), number_of(addressof(table.fields[table.keys + index]), record))
+
+
+@native
+def count_computed(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """The call of a histogram's trigger, for keys and values of any kind."""
+    table = cast(ptr[NativeTable], argument)
     area = places(table)
     if area == 0:
         return
-    mark: u64 = 0
+    hit: Hit = zeroed
+    begin_hit(addressof(hit), addressof(table.origin), record, length, point)
+    key: array[u64, 48] = zeroed
     at: u64 = 0
     for index in range(min(table.keys, MAX_KEYS)):
         field = addressof(table.fields[index])
-        if likely(field.source <= WORD):
-            key[at] = value_of(field, record, table.rseq)
-        elif field.source == STACK:
-            table.capture(table.capture_argument, cast(ptr[u8], addressof(key[at])), field.words * 8, point)
-        elif field.source == TEXT or field.source == DYNAMIC_TEXT:
-            copy_text(field, record, length, addressof(key[at]))
-        else:
-            key[at] = value_of(field, record, table.rseq)
+        put_key(addressof(field.program), field.words, addressof(hit), addressof(key[at]))
         at += field.words
-    for word in range(min(table.key_words, MAX_KEY_WORDS)):
-        if key[word] != 0:  # most of a text's words are 0
-            mark = mix(mark + word, key[word])
-    count_in(table, record, area, key, mark | 1)
-
-
-@native
-def count_texts(argument: u64, record: ptr[u8], length: u64) -> void:
-    """The call of a histogram's trigger, for keys with texts."""
-    key: array[u64, 48] = zeroed
-    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)), null)
-
-
-@native
-def count_stacks(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
-    """The call of a histogram's trigger, for keys with stacks."""
-    key: array[u64, 48] = zeroed
-    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)), point)
+    mark = hash_of(addressof(key[0]), table.key_words)
+    sums = entry_of(table, area, addressof(key[0]), mark)
+    if sums == null:
+        return
+    value: Value = zeroed
+    for index in range(min(table.values, MAX_VALUES)):
+        compute(addressof(table.fields[table.keys + index].program), addressof(hit), addressof(value))
+        single_add(addressof(sums[1 + index]), value.word)
 
 
 @native
 def count_numbers(argument: u64, record: ptr[u8], length: u64) -> void:
-    """The call of a histogram's trigger, for keys that are numbers."""
+    """The call of a histogram's trigger, for keys and values that are plain numbers."""
+    table = cast(ptr[NativeTable], argument)
+    area = places(table)
+    if area == 0:
+        return
     key: array[u64, 4] = zeroed
-    count_keys(cast(ptr[NativeTable], argument), record, length, cast(ptr[u64], addressof(key)), null)
+    mark: u64 = 0
+    for index in range(min(table.keys, MAX_KEYS)):
+        key[index] = number_of(addressof(table.fields[index]), record)
+        if key[index] != 0:
+            mark = mix(mark + index, key[index])
+    sums = entry_of(table, area, addressof(key[0]), mark | 1)
+    if likely(sums != null):
+        add_numbers(table, record, sums)
 
 
 @native
 def count_number(argument: u64, record: ptr[u8], length: u64) -> void:
-    """The call of a histogram's trigger, for a single key that is a number."""
+    """The same, for a single key."""
     table = cast(ptr[NativeTable], argument)
     area = places(table)
     if area == 0:
         return
     key: array[u64, 1] = zeroed
-    key[0] = value_of(addressof(table.fields[0]), record, table.rseq)
-    count_in(table, record, area, cast(ptr[u64], addressof(key)), key[0] << 1 | 1)
+    key[0] = number_of(addressof(table.fields[0]), record)
+    sums = entry_of(table, area, addressof(key[0]), key[0] << 1 | 1)
+    if likely(sums != null):
+        add_numbers(table, record, sums)
 
 
-FUNCTIONS = (count_texts, count_stacks, count_numbers, count_number)
+FUNCTIONS = (count_computed, count_numbers, count_number)

@@ -145,6 +145,18 @@ def _key_bytes(definition: Definition, entry: Entry) -> bytes:
     )
 
 
+def decoded_key(definition: Definition, key: bytes) -> tuple[int | bytes, ...]:
+    """The parts of a key in a native table."""
+    parts: list[int | bytes] = []
+    for each in definition.keys:
+        part, key = key[: each.key_size], key[each.key_size :]
+        if each.sort is Sort.STACKTRACE:
+            parts.append(part)
+        else:
+            parts.append(part.partition(b"\0")[0] if each.is_text else int.from_bytes(part, "little"))
+    return tuple(parts)
+
+
 def _sort_function(definition: Definition, key: SortKey) -> Callable[[Entry], int | bytes]:
     sums = 1 + len(definition.values)
     if key.index < sums:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-import operator
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ftrace.events.filters.fields import EventField
-from ftrace.events.filters.predicates import Context, DynamicText, Number, StaticText
-from ftrace.events.triggers.interfaces import Origin
+from ftrace.events.filters.predicates import DynamicText, Number, StaticText
 
 MASK = (1 << 64) - 1
 STACK_DEPTH = 16
@@ -19,39 +16,8 @@ TEXT_SIZE = 256
 """Size of a text that is a key, with its final 0, in bytes."""
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A hit of an event, as histograms use it. `timestamp`: in the units of the trace clock."""
-
-    record: bytes
-    timestamp: int = 0
-    context: Context = field(default_factory=Context)
-    stack: tuple[int, ...] = ()
-    variables: Mapping[object, int | bytes] = field(default_factory=dict)
-    """The values of variables in the entry with the same key, by reference."""
-
-    @property
-    def origin(self) -> Origin:
-        """The hit, as the cause of a generated event."""
-        return Origin(self.thread, self.context.comm, self.timestamp, self.context.cpu, self.stack)
-
-    @property
-    def thread(self) -> int:
-        """The thread's id: common_pid."""
-        return int.from_bytes(self.record[4:8], "little")
-
-
 class Value:
-    """A value that is computed from a hit. Numbers are unsigned 64-bit words."""
-
-    @abstractmethod
-    def of(self, hit: Hit) -> int | bytes:
-        """The value for a hit."""
-
-    def number(self, hit: Hit) -> int:
-        """The value for a hit, as a number."""
-        value = self.of(hit)
-        return value if isinstance(value, int) else 0
+    """A value that is computed from a hit, as a tree. Numbers are unsigned 64-bit words."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +26,12 @@ class FieldValue(Value):
 
     where: Number
 
-    def of(self, hit: Hit) -> int:
-        return self.where.read(hit.record) & MASK
-
 
 @dataclass(frozen=True)
 class TextValue(Value):
     """A text of the record, cut to the size of a key of its field."""
 
     where: StaticText | DynamicText
-
-    def of(self, hit: Hit) -> bytes:
-        size = -(-self.where.size // 8) * 8 if isinstance(self.where, StaticText) else TEXT_SIZE
-        return (self.where.read(hit.record, hit.context) or b"")[: size - 1]
 
 
 @dataclass(frozen=True)
@@ -81,15 +40,9 @@ class Constant(Value):
 
     value: int
 
-    def of(self, hit: Hit) -> int:
-        return self.value
-
 
 class Cpu(Value):
     """The CPU that the thread runs on."""
-
-    def of(self, hit: Hit) -> int:
-        return hit.context.cpu
 
 
 @dataclass(frozen=True)
@@ -98,15 +51,9 @@ class Timestamp(Value):
 
     divisor: int
 
-    def of(self, hit: Hit) -> int:
-        return (hit.timestamp + self.divisor // 2) // self.divisor
-
 
 class Stack(Value):
     """The stack of the thread, innermost frame first."""
-
-    def of(self, hit: Hit) -> bytes:
-        return b"".join(address.to_bytes(8, "little") for address in hit.stack[:STACK_DEPTH])
 
 
 @dataclass(frozen=True)
@@ -115,17 +62,9 @@ class StackValue(Value):
 
     offset: int
 
-    def of(self, hit: Hit) -> bytes:
-        start = int.from_bytes(hit.record[self.offset : self.offset + 2], "little")
-        count = int.from_bytes(hit.record[start : start + 8], "little")
-        return hit.record[start + 8 :][: 8 * min(count, STACK_DEPTH)]
-
 
 class Comm(Value):
     """The name of the task, for a variable that holds `common_pid.execname`."""
-
-    def of(self, hit: Hit) -> bytes:
-        return hit.context.comm
 
 
 @dataclass(frozen=True)
@@ -133,9 +72,6 @@ class Log2(Value):
     """The smallest n with 2^n >= a number; 0 if 2^n does not fit in a word, as for negative numbers."""
 
     operand: Value
-
-    def of(self, hit: Hit) -> int:
-        return max(self.operand.number(hit) - 1, 0).bit_length() % 64
 
 
 @dataclass(frozen=True)
@@ -145,30 +81,21 @@ class Bucket(Value):
     operand: Value
     width: int
 
-    def of(self, hit: Hit) -> int:
-        return self.operand.number(hit) // self.width * self.width
+
+class VariableIdentity(Protocol):
+    """A variable's identity, which can be a dictionary's key. `kind`: of its values, as in operations."""
+
+    @property
+    def kind(self) -> int: ...
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Reference(Value):
-    """A variable. `key`: its key in `Hit.variables`."""
+    """A variable of another histogram."""
 
-    key: object
-
-    def of(self, hit: Hit) -> int | bytes:
-        return hit.variables[self.key]
-
-
-def _divide(dividend: int, divisor: int) -> int:
-    return dividend // divisor if divisor else MASK
-
-
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": _divide,
-}
+    key: VariableIdentity
 
 
 @dataclass(frozen=True)
@@ -178,12 +105,6 @@ class Binary(Value):
     op: str
     left: Value
     right: Value
-
-    def of(self, hit: Hit) -> int:
-        return _OPERATIONS[self.op](self.left.number(hit), self.right.number(hit)) & MASK
-
-
-_SHIFT = 20
 
 
 @dataclass(frozen=True)
@@ -196,12 +117,20 @@ class Quotient(Value):
     dividend: Value
     divisor: int
 
-    def of(self, hit: Hit) -> int:
-        number = self.dividend.number(hit)
-        is_shifted = self.divisor & (self.divisor - 1) and self.divisor <= 1 << _SHIFT
-        if is_shifted and number < 1 << _SHIFT:
-            return (number * ((1 << _SHIFT) // self.divisor) + (1 << _SHIFT) - 1) >> _SHIFT
-        return number // self.divisor
+
+def is_rounded_up(divisor: int) -> bool:
+    """Whether division by a constant multiplies and shifts, and so rounds up, for numbers below 2^20."""
+    return bool(divisor & (divisor - 1)) and divisor <= 1 << _SHIFT
+
+
+def quotient(number: int, divisor: int) -> int:
+    """A number divided by a constant, as `Quotient` says."""
+    if is_rounded_up(divisor) and number < 1 << _SHIFT:
+        return (number * ((1 << _SHIFT) // divisor) + (1 << _SHIFT) - 1) >> _SHIFT
+    return number // divisor
+
+
+_SHIFT = 20
 
 
 @dataclass(frozen=True)
@@ -209,9 +138,6 @@ class Negative(Value):
     """The negative of a number."""
 
     operand: Value
-
-    def of(self, hit: Hit) -> int:
-        return -self.operand.number(hit) & MASK
 
 
 class Role(enum.Enum):
@@ -255,7 +181,7 @@ class HistField:
     buckets: int = 0
     variable: str | None = None
     field: EventField | None = None
-    refers: tuple[object, ...] = ()
+    refers: tuple[VariableIdentity, ...] = ()
     """The variables that the field refers to."""
     constant: int | None = None
     """The number that a literal, or a reference to a variable that was assigned one, stands for."""

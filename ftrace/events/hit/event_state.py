@@ -336,15 +336,15 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
             recording = volatile_load(addressof(target.recording))
     if reserved and recording != 0 and volatile_load(target.tracing_on) != 0:
         stacks = volatile_load(target.judging) & STACKS
-        if record_filtered(target, type_id, record, size) and stacks != 0:
+        if record_filtered(target, type_id, record, size, point) and stacks != 0 and point.ip != 0:
             record_stack(target.buffer, point, stacks)
     if post != 0:
         run_post_triggers(table, post, record, size, point)
 
 
 @native
-def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64) -> bool_:
-    """Record if the filter passes. Returns whether it does."""
+def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> bool_:
+    """Record if the filter passes, and note the record's time. Returns whether it passes."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     if condition != 0 and cast(Condition, condition)(record, size) == 0:
         return False
@@ -352,6 +352,7 @@ def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u6
     place: Reservation = zeroed
     if reserve(target.buffer, addressof(mark), addressof(place), type_id, size):
         copy_words(addressof(place.event[8]), addressof(record[8]), size - 8)
+        point.time = place.stamp
         commit(addressof(mark), addressof(place))
     return True
 

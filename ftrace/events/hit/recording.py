@@ -61,6 +61,19 @@ def event_memory() -> EventMemory:
     return EventMemory()
 
 
+def aim(state: Any, type_id: int, targets: Sequence[int]) -> None:
+    """Have an EventState record events of this id into the Targets at these addresses. Raises ValueError: too many."""
+    if len(targets) > MAX_TARGETS:
+        raise ValueError(f"the event is enabled in {len(targets)} trace arrays; the maximum is {MAX_TARGETS}")
+    count, known = state.count, list(targets)
+    if list(state.targets[:count]) != known[:count]:
+        state.count = 0
+    state.type_id = type_id
+    for index, target in enumerate(known):
+        state.targets[index] = target
+    state.count = len(known)
+
+
 class Recording:
     """One probe's EventState; its address does not change while the probe exists."""
 
@@ -90,15 +103,7 @@ class Recording:
 
     def record_to(self, type_id: int, targets: Sequence[int]) -> None:
         """Record events of this id into the Targets at these addresses from now on."""
-        if len(targets) > MAX_TARGETS:
-            raise ValueError(f"the event is enabled in {len(targets)} trace arrays; the maximum is {MAX_TARGETS}")
-        count, known = self.native.count, list(targets)
-        if list(self.native.targets[:count]) != known[:count]:
-            self.native.count = 0
-        self.native.type_id = type_id
-        for index, target in enumerate(known):
-            self.native.targets[index] = target
-        self.native.count = len(known)
+        aim(self.native, type_id, targets)
 
     def use_shortcut(self, shortcut: Shortcut | None) -> Shortcut | None:
         """Set the shortcut. Returns the previous one, which hits in progress may still be executing."""

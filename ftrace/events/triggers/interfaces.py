@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ftrace.events.filters.fields import EventField
-from ftrace.events.filters.predicates import Context
 
 SYNTHETIC = "synthetic"
 """The group of synthetic events."""
@@ -20,10 +19,6 @@ class Triggers(Protocol):
     @property
     def table_address(self) -> int:
         """Address of the word that holds the address of the event's TriggerTable."""
-
-    @property
-    def need_stack(self) -> bool:
-        """Whether a trigger, other than histograms, uses the stack of the hit."""
 
     @abstractmethod
     def write(self, text: str) -> None:
@@ -76,24 +71,6 @@ class NativeCall:
     keep: object = None
 
 
-class Origin(NamedTuple):
-    """The hit that generated an event: its thread, the thread's name, the time by the trace clock, and the CPU.
-
-    `stack`: its return addresses, innermost first, if a trigger of the generated event needs them.
-    """
-
-    thread: int
-    comm: bytes
-    timestamp: int
-    cpu: int = 0
-    stack: tuple[int, ...] = ()
-
-    @property
-    def context(self) -> Context:
-        """The state that filters use besides the record."""
-        return Context(self.comm, self.cpu)
-
-
 class TraceInstance(Protocol):
     """A trace instance (struct trace_array), as triggers use it."""
 
@@ -126,24 +103,12 @@ class TraceInstance(Protocol):
         """Address of the RingBuffer whose clock gives time stamps; 0: there is none."""
 
     @abstractmethod
-    def synthetic_files(self, name: str) -> Sequence[EventFile]:
-        """A synthetic event in the instances that record it or have triggers of it."""
-
-    @abstractmethod
-    def record_stack(self, origin: Origin) -> None:
-        """Record the stack of the hit that generated an event."""
-
-    @abstractmethod
-    def generate(self, name: str, values: Sequence[int | bytes], origin: Origin) -> None:
-        """Record a synthetic event."""
+    def generator(self, name: str) -> NativeCall:
+        """The call that records a synthetic event. `record` has a `ftrace.events.hist.operations.Value` for each field."""
 
     @abstractmethod
     def set_clock(self, name: str) -> None:
         """Select the clock of time stamps; this empties the buffer. Raises OSError(EINVAL)."""
-
-    @abstractmethod
-    def snapshot_at(self, timestamp: int, /) -> None:
-        """Take a snapshot as it would have been at a past time by the trace clock, just after the record of that time."""
 
     @abstractmethod
     def arm_snapshot(self) -> None:

@@ -32,11 +32,11 @@ from sandbox.native import (
 
 UNLIMITED = (1 << 64) - 1
 """The count of a trigger without a limit."""
-TRACEOFF, STACKTRACE, QUEUED_HIST, SNAPSHOT = 1, 2, 4, 8
+TRACEOFF, STACKTRACE, LATE_HIST, SNAPSHOT = 1, 2, 4, 8
 """Bits of triggers that act after the commit.
 
-Queued histograms do, so that generated events are later than the event. A snapshot is taken first: it has the record, which
-the kernel reserves before its triggers see it, and nothing that other triggers record.
+Histograms with variables or actions do, so that generated events are later than the event. A snapshot is taken first: it has the
+record, which the kernel reserves before its triggers see it, and nothing that other triggers record.
 """
 
 Condition: TypeAlias = fn[u64, ptr[u8], u64]

@@ -10,7 +10,7 @@ from typing import Any
 from ftrace.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.events.filters.errors import SUBSYSTEM, FilterError
 from ftrace.events.filters.parser import Filter, parse_filter
-from ftrace.events.triggers.interfaces import EventFile, NativeCall, Origin, TraceInstance
+from ftrace.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
 from ftrace.events.triggers.records import (
     FUNCTIONS,
     SNAPSHOT,
@@ -54,8 +54,6 @@ class Trigger:
     is_hist = False
     needs_record = False
     """Whether the trigger reads the record, or acts after the commit."""
-    needs_stack = False
-    """Whether the trigger uses the stack of the hit."""
 
     def __init__(self, condition: Condition | None, count: int = UNLIMITED) -> None:
         self.condition = condition
@@ -90,21 +88,6 @@ class Trigger:
     def is_referred_to(self) -> bool:
         """Whether the trigger cannot be removed, since another trigger uses its variables."""
         return False
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the trigger acts after the record has been written."""
-        return self.is_hist or bool(self.native.post)
-
-    def passes(self, record: bytes, origin: Origin) -> bool:
-        """Whether the trigger acts on a generated event: it is not paused, and its condition holds."""
-        return not self.native.paused and (
-            self.condition is None or self.condition.filter.passes(record, origin.context)
-        )
-
-    def act_on(self, record: bytes, origin: Origin) -> None:
-        """Act on a generated event."""
-        trigger_image().call("act", ctypes.addressof(self.native), 0, 0, 0)
 
     def register(self) -> None:
         """Called before the trigger is published to hits. Raises OSError."""
@@ -142,7 +125,7 @@ class TracingTrigger(Trigger):
 class StacktraceTrigger(Trigger):
     """stacktrace: records the stack after the event."""
 
-    needs_record = needs_stack = True
+    needs_record = True
     identity = head = "stacktrace"
 
     def __init__(self, instance: TraceInstance, condition: Condition | None, count: int) -> None:
@@ -150,11 +133,6 @@ class StacktraceTrigger(Trigger):
         self._instance = instance
         self.native.post = STACKTRACE
         self._call(instance.stacktrace)
-
-    def act_on(self, record: bytes, origin: Origin) -> None:
-        if self.native.left:
-            self.native.left -= self.native.left != UNLIMITED
-            self._instance.record_stack(origin)
 
 
 class SnapshotTrigger(Trigger):

@@ -9,8 +9,8 @@ from typing import Any
 
 from ftrace.events.filters.filter_file import checked
 from ftrace.events.filters.parser import SPACES
-from ftrace.events.triggers.interfaces import EventFile, Origin, TraceInstance
-from ftrace.events.triggers.records import SNAPSHOT, UNLIMITED
+from ftrace.events.triggers.interfaces import EventFile, TraceInstance
+from ftrace.events.triggers.records import UNLIMITED
 from ftrace.events.triggers.trigger import (
     Condition,
     EnableTrigger,
@@ -27,8 +27,6 @@ AVAILABLE = (
     "# Available triggers:\n"
     "# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
 )
-CHANGED: list[Callable[[], None]] = []
-"""Called before the triggers of any event change for hits."""
 Command = Callable[["EventTriggers", str, str, bool], None]
 """command(triggers, name, parameters, remove): carries out a trigger command. Raises OSError."""
 
@@ -57,11 +55,6 @@ class EventTriggers:
     def need_record(self) -> bool:
         """Whether `run_triggers` must be called with the record."""
         return any(trigger.needs_record for trigger in self._triggers)
-
-    @property
-    def need_stack(self) -> bool:
-        """Whether a trigger, other than histograms, uses the stack of the hit."""
-        return any(trigger.needs_stack for trigger in self._triggers)
 
     @property
     def hists(self) -> list[Trigger]:
@@ -135,8 +128,6 @@ class EventTriggers:
 
     def _publish(self, removed: Trigger | None = None) -> None:
         """Publish the present triggers to hits. The previous table, and `removed`, are kept until no hit uses them."""
-        for follow in CHANGED:
-            follow()
         old = self._table
         pointers = [ctypes.addressof(trigger.native) for trigger in self._triggers]
         self._table = (ctypes.c_uint64 * (2 + len(pointers)))(len(pointers), self.need_record, *pointers)
@@ -164,19 +155,6 @@ class EventTriggers:
         if post and self._triggers:
             held = ctypes.create_string_buffer(record, len(record))
             self._call("run_post_triggers", post, ctypes.addressof(held), len(record))
-
-    def run_generated(self, record: bytes, origin: Origin) -> list[Trigger]:
-        """Have the triggers act on an event that a past hit generated, before it is written. Returns those that act later."""
-        passing = [trigger for trigger in self._triggers if trigger.passes(record, origin)]
-        for trigger in passing:
-            if not trigger.is_late:
-                trigger.act_on(record, origin)
-        return [trigger for trigger in passing if trigger.is_late]
-
-    def run_generated_post(self, late: Sequence[Trigger], record: bytes, origin: Origin) -> None:
-        """Have the triggers act that `run_generated` returned, after the event was written."""
-        for trigger in sorted(late, key=lambda each: bool(each.native.post != SNAPSHOT)):
-            trigger.act_on(record, origin)
 
     def _call(self, function: str, *arguments: int) -> int:
         used = self._table, tuple(self._triggers)  # keeps them alive until the call returns

@@ -6,9 +6,11 @@ import ctypes
 
 from event_records import FIELDS, record
 
+from ftrace.events.hist.operations import Value
 from ftrace.events.triggers.interfaces import NativeCall
 from ftrace.events.triggers.trigger import trigger_image
 from ftrace.events.triggers.trigger_file import EventTriggers
+from ftrace.unwind.walk import StackPoint
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
 
@@ -68,14 +70,16 @@ class Instance:
     def refer_to_synthetic(self, name, by):
         self.references[name] = self.references.get(name, 0) + by
 
-    def synthetic_files(self, name):
-        return ()
+    def generator(self, name):
+        fields = self.synthetic[name]
 
-    def record_stack(self, origin):
-        self.done.append(origin.stack)
+        def generate(_argument, at, count):
+            values = Value.ctypes * count
+            found = values.from_address(at)
+            self.generated.append((name, *(_shown(field, value) for field, value in zip(fields, found, strict=True))))
 
-    def generate(self, name, values, origin):
-        self.generated.append((name, *values))
+        function = _CALL(generate)
+        return NativeCall(ctypes.cast(function, ctypes.c_void_p).value, keep=function)
 
     def event(self, name, **options):
         return self.events.setdefault(("kprobes", name), File(self, name, **options))
@@ -89,9 +93,6 @@ class Instance:
         if name == "nosuch":
             raise OSError(22, name)
         self.clock = name
-
-    def snapshot_at(self, timestamp):
-        self.done.append("snapshot")
 
     def arm_snapshot(self):
         self.snapshots += 1
@@ -109,20 +110,29 @@ class Instance:
         self.freed += 1
 
 
-def hit(file, data=None, **values):
-    """What a recorder does at a hit of an event: whether it was recorded is the result."""
+def _shown(field, value):
+    """A value that an action gives a synthetic event."""
+    if value.extent:
+        return ctypes.string_at(value.word, value.extent).partition(b"\0")[0]
+    return int.from_bytes(value.word.to_bytes(8, "little")[: field.size], "little", signed=field.signed)
+
+
+def hit(file, data=None, time=0, **values):
+    """What a recorder does at a hit of an event: whether it was recorded is the result. `time`: of its record; 0: unknown."""
     data = record(**values) if data is None else data
     instance, image = file.triggers.instance, trigger_image()
     held = ctypes.create_string_buffer(data, len(data))
     at, table = ctypes.addressof(held), ctypes.c_uint64.from_address(file.triggers.table_address).value
+    point = StackPoint.ctypes(time=time)
+    there = ctypes.addressof(point)
     post = 0
     if table and not file.triggers.need_record:
-        image.call("run_triggers", table, 0, 0, 0)
+        image.call("run_triggers", table, 0, 0, there)
     recorded = bool(instance.on.value and file.word.value)
     if table and file.triggers.need_record:
-        post = image.call("run_triggers", table, at, len(data), 0)
+        post = image.call("run_triggers", table, at, len(data), there)
     if recorded:
         instance.done.append(file.name)
     if post:
-        image.call("run_post_triggers", table, post, at, len(data), 0)
+        image.call("run_post_triggers", table, post, at, len(data), there)
     return recorded
