@@ -131,6 +131,8 @@ class Pad(Structure):
     """The numbers of one hit."""
 
     hit: Hit
+    variables: array[Value, 16]
+    own: array[Value, 16]
     key: array[u64, 48]
     parameters: array[Value, 64]
 
@@ -211,7 +213,7 @@ def read_variable(reference: ptr[Reference], map: ptr[HistMap], pad: ptr[Pad], m
 def read_variables(map: ptr[HistMap], pad: ptr[Pad], mark: u64) -> bool_:
     """Read the variables of other histograms. False if one is not set: then the hit is not counted."""
     for index in range(map.reference_count):
-        value = addressof(pad.hit.variables[index])
+        value = addressof(pad.variables[index])
         if not read_variable(addressof(map.references[index]), map, pad, mark, value):
             return False
     return True
@@ -354,6 +356,8 @@ def count_in_map(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPo
     signal_fence()
     pad = addressof(pads.pads[depth])
     begin_hit(addressof(pad.hit), addressof(map.source), record, length, point)
+    pad.hit.variables = addressof(pad.variables[0])
+    pad.hit.own = addressof(pad.own[0])
     count_with(map, pad)
     signal_fence()
     volatile_store(addressof(pads.depth), depth)

@@ -12,7 +12,7 @@ from ftrace.events.filters.predicates import COMM_SIZE
 from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.native_image import hist_image
 from ftrace.events.hist.programs import NUMBERS, made_program
-from ftrace.events.hist.table_records import COMPUTED, HEADER, KEY_AT, NativeField, NativeTable, TableHeader
+from ftrace.events.hist.table_records import COMPUTED, HEADER, KEY_AT, SHORT_KEY, NativeField, NativeTable, TableHeader
 from ftrace.events.hist.text import Contents, Entry, decoded_key
 from ftrace.events.hist.values import MASK, FieldValue, HistField
 from ftrace.events.triggers.interfaces import NativeCall, TraceInstance
@@ -81,7 +81,7 @@ class NativeHistogram:
 
     def _function(self) -> str:
         if any(field.source == COMPUTED for field in self.native.fields[: len(self._fields)]):
-            return "count_computed"
+            return "count_short" if self.native.key_words <= SHORT_KEY else "count_long"
         return "count_number" if len(self._definition.keys) == 1 else "count_numbers"
 
     def contents(self) -> Contents:

@@ -96,8 +96,8 @@ class Hit(Structure):
     source: ptr[Source]
     time: u64  # 0: not read yet
     has_stack: u64
-    variables: array[Value, 16]  # those of other histograms
-    own: array[Value, 16]
+    variables: ptr[Value]  # those of other histograms
+    own: ptr[Value]
     comm: array[u8, 16]
     stack: array[u64, 16]
 

@@ -26,7 +26,6 @@ from ftrace.events.hist.values import (
     TextValue,
     Timestamp,
     Value,
-    VariableIdentity,
     is_rounded_up,
 )
 

@@ -40,6 +40,8 @@ KEY_AT = 2
 
 task_get = extern("task_get", fn[ptr[Task]])
 
+SHORT_KEY = 4
+"""Words of a key that count_short has memory for."""
 COMPUTED = WORD + 1
 """A field that is no plain number of the record."""
 
@@ -155,29 +157,45 @@ def add_numbers(table: ptr[NativeTable], record: ptr[u8], sums: ptr[u64]) -> voi
         single_add(addressof(sums[1 + index]), number_of(addressof(table.fields[table.keys + index]), record))
 
 
-@native
-def count_computed(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
-    """The call of a histogram's trigger, for keys and values of any kind."""
-    table = cast(ptr[NativeTable], argument)
-    area = places(table)
-    if area == 0:
-        return
-    hit: Hit = zeroed
-    begin_hit(addressof(hit), addressof(table.origin), record, length, point)
-    key: array[u64, 48] = zeroed
+@native(inline=True)
+def count_values(table: ptr[NativeTable], hit: ptr[Hit], area: u64, key: ptr[u64]) -> void:
+    """Count a hit with keys and values of any kind. `key`: memory for the keys, which is zero."""
     at: u64 = 0
     for index in range(min(table.keys, MAX_KEYS)):
         field = addressof(table.fields[index])
-        put_key(addressof(field.program), field.words, addressof(hit), addressof(key[at]))
+        put_key(addressof(field.program), field.words, hit, addressof(key[at]))
         at += field.words
-    mark = hash_of(addressof(key[0]), table.key_words)
-    sums = entry_of(table, area, addressof(key[0]), mark)
+    sums = entry_of(table, area, key, hash_of(key, table.key_words))
     if sums == null:
         return
     value: Value = zeroed
     for index in range(min(table.values, MAX_VALUES)):
-        compute(addressof(table.fields[table.keys + index].program), addressof(hit), addressof(value))
+        compute(addressof(table.fields[table.keys + index].program), hit, addressof(value))
         single_add(addressof(sums[1 + index]), value.word)
+
+
+@native
+def count_long(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """The call of a histogram's trigger, for keys and values of any kind."""
+    table = cast(ptr[NativeTable], argument)
+    area = places(table)
+    if area != 0:
+        hit: Hit = zeroed
+        key: array[u64, 48] = zeroed
+        begin_hit(addressof(hit), addressof(table.origin), record, length, point)
+        count_values(table, addressof(hit), area, addressof(key[0]))
+
+
+@native
+def count_short(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+    """The same, for keys of a few words."""
+    table = cast(ptr[NativeTable], argument)
+    area = places(table)
+    if area != 0:
+        hit: Hit = zeroed
+        key: array[u64, 4] = zeroed
+        begin_hit(addressof(hit), addressof(table.origin), record, length, point)
+        count_values(table, addressof(hit), area, addressof(key[0]))
 
 
 @native
@@ -212,4 +230,4 @@ def count_number(argument: u64, record: ptr[u8], length: u64) -> void:
         add_numbers(table, record, sums)
 
 
-FUNCTIONS = (count_computed, count_numbers, count_number)
+FUNCTIONS = (count_long, count_short, count_numbers, count_number)

@@ -173,3 +173,95 @@ def test_te8_4_a_histogram_is_read_while_hits_come_faster_than_they_are_counted(
     is_over.set()
     for thread in threads:
         thread.join()
+
+
+GENERATING = """
+@text = constant [6 x i8] c"hello\\00"
+define i64 @sp_first(ptr %name, i64 %n) noinline { ret i64 %n }
+define i64 @sp_second(ptr %name, i64 %n) noinline { ret i64 %n }
+define i64 @sp_both(i64 %n) noinline {
+  %x = call i64 @sp_first(ptr @text, i64 %n)
+  %y = call i64 @sp_second(ptr @text, i64 %x)
+  ret i64 %y
+}
+"""
+
+
+@isolated
+def test_te8_2_every_kind_of_field_of_a_generated_event():
+    import sandbox
+    from fprobe.tracefs import tracefs
+
+    module = sandbox.load(GENERATING, name="sp")
+    tracefs.write("kprobe_events", "p:first sp_first name=+0(%di):string nn=%si:s8\n")
+    tracefs.write("kprobe_events", "p:second sp_second name=+0(%di):string nn=%si:u64\n", append=True)
+    fields = "s8 small; char[] text; unsigned long[] stack; char[256] fixed; u64 number; char[256] last"
+    tracefs.write("synthetic_events", f"ev {fields}")
+    keys = "keys=common_pid"
+    tracefs.write("events/kprobes/first/trigger", f"hist:{keys}:x=nn,t=name,st=common_stacktrace")
+    action = "onmatch(kprobes.first).trace(ev,$x,$t,$st,name,nn,$c)"
+    tracefs.write("events/kprobes/second/trigger", f"hist:{keys}:c=common_pid.execname:{action}")
+    tracefs.write("events/synthetic/ev/filter", 'text == "hello" && fixed == "hello" && small < 0')
+    for file in ("kprobes/second", "synthetic/ev"):
+        tracefs.write(f"events/{file}/enable", "1")
+    module["sp_both"](0xFFF0)
+    module["sp_both"](0x10)
+    with open("/proc/self/comm") as file:  # noqa: PTH123
+        comm = file.read().strip()
+    lines = [line for line in tracefs.read("trace").splitlines() if not line.startswith("#")]
+    at = next(index for index, line in enumerate(lines) if ": ev: " in line)
+    assert lines[at].partition(": ev: ")[2] == "small=240 text=hello stack=STACK:" and "second" in lines[at - 1]
+    assert lines[at + 1].startswith("=> sp_first+0x") and lines[at + 2].startswith("=> sp_both+0x")
+    end = next(line for line in lines[at:] if line.startswith("fixed="))
+    assert end.endswith(f"fixed=hello number=65520 last={comm}")
+    assert sum(": ev: " in line for line in lines) == 1, "the filter drops the second"
+
+
+ALARMS = r"""
+#include <signal.h>
+#include <string.h>
+#include <sys/time.h>
+static volatile unsigned long calls, keys, handled;
+__attribute__((noipa)) void first(unsigned long key, unsigned long call) { calls += 0 * call; }
+__attribute__((noipa)) void second(unsigned long key, unsigned long call) { keys += 0 * call; }
+static void both(unsigned long key) { unsigned long call = __sync_add_and_fetch(&calls, 1); first(key, call); second(key, call); }
+static void handle(int number) { handled++; both(1000 + handled % 64); }
+unsigned long interrupted(unsigned long rounds)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handle;
+    sigaction(SIGVTALRM, &action, 0);
+    struct itimerval timer = {{0, 100}, {0, 100}};
+    setitimer(ITIMER_VIRTUAL, &timer, 0);
+    for (unsigned long i = 0; i < rounds || handled < 40; i++)
+        both(i % 64);
+    memset(&timer, 0, sizeof timer);
+    setitimer(ITIMER_VIRTUAL, &timer, 0);
+    return handled;
+}
+unsigned long made(void) { return calls; }
+"""
+
+
+@isolated(timeout=60)
+def test_te8_9_a_signals_handler_that_is_hit_counts_while_the_thread_counts():
+    """A hit in a signal's handler has a pad of its own, and what it counts is no part of what it interrupts."""
+    from programs import load_c
+
+    from fprobe.tracefs import tracefs
+
+    module = load_c(ALARMS)
+    arguments = "key=$arg1:u64 call=$arg2:u64"  # of function probes, which a signal's handler may hit during a hit
+    tracefs.write("dynamic_events", f"f:kprobes/first first {arguments}\nf:kprobes/second second {arguments}\n")
+    tracefs.write("synthetic_events", "ev u64 one; u64 two; u64 key")
+    tracefs.write("events/kprobes/first/trigger", "hist:keys=key:x=call")
+    tracefs.write("events/kprobes/second/trigger", "hist:keys=key:y=call:onmatch(kprobes.first).ev($x,$y,key)")
+    tracefs.write("events/synthetic/ev/trigger", "hist:keys=key:vals=one,two:z=one")
+    handled = module["interrupted"](200_000)
+    text = tracefs.read("events/synthetic/ev/hist")
+    entries = [line.replace(",", "").split() for line in text.splitlines() if line.startswith("{ key:")]
+    assert len(entries) == 64 + min(handled, 64)
+    assert all(entry[7] == entry[9] for entry in entries), "the variable and the field are of one call"
+    hits = sum(int(entry[5]) for entry in entries)
+    assert hits == module["made"]() and f"Hits: {hits}\n" in text and "Dropped: 0" in text
