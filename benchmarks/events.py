@@ -91,6 +91,31 @@ def _defined(line: str, target: str, *, filter_: str = "0", trigger: str = "") -
         global_trace().buffer.clear()
 
 
+_LATENCY = {
+    "kprobes/enter": "hist:keys=common_pid:ts=common_timestamp",
+    "kprobes/leave": "hist:keys=common_pid:d=common_timestamp-$ts:onmatch(kprobes.enter).took($d)",
+    "synthetic/took": "hist:keys=ticks.log2",
+}
+"""Triggers that count how long calls take: the entry's time in a variable, an event for each call, a histogram of that."""
+
+
+@contextlib.contextmanager
+def _latency(target: str) -> Iterator[Any]:
+    """The events of _LATENCY on a function; the counts of its return."""
+    tracefs.write("dynamic_events", f"p:enter bench:{target}\nr:leave bench:{target}\n", append=True)
+    tracefs.write("synthetic_events", "took u64 ticks", append=True)
+    for event, trigger in _LATENCY.items():
+        tracefs.write(f"events/{event}/trigger", trigger)
+    try:
+        found = event_registry.find("kprobes", "leave")
+        yield _Counted(found.probes[0])  # type: ignore[union-attr]  # a probe event
+    finally:
+        for event, trigger in reversed(_LATENCY.items()):
+            tracefs.write(f"events/{event}/trigger", f"!{trigger}")
+        for event in _LATENCY:
+            tracefs.write("dynamic_events", f"-:{event}", append=True)
+
+
 class _Counted:
     """A probe of an event, with the counts of an attachment."""
 
@@ -179,6 +204,12 @@ def rows(calls: int) -> list[Row]:
             "a histogram of one integer",
             partial(_of, "p:b bench:{} a=$arg1", calls, trigger="hist:keys=a"),
         ),
+        Row(
+            "event.hist.variable",
+            "a histogram with a variable",
+            partial(_of, "p:b bench:{} a=$arg1", calls, trigger="hist:keys=a:x=a"),
+        ),
+        Row("event.hist.onmatch", "a histogram of how long calls take", partial(sample_loop, _latency, calls)),
         Row("event.define", "an event defined: compiled, cached, the first one", _define),
         Row("event.define.1000", "a thousand definitions in one write", _define_many),
     ]
