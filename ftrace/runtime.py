@@ -118,7 +118,6 @@ FUNCTIONS = (
     consuming.set_live,
     consuming.set_spare,
     writer.write,
-    writer.write_for,
     *event_state.FUNCTIONS,
     address_table.table_set,
     *pid_list.FUNCTIONS,

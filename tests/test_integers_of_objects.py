@@ -76,8 +76,6 @@ def buffer_calls(buffer: Buffer) -> list[tuple[str, Callable[[Any], Any]]]:
     ]  # fmt: skip
     numbers = {
         "type_id": lambda number: buffer.write(number, b"x"),
-        "thread": lambda number: buffer.write(7, b"x", number),
-        "at": lambda number: buffer.write(7, b"x", 1, number),
         "size_kb": partial(buffer.set_slot_size_kb, 1),
         "subbuf_kb": lambda number: setattr(buffer, "subbuf_kb", number),
     }

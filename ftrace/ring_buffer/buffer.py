@@ -16,7 +16,7 @@ from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stat
 from ftrace.ring_buffer.records import RingBuffer
 from ftrace.runtime import runtime
 from sandbox.process import fork
-from sandbox.process.integers import INT_MAX, U64_MAX, between, whole
+from sandbox.process.integers import between, whole
 
 DEFAULT_SIZE_KB = 1408
 DEFAULT_SUBBUF_KB = 4
@@ -156,11 +156,8 @@ class Buffer(fork.ProcessBound):
         """Maximum size of an event's fields after the common ones, in bytes."""
         return layout.capacity(self._order) - 2 * layout.COMMON
 
-    def write(self, type_id: int, data: bytes, thread: int = 0, at: int = 0) -> bool:
+    def write(self, type_id: int, data: bytes) -> bool:
         """Record an event of the calling thread. `data`: its fields after the common ones; they are padded with zeros to 4 bytes.
-
-        `thread`: the id of another thread to which the event belongs; `at`: its time by the buffer's clock. If the calling
-        thread's newest event is later, the event gets the time of that one.
 
         Returns False if the event is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a number
         out of range: the type is at most 65535.
@@ -170,13 +167,9 @@ class Buffer(fork.ProcessBound):
                 f"the event has {len(data)} bytes; {self.longest} fit a sub-buffer of {self.subbuf_kb} KiB"
             )
         self._refuse_if_closed()
-        type_id, thread = between("type_id", type_id, 0, 0xFFFF), between("thread", thread, 0, INT_MAX)
-        at = between("at", at, 0, U64_MAX)
+        type_id = between("type_id", type_id, 0, 0xFFFF)
         copy = ctypes.create_string_buffer(data, len(data) or 1)
-        function, origin = ("ring_write_for", (thread, at)) if thread else ("ring_write", ())
-        return bool(
-            runtime().image.call(function, self.address, type_id, ctypes.addressof(copy), len(data), *origin) & 1
-        )
+        return bool(runtime().image.call("ring_write", self.address, type_id, ctypes.addressof(copy), len(data)) & 1)
 
     # reading
 

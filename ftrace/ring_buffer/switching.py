@@ -238,11 +238,8 @@ def advance_commit(ring: ptr[Ring], slot: ptr[Slot]) -> void:
 
 
 @native
-def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_, at: u64) -> bool_:
-    """Switch to another sub-buffer, unless there is space already. If none is available, counts the loss and returns False.
-
-    `at`: the time of the first event; 0: now.
-    """
+def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_) -> bool_:
+    """Switch to another sub-buffer, unless there is space already. If none is available, counts the loss and returns False."""
     if not find_spare(ring, slot):
         volatile_store(addressof(slot.last_stamp), 0)
         return False
@@ -256,7 +253,7 @@ def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_, at
     first: u64 = 0
     if slot.sequence != 0:
         first = meta_at(ring, slot.current).first + (tail >> OFFSET_BITS & ENTRY_MASK)
-    stamp = max(at if at != 0 else clock_now(ring.clock), slot.last_stamp)
+    stamp = max(clock_now(ring.clock), slot.last_stamp)
     prepare(ring, slot, page, stamp, first)
     link(ring, slot, page, tail)
     volatile_store(addressof(slot.last_stamp), stamp)

@@ -257,11 +257,8 @@ def write_event(
 
 
 @native
-def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u64, thread: u32) -> ptr[u8]:
-    """Reserve an event, with a page switch or a separate time stamp if needed. Null if the event is lost, which is counted.
-
-    `at`: the time of the event, unless the slot's newest event is later; 0: now.
-    """
+def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> ptr[u8]:
+    """Reserve an event, with a page switch or a separate time stamp if needed. Null if the event is lost, which is counted."""
     ring = mark.ring
     slot = own_slot(mark.ring)
     size = event_size(length)
@@ -275,38 +272,38 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
         tail = volatile_load(addressof(slot.tail))
         page = page_at(ring, volatile_load(addressof(slot.current)))
         before: u64 = volatile_load(addressof(slot.last_stamp))
-        stamp = max(at if at != 0 else clock_now(ring.clock), before)
+        stamp = max(clock_now(ring.clock), before)
         if nested:
             before = 0
         extra: u64 = 0 if before != 0 and stamp - before < 1 << DELTA_BITS else 8
         offset = tail & OFFSET_MASK
         if offset + extra + size > ring.capacity:
-            if not switch_page(ring, slot, extra + size, nested, at):
+            if not switch_page(ring, slot, extra + size, nested):
                 return null
         else:
             volatile_store(addressof(slot.last_stamp), stamp)
             if single_cas(addressof(slot.tail), tail, tail + extra + size + ENTRY):
-                return write_event(page, offset, before, stamp, extra, size, type_id, thread)
+                return write_event(page, offset, before, stamp, extra, size, type_id, slot.owner)
             volatile_store(addressof(slot.last_stamp), 0)
     single_add(addressof(slot.retried), 1)
     return null
 
 
-@native(inline=True)
-def reserve_begun(mark: ptr[Mark], type_id: u64, length: u64, at: u64, thread: u32) -> ptr[u8]:
-    """Reserve an event of `thread` in the running thread's slot. `at`: see try_reserve."""
+@native(cc="preserve_most", noinline=True, name="ring_reserve")
+def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
+    """The slow path of `reserve`: another clock, no space, a long pause, a nested record, a new thread."""
     slot = own_slot(mark.ring)
     task = current()
     if mark.token == 0:
         outer = volatile_load(addressof(slot.writer))
         if outer != 0 and is_writing(slot, task, mark):
-            return try_reserve(mark, type_id, length, True, at, thread)
+            return try_reserve(mark, type_id, length, True)
         begin(mark, slot)
         if outer != 0:
             recover(mark.ring, slot)
     keep_fitted(mark.ring.clock)
     if slot.owner == task.tid or adopt(slot, task):
-        event = try_reserve(mark, type_id, length, False, at, thread)
+        event = try_reserve(mark, type_id, length, False)
         if event != null:
             return event
     else:
@@ -315,32 +312,8 @@ def reserve_begun(mark: ptr[Mark], type_id: u64, length: u64, at: u64, thread: u
     return null
 
 
-@native(cc="preserve_most", noinline=True, name="ring_reserve")
-def reserve_slow(mark: ptr[Mark], type_id: u64, length: u64) -> ptr[u8]:
-    """The slow path of `reserve`: another clock, no space, a long pause, a nested record, a new thread."""
-    return reserve_begun(mark, type_id, length, 0, current().tid)
-
-
 @native(cc="preserve_most", noinline=True, name="ring_stamp")
 def stamp_of(mark: ptr[Mark]) -> u64:
     """The time of the mark's newest record; now if that is not known."""
     stamp = volatile_load(addressof(own_slot(mark.ring).last_stamp))
     return stamp if stamp != 0 else clock_now(mark.ring.clock)
-
-
-@native(name="ring_write_for")
-def write_for(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64, thread: u64, at: u64) -> bool_:
-    """As `write`, for an event of another thread. `thread`: its id; `at`: the time by the ring's clock."""
-    task = task_get()
-    ring = volatile_load(addressof(buffer.ring))
-    if task == null or ring == null:
-        return False
-    mark: Mark = zeroed
-    mark.ring = ring
-    event = reserve_begun(addressof(mark), type_id, size + COMMON, at, cast(u32, thread))
-    if event == null:
-        return False
-    fill(event, data, size)
-    if volatile_load(addressof(own_slot(ring).writer)) == cast(u64, addressof(mark)):
-        publish(addressof(mark))
-    return True

@@ -464,22 +464,6 @@ def test_snapshots_that_threads_take_while_others_record_and_clear_lose_no_ring(
 
 
 @isolated
-def test_te8_9_an_event_of_another_thread_has_its_id_and_its_time() -> None:
-    from ftrace.ring_buffer.buffer import Buffer
-
-    buffer = Buffer()
-    now = buffer.now
-    for index in range(3):
-        assert buffer.write(30, bytes([index] * 4), thread=4242, at=now + index * 1000)
-    buffer.write(30, bytes(4))
-    buffer.write(30, bytes(4), thread=4242, at=now)
-    records = list(buffer.records())
-    assert [record.stamp - now for record in records[:3]] == [0, 1000, 2000]
-    assert [int.from_bytes(record.data[4:8], "little") for record in records[:3]] == [4242] * 3
-    assert records[3].stamp == records[4].stamp > now + 2000, "time does not go back in a slot"
-
-
-@isolated
 def test_a_record_abandoned_while_the_next_page_is_linked_counts_no_other_records() -> None:
     """The slot names the new page, but its sequence and its tail are still those of the full one."""
     from ftrace.ring_buffer.buffer import Buffer
