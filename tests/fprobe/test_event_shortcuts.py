@@ -237,6 +237,10 @@ HISTS = [
     "keys=a,b,common_pid:vals=d,a",
     "keys=e.hex",
     "keys=common_pid.execname",
+    "keys=a.log2",
+    "keys=b.buckets=7,a.log2:vals=a/3,b*d",
+    "keys=a-b:vals=d/b,-(a)",
+    "keys=d/1000,c/8:vals=hitcount,hitcount",
 ]
 
 
@@ -273,7 +277,7 @@ def test_a_paused_histogram_counts_nothing_and_hits_are_counted(program):
     assert probe.hits == 5
 
 
-@pytest.mark.parametrize("trigger", ["hist:keys=a.log2", "hist:keys=stacktrace", "hist:keys=cpu"])
+@pytest.mark.parametrize("trigger", ["hist:keys=common_timestamp", "hist:keys=stacktrace", "hist:keys=cpu"])
 def test_other_histograms_have_none(program, trigger):
     event, probe = defined("p:k sc_add a=$arg1", enabled=False)
     write(event, "trigger", trigger)

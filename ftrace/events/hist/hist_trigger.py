@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.events.filters.parser import SPACES
-from ftrace.events.filters.predicates import Number
-from ftrace.events.hist import table_records
+from ftrace.events.hist import operations, table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
@@ -18,7 +17,6 @@ from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.shared_table import SharedHistogram
 from ftrace.events.hist.text import histogram_text
-from ftrace.events.hist.values import HistField, Sort
 from ftrace.events.hit.handler_source import InexpressibleError
 from ftrace.events.hit.shortcut_source import NumberTable
 from ftrace.events.triggers.interfaces import SYNTHETIC, EventFile, TraceInstance
@@ -246,6 +244,7 @@ SHORTCUT_NAMES: dict[str, Any] = {
     "load": load, "single_add": single_add, "GOLDEN": GOLDEN,
 }  # fmt: skip
 SHORTCUT_NAMES |= {name: getattr(table_records, name) for name in ("HEADER", "KEY_AT", "mix")}
+SHORTCUT_NAMES |= {name: getattr(operations, name) for name in ("logarithm", "ratio", "rounded_up")}
 """The names that the source of such a shortcut uses besides those of handlers."""
 
 
@@ -257,13 +256,8 @@ def number_table(trigger: Trigger) -> tuple[int, NumberTable]:
         raise InexpressibleError
     native, definition = trigger.table.native, trigger.definition
     return int(native.base), NumberTable(
-        tuple(map(_number, definition.keys)),
-        tuple(None if value.sort is Sort.HITCOUNT else _number(value) for value in definition.values),
+        tuple(key.value for key in definition.keys),
+        tuple(value.value for value in definition.values),
+        trigger.table.is_plain and len(definition.keys) == 1,
         *(int(getattr(native, name)) for name in ("mask", "shift", "entry", "sums", "stride")),
     )
-
-
-def _number(field: HistField) -> Number:
-    if field.sort is not Sort.NUMBER or field.field is None or field.modifier in ("log2", "buckets"):
-        raise InexpressibleError
-    return Number(field.field.offset, field.size, field.signed)

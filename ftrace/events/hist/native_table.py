@@ -79,8 +79,13 @@ class NativeHistogram:
         origin.buffer, origin.rseq = instance.ring_buffer, rseq_offset()
         origin.capture, origin.capture_argument = capture.address, capture.argument
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all keys and values are plain numbers of the record."""
+        return all(field.source != COMPUTED for field in self.native.fields[: len(self._fields)])
+
     def _function(self) -> str:
-        if any(field.source == COMPUTED for field in self.native.fields[: len(self._fields)]):
+        if not self.is_plain:
             return "count_short" if self.native.key_words <= SHORT_KEY else "count_long"
         return "count_number" if len(self._definition.keys) == 1 else "count_numbers"
 

@@ -211,8 +211,20 @@ def fetch(operation: ptr[Operation], hit: ptr[Hit], value: ptr[Value]) -> void:
         fetch_bytes(operation, hit, value)
 
 
-@native
-def quotient(number: u64, divisor: u64) -> u64:
+@native(inline=True)
+def logarithm(number: u64) -> u64:
+    """The smallest n with 2^n >= a number; 0 if 2^n does not fit in a word."""
+    return 0 if number < 2 else 64 - leading_zeros(number - 1) & 63
+
+
+@native(inline=True)
+def ratio(number: u64, divisor: u64) -> u64:
+    """A quotient, rounded down. A division by zero gives the largest word."""
+    return number // divisor if divisor != 0 else _ALL_ONES
+
+
+@native(inline=True)
+def rounded_up(number: u64, divisor: u64) -> u64:
     """div_by_mult_and_shift() of kernel/trace/trace_events_hist.c, for divisors below 2^20 that are no powers of two."""
     if number < 1 << _SHIFT:
         return number * ((1 << _SHIFT) // divisor) + (1 << _SHIFT) - 1 >> _SHIFT
@@ -223,24 +235,22 @@ def quotient(number: u64, divisor: u64) -> u64:
 def applied(operation: ptr[Operation], number: u64) -> u64:
     """The result of an operator with one operand."""
     if operation.code == LOG2:
-        return 0 if number < 2 else 64 - leading_zeros(number - 1) & 63
+        return logarithm(number)
     if operation.code == BUCKET:
         return number // operation.operand * operation.operand
     if operation.code == QUOTIENT:
-        return quotient(number, operation.operand)
+        return rounded_up(number, operation.operand)
     return 0 - number
 
 
 @native
 def combined(code: u64, left: u64, right: u64) -> u64:
-    """The result of an operator with two operands. A division by zero gives the largest word."""
+    """The result of an operator with two operands."""
     if code == ADD:
         return left + right
     if code == SUBTRACT:
         return left - right
-    if code == MULTIPLY:
-        return left * right
-    return left // right if right != 0 else _ALL_ONES
+    return left * right if code == MULTIPLY else ratio(left, right)
 
 
 @native(noinline=True)

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ftrace.events.filters import predicates
 from ftrace.events.filters.parser import Filter, Step
-from ftrace.events.filters.predicates import COMPARISONS, Constant, Number, NumberTest
+from ftrace.events.filters.predicates import COMPARISONS, Number, NumberTest
+from ftrace.events.hist import values as hist
 from ftrace.events.hit.handler_source import (
     EarlyShape,
     InexpressibleError,
@@ -53,12 +55,13 @@ def record_source(layout: RecordLayout, shape: EarlyShape) -> str:
 class NumberTable(NamedTuple):
     """The constants of a histogram of numbers: see NativeTable in ftrace.events.hist.table_records.
 
-    `values`: the number that is added to each sum but the first, None for 1. `sums`: the first sum's offset in an entry.
-    `entry`: bytes of an entry. `stride`: bytes from one thread's table to the next.
+    `values`: what is added to each sum but the first. `is_plain`: whether count_number() counts other hits. `sums`: the first
+    sum's offset in an entry. `entry`: bytes of an entry. `stride`: bytes from one thread's table to the next.
     """
 
-    keys: tuple[Number, ...]
-    values: tuple[Number | None, ...]
+    keys: tuple[hist.Value, ...]
+    values: tuple[hist.Value, ...]
+    is_plain: bool
     mask: int
     shift: int
     entry: int
@@ -79,8 +82,8 @@ def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, conditio
     """The shortcut of an event with a histogram. Raises InexpressibleError unless its condition tests only numbers."""
     values = _Values(layout, shape)
     tests = [*_tests(condition.steps, values), f"is_met = at == {len(condition.steps)}"] if condition else []
-    keys = [values.word(key) for key in table.keys]
-    added = ["1" if number is None else values.word(number) for number in table.values]
+    keys = [values.computed(key) for key in table.keys]
+    added = [values.computed(value) for value in table.values]
     lines = [
         "if needs_record(cast(ptr[Target], hist_target)):",
         "    return 0",
@@ -99,7 +102,7 @@ def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, conditio
 def _counting(table: NumberTable, keys: Sequence[str], added: Sequence[str]) -> Iterator[str]:
     """Count in the entry of the keys; return 0 if the thread has no entry yet. As find_entry() in table_records."""
     yield from (f"k{index} = {key}" for index, key in enumerate(keys))
-    yield from _mark(len(keys))
+    yield from _mark(len(keys), table.is_plain)
     yield "index = cast(u64, current().index)"
     yield f"places = hist_base + index * {table.stride} + HEADER"
     yield f"place = (mark * GOLDEN) >> {table.shift}"
@@ -118,9 +121,9 @@ def _counting(table: NumberTable, keys: Sequence[str], added: Sequence[str]) -> 
     yield "return 1"
 
 
-def _mark(keys: int) -> Iterator[str]:
-    """The mark of the keys, as count_number() and count_keys() compute it."""
-    if keys == 1:
+def _mark(keys: int, is_plain: bool) -> Iterator[str]:
+    """The mark of the keys, as count_number() and hash_of() compute it."""
+    if is_plain:
         yield "mark = k0 << 1 | 1"
         return
     yield "mark: u64 = 0"
@@ -149,6 +152,28 @@ class _Values:
     def word(self, number: Number) -> str:
         """The number, sign-extended or zero-extended to a u64."""
         return f"cast(u64, {self.of(number)})"
+
+    def computed(self, value: hist.Value) -> str:
+        """An expression of a number that a histogram computes. Raises InexpressibleError for what is no number of the record."""
+        match value:
+            case hist.FieldValue(where):
+                return self.word(where)
+            case hist.Constant(number):
+                return f"cast(u64, {number})"
+            case hist.Log2(operand):
+                return f"logarithm({self.computed(operand)})"
+            case hist.Bucket(operand, width):
+                return f"({self.computed(operand)} // {width} * {width})"
+            case hist.Negative(operand):
+                return f"(0 - {self.computed(operand)})"
+            case hist.Quotient(dividend, divisor):
+                function = "rounded_up" if hist.is_rounded_up(divisor) else "ratio"
+                return f"{function}({self.computed(dividend)}, {divisor})"
+            case hist.Binary("/", left, right):
+                return f"ratio({self.computed(left)}, {self.computed(right)})"
+            case hist.Binary(op, left, right):
+                return f"({self.computed(left)} {op} {self.computed(right)})"
+        raise InexpressibleError
 
     def _raw(self, number: Number) -> str:
         """A u64 with the number in its low bytes."""
@@ -179,7 +204,7 @@ def _tests(steps: Sequence[Step], values: _Values) -> Iterator[str]:
 
 def _successor(step: Step, values: _Values) -> str:
     test = step.test
-    if isinstance(test, Constant):
+    if isinstance(test, predicates.Constant):
         return str(step.if_true if test.value else step.if_false)
     if not isinstance(test, NumberTest):
         raise InexpressibleError
