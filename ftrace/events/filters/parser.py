@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ftrace.events.filters.errors import FilterError, FilterErrorCode
 from ftrace.events.filters.fields import EventField
 from ftrace.events.filters.operands import FunctionRange, PredicateParser, function_range
-from ftrace.events.filters.predicates import Context, Predicate
+from ftrace.events.filters.predicates import Predicate
 
 SPACES = " \t\n\v\f\r"
 """The characters that separate words, as isspace() in the kernel."""
@@ -34,15 +34,6 @@ class Filter:
 
     text: str
     steps: tuple[Step, ...]
-
-    def passes(self, record: bytes, context: Context | None = None) -> bool:
-        """Whether `record` passes."""
-        context = context or Context()
-        at = 0
-        while at < len(self.steps):
-            step = self.steps[at]
-            at = step.if_true if step.test.holds(record, context) else step.if_false
-        return at == len(self.steps)
 
 
 def parse_filter(text: str, fields: Sequence[EventField], functions: FunctionRange = function_range) -> Filter:

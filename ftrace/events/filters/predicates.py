@@ -1,33 +1,20 @@
-"""The tests of a filter, and their evaluation on the bytes of a record."""
+"""The tests of a filter."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 
-from ftrace.filters.glob import Match, Pattern
+from ftrace.filters.glob import Match
 
 COMM_SIZE = 16
 """Size of a task's name, with its final 0, in bytes."""
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-@dataclass(frozen=True)
-class Context:
-    """The state that tests use besides the record: the task that produced it, and its CPU."""
-
-    comm: bytes = b""
-    cpu: int = 0
-
-
 class Predicate:
     """A test of a record."""
-
-    @abstractmethod
-    def holds(self, record: bytes, context: Context) -> bool:
-        """Whether `record`, with its fixed part complete, passes."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +22,6 @@ class Constant(Predicate):
     """A test with the same result for every record."""
 
     value: bool
-
-    def holds(self, record: bytes, context: Context) -> bool:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -47,10 +31,6 @@ class Number:
     offset: int
     size: int
     signed: bool
-
-    def read(self, record: bytes) -> int:
-        """Its value."""
-        return int.from_bytes(record[self.offset : self.offset + self.size], "little", signed=self.signed)
 
     def wrap(self, value: int) -> int:
         """`value` cut to its width."""
@@ -66,10 +46,6 @@ class NumberTest(Predicate):
     op: str
     value: int
 
-    def holds(self, record: bytes, context: Context) -> bool:
-        found = self.number.read(record)
-        return bool(found & self.value) if self.op == "&" else COMPARISONS[self.op](found, self.value)
-
 
 @dataclass(frozen=True)
 class CpuTest(Predicate):
@@ -77,9 +53,6 @@ class CpuTest(Predicate):
 
     op: str
     value: int
-
-    def holds(self, record: bytes, context: Context) -> bool:
-        return COMPARISONS[self.op](context.cpu, self.value)
 
 
 @dataclass(frozen=True)
@@ -89,10 +62,6 @@ class MaskTest(Predicate):
     number: Number | None
     mask: int
 
-    def holds(self, record: bytes, context: Context) -> bool:
-        cpu = context.cpu if self.number is None else self.number.read(record)
-        return cpu >= 0 and bool(self.mask >> min(cpu, self.mask.bit_length()) & 1)
-
 
 @dataclass(frozen=True)
 class BelowTest(Predicate):
@@ -100,9 +69,6 @@ class BelowTest(Predicate):
 
     number: Number
     limit: int
-
-    def holds(self, record: bytes, context: Context) -> bool:
-        return 0 <= self.number.read(record) < self.limit
 
 
 @dataclass(frozen=True)
@@ -114,9 +80,6 @@ class FunctionTest(Predicate):
     end: int
     negated: bool
 
-    def holds(self, record: bytes, context: Context) -> bool:
-        return (self.start <= self.number.read(record) < self.end) != self.negated
-
 
 @dataclass(frozen=True)
 class StaticText:
@@ -125,33 +88,20 @@ class StaticText:
     offset: int
     size: int
 
-    def read(self, record: bytes, context: Context) -> bytes | None:
-        """The text, to its first 0."""
-        end = self.offset + self.size if self.size else len(record)
-        whole = record[self.offset : end]
-        return whole.partition(b"\0")[0] if whole else None
-
 
 @dataclass(frozen=True)
 class DynamicText:
-    """Text described by the word at `offset`: the text's offset in the low half, its size with the final 0 in the high half."""
+    """Text described by the word at `offset`: the text's offset in the low half, its size with the final 0 in the high half.
+
+    The size is 0 if the text could not be read when the record was made.
+    """
 
     offset: int
-
-    def read(self, record: bytes, context: Context) -> bytes | None:
-        """The text; None if it could not be read when the record was made."""
-        start, size = (int.from_bytes(record[at : at + 2], "little") for at in (self.offset, self.offset + 2))
-        whole = record[start : start + size]
-        return whole.partition(b"\0")[0] if whole else None
 
 
 @dataclass(frozen=True)
 class CommText:
     """The name of the current task."""
-
-    def read(self, record: bytes, context: Context) -> bytes | None:
-        """The name."""
-        return context.comm[: COMM_SIZE - 1].partition(b"\0")[0]
 
 
 Text = StaticText | DynamicText | CommText
@@ -165,13 +115,3 @@ class TextTest(Predicate):
     kind: Match
     search: bytes
     negated: bool
-
-    def holds(self, record: bytes, context: Context) -> bool:
-        found = self.text.read(record, context)
-        matches = found is not None and self._pattern().matches(found.decode("latin-1"))
-        return matches != self.negated
-
-    def _pattern(self) -> Pattern:
-        search = self.search.decode("latin-1")
-        # A Pattern without text matches nothing, but `== ""` is a comparison with the empty text.
-        return Pattern(search or "*", self.kind, search, negated=False)

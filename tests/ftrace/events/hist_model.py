@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field
 
-from ftrace.events.filters.predicates import Context, StaticText
+import filter_model
+
+from ftrace.events.filters.predicates import StaticText
 from ftrace.events.hist import values
 from ftrace.events.hist.actions import ONMATCH, ONMAX, SAVE, TRACE
 from ftrace.events.hist.shared_table import SharedHistogram
@@ -23,10 +25,10 @@ def _value(value, record, read):
     """A value of a record. `read`: the value of a variable of another histogram."""
     match value:
         case values.FieldValue(where):
-            return where.read(record) & MASK
+            return filter_model.number(where, record) & MASK
         case values.TextValue(where):
             size = -(-where.size // 8) * 8 if isinstance(where, StaticText) else 256
-            return (where.read(record, Context()) or b"")[: size - 1]
+            return (filter_model.text(where, record, filter_model.Context()) or b"")[: size - 1]
         case values.Constant(number):
             return number
         case values.Reference(key):

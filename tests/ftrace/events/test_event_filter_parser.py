@@ -8,6 +8,8 @@ import re
 
 import pytest
 from event_records import FIELDS, record
+from filter_model import Context
+from filter_model import passes as record_passes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +17,6 @@ from ftrace.events.filters.errors import FilterError, FilterErrorCode
 from ftrace.events.filters.fields import PlainField
 from ftrace.events.filters.operands import parse_cpulist, possible_cpus
 from ftrace.events.filters.parser import parse_filter
-from ftrace.events.filters.predicates import Context
 
 CODE = FilterErrorCode
 
@@ -28,7 +29,7 @@ def functions(which):
 
 
 def passes(text, comm=b"hit", cpu=0, **values):
-    return parse_filter(text, FIELDS, functions).passes(record(**values), Context(comm, cpu))
+    return record_passes(parse_filter(text, FIELDS, functions), record(**values), Context(comm, cpu))
 
 
 def refused(text):
@@ -125,8 +126,8 @@ def test_a_pattern_that_begins_with_a_digit_is_compared_literally():
 def test_text_without_a_final_zero_is_compared_to_its_end():
     data = record(name=b"symbol+0x4")[:-2]  # neither the 0 of `name` nor that of `names`
     data = data[:54] + (66).to_bytes(2, "little") + (9).to_bytes(2, "little") + data[58:]
-    assert parse_filter('name == "symbol+0x"', FIELDS).passes(data)
-    assert not parse_filter('name == "symbol+0x4"', FIELDS).passes(data)
+    assert record_passes(parse_filter('name == "symbol+0x"', FIELDS), data)
+    assert not record_passes(parse_filter('name == "symbol+0x4"', FIELDS), data)
 
 
 def test_an_array_of_texts_is_compared_by_its_first():
@@ -153,7 +154,7 @@ def test_values_are_compared_at_the_width_and_sign_of_the_field(text, passed):
 
 def test_the_events_own_field_hides_a_generic_one():
     fields = [PlainField("u32", "cpu", 8, 4)]
-    assert parse_filter("cpu == 9", fields).passes(bytes(8) + bytes([9, 0, 0, 0]))
+    assert record_passes(parse_filter("cpu == 9", fields), bytes(8) + bytes([9, 0, 0, 0]))
 
 
 def test_the_cpu_of_the_task():
@@ -392,7 +393,7 @@ def agrees(filter_, values):
     fields = {name: values[name] for name in WIDTHS}
     name = None if values["name"] is None else values["name"].encode()
     made = parse_filter(text, FIELDS, functions)
-    assert made.passes(record(name=name, **fields)) == meaning(values), (text, values)
+    assert record_passes(made, record(name=name, **fields)) == meaning(values), (text, values)
 
 
 @settings(max_examples=25, deadline=None)
