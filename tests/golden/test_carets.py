@@ -391,3 +391,27 @@ def test_pe8_5_what_is_stored_takes_a_step_as_a_read_does(chain, argument, numbe
     chain.write("kprobe_events", "")
     assert got == number
     assert message in chain.read("error_log") and bool(message) == bool(chain.read("error_log"))
+
+
+@pytest.mark.parametrize(
+    "path, command",
+    [
+        ("kprobe_events", "p vfs_read ^\u00e9=%di"),
+        ("kprobe_events", 'p vfs_read a=\\"\u00e9\u20ac" b=^%zz'),
+        ("events/kprobes/ev/filter", 'common_pid == "^\u20ac"'),
+        ("events/kprobes/ev/filter", 'comm == "\u20ac" && n ^== 11'),
+        ("events/kprobes/ev/trigger", "hist:keys=a:\u20ac=a:sort=^nosuch"),
+    ],
+)
+def test_pe8_2_carets_count_bytes(machine, path, command):
+    """The kernel knows no characters: `wc -c` of the last line tells where the error is."""
+    tracefs = machine.tracefs
+    tracefs.write("dynamic_events", "p:ev vfs_read a=%di")
+    tracefs.write("error_log", "")
+    before, _, after = command.partition("^")
+    with pytest.raises(OSError):
+        tracefs.write(path, before + after, append=True)
+    assert _caret(tracefs.read("error_log")) == len(before.encode())
+    if path.endswith("filter"):
+        assert tracefs.read(path).splitlines()[1].index("^") == len(before.encode())
+    tracefs.write("dynamic_events", "")
