@@ -16,6 +16,11 @@ _LIMIT = 8
 _INDENT = " " * len("  Command: ")
 
 
+def byte_position(text: str, position: int) -> int:
+    """The number of bytes before character `position` of `text`, which may be beyond its end."""
+    return position + len(text[:position].encode(errors="surrogateescape")) - len(text[:position])
+
+
 class LoggedError(NamedTuple):
     """A refused command, with its error message; the caret is under character `position` of the command."""
 
@@ -64,14 +69,14 @@ class ErrorLog:
             self._quiet.on = False
 
     def add(self, subsystem: str, message: str, command: str, position: int) -> None:
-        """Append an entry, with a caret under character `position` of the command."""
+        """Append an entry. Its caret is under character `position` of the command, after as many blanks as there are bytes."""
         if _listening.found is not None:
             _listening.found.append(LoggedError(subsystem, message, command, position))
         if self._quiet.on:
             return
         stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         when = f"{stamp // 1_000_000:5}.{stamp % 1_000_000:06}"
-        caret = f"{_INDENT}{' ' * position}^"
+        caret = f"{_INDENT}{' ' * byte_position(command, position)}^"
         with self._lock:
             self._entries.append(f"[{when}] {subsystem}: error: {message}\n  Command: {command}\n{caret}\n")
 

@@ -323,21 +323,25 @@ def arguments_of(words: list[str], scope: Scope) -> list[Argument]:
     try:
         expanded = expand(given, scope)
     except ProbeError as wrong:
-        raise _with_the_next(wrong, given, scope) from None
+        raise _with_the_next(wrong, words, scope) from None
+    return _parsed(expanded, words, scope)
+
+
+def _parsed(expanded: Sequence[str], words: list[str], scope: Scope) -> list[Argument]:
     if len(expanded) > MAX_ARGUMENTS:
         raise ProbeError(errno.E2BIG)
     final = expand_dentries(expanded, dentry_layout)
-    if expanded == given:
+    if expanded == words[_PLACE + 1 :]:
         words[_PLACE + 1 :] = final
     return parse_arguments(final, scope)
 
 
-def _with_the_next(wrong: ProbeError, words: Sequence[str], scope: Scope) -> ProbeError:
+def _with_the_next(wrong: ProbeError, words: list[str], scope: Scope) -> ProbeError:
     """The kernel continues after a `$arg*` of an unknown prototype, and fails at the first word that it cannot parse."""
     if all(finding.code is not ErrorCode.NOSUP_BTFARG for finding in wrong.findings):
         return wrong
     try:
-        parse_arguments(words, scope)
+        _parsed(words[_PLACE + 1 :], words, scope)
     except ProbeError as following:
         return ProbeError(following.number, *wrong.findings, *following.findings)
     return wrong

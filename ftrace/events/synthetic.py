@@ -262,9 +262,11 @@ def _define(command: _Command, name: str, text: str) -> None:
         raise command.refused(_ILLEGAL_NAME, name)
     if event_registry.find(GROUP, name) is not None:
         raise command.refused(_EXISTS, name, errno.EEXIST)
-    fields = [field for part in text.split(";") for field in _fields(command, argv_split(part))]
-    if len(fields) > _MAX_FIELDS:
-        raise command.refused(_TOO_MANY)
+    fields: list[SyntheticField] = []
+    for field in (each for part in text.split(";") for each in _fields(command, argv_split(part))):
+        if len(fields) == _MAX_FIELDS:
+            raise command.refused(_TOO_MANY)
+        fields.append(field)
     with events_locked():
         made = SyntheticEvent(name, fields)
         event_registry.add(made.event)

@@ -98,10 +98,15 @@ def _parse_body(name: str, body: str, offset: int, size_before: int, scope: Scop
         raise error(ErrorCode.EVENT_TOO_BIG, parser.offset, number=errno.E2BIG)
     at_type = parser.offset + written.offset
     store = _store_of(kind, written.count, fetch, at_type)
+    if store in (Store.SYMBOL_TEXT, Store.STRING_POINTERS):
+        parser.take_step()
     if written.name is not None:
         bits = parse_bitfield(written.name, kind, at_type)
+    if bits is not None:
+        _take_step_of_bits(parser, None if written.name is None else at_type)
     if written.count:
         _check_array(fetch, store, at_type)
+        parser.take_step(errno.E2BIG)
     return Argument(name, body, kind, written.count, fetch, store, bits)
 
 
@@ -161,7 +166,18 @@ def _text_behind(fetch: Fetch, parser: FetchParser, kind: str) -> Fetch:
         return fetch
     if not parser.typed.leads_to_text:
         raise error(ErrorCode.BAD_TYPE4STR, parser.offset)
+    parser.take_step(errno.E2BIG)
     return Fetch(fetch.source, (*fetch.dereferences, Dereference(0, kind == "ustring")))
+
+
+def _take_step_of_bits(parser: FetchParser, at_type: int | None) -> None:
+    """Count the step that extracts the bits. `at_type`: where the bitfield is written, None if it is a field's type."""
+    try:
+        parser.take_step()
+    except ProbeError:
+        if at_type is None:
+            raise
+        raise error(ErrorCode.BAD_BITFIELD, at_type) from None
 
 
 def _store_of(kind: FetchType, count: int, fetch: Fetch, at_type: int) -> Store:

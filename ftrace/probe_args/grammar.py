@@ -177,14 +177,15 @@ class FetchParser:
         self.offset = here
         if isinstance(fetch.source, (Comm, ImmediateString)):
             raise self._error(ErrorCode.COMM_CANT_DEREF)
-        self._take_step()
+        self.take_step()
         self.typed = _BLANK
         return Fetch(fetch.source, (*fetch.dereferences, read))
 
-    def _take_step(self) -> None:
+    def take_step(self, number: int = errno.EINVAL) -> None:
+        """Count another step. Raises ProbeError (TOO_MANY_OPS, with this errno) if it is one too many."""
         self.step += 1
         if self.step > _LAST_STEP:
-            raise self._error(ErrorCode.TOO_MANY_OPS)
+            raise self._error(ErrorCode.TOO_MANY_OPS, number=number)
 
     # -- what the prototype names ---------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class FetchParser:
         self.offset += ahead
         self.typed, offsets, self.offset = follow_fields(found, rest, self.offset)
         for _ in offsets:
-            self._take_step()
+            self.take_step()
         return Fetch(source, tuple(map(Dereference, offsets)))
 
     def _split(self, text: str) -> tuple[str, str, str]:
@@ -227,7 +228,7 @@ class FetchParser:
         prototype = self.scope.prototype if name == _RESULT else None
         for it in prototype.stored if prototype is not None else ():
             if it.name == field:
-                self._take_step()
+                self.take_step()
                 self.typed = Typed(it.type)
                 return Fetch(self._parameter_source(0), (Dereference(it.offset),))
         return None

@@ -12,8 +12,9 @@ import stat
 import threading
 import time
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from sandbox.process import fork
 
@@ -34,10 +35,12 @@ class PerfMap:
     def __init__(self, directory: Path = Path("/tmp")) -> None:
         self._directory = directory
         self._lock = fork.renew(threading.Lock())
-        self._stream: TextIO | None = None
-        self._written: list[str] = []
-        self.lines: set[str] = set()
-        """Every line that has been added, without its end, so that readers can distinguish it from those of other writers."""
+        self._stream: FileIO | None = None
+        self._present: dict[int, str] = {}
+        """The last line of each address. Addresses are used again: there are no more lines than there is code."""
+        self._late: list[str] = []
+        """Lines that have not been written yet."""
+        self._own = Written()
         self._pid = 0
 
     @property
@@ -53,25 +56,34 @@ class PerfMap:
         """Name several stretches of code at once: (address, size in bytes, name)."""
         if os.environ.get(OPT_OUT):
             return
-        text = "".join(f"{address:x} {size:x} {name}\n" for address, size, name in entries)
         with self._lock:
+            for address, size, name in entries:
+                self._present.pop(address, None)  # the last line that covers an address counts: it goes to the end
+                self._present[address] = f"{address:x} {size:x} {name}\n"
+                self._late.append(self._present[address])
             try:
-                self._write(text)
+                self._write()
             except OSError:
                 self._stream, self._pid = None, 0  # lines that were not written are written with the next ones
 
-    def _write(self, text: str) -> None:
-        self._written.append(text)
-        self.lines.update(text.splitlines())
+    def without_own(self, data: bytes, start: int, inode: int) -> bytes:
+        """The part of `data`, read from byte `start` of the map with that inode, that others have written."""
+        with self._lock:
+            return self._own.removed_from(data, start) if self._own.inode == inode else data
+
+    def _write(self) -> None:
         if self._stream is None or self._pid != os.getpid():
             # A child of fork has the parent's code, but a map file of its own.
             self._stream, self._pid = self._open(), os.getpid()
-            self._stream.writelines(self._written)
-        else:
-            self._stream.write(text)
-        self._stream.flush()
+            self._late = list(self._present.values())
+        data = memoryview("".join(self._late).encode(errors="surrogateescape"))
+        while data:
+            size = self._stream.write(data)
+            self._own.add(self._stream.tell() - size, size)
+            data = data[size:]
+        self._late = []
 
-    def _open(self) -> TextIO:
+    def _open(self) -> FileIO:
         # The name is predictable and the directory is writable by all: follow no link, append to no other user's file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o644)
@@ -81,7 +93,33 @@ class PerfMap:
             raise PermissionError(f"{self.path} belongs to another user")
         if status.st_mtime < began() - 1:  # left by another process that had this number
             os.ftruncate(descriptor, 0)
-        return os.fdopen(descriptor, "a", encoding="utf-8", errors="surrogateescape")
+        if self._own.inode != status.st_ino:
+            self._own = Written(status.st_ino)
+        return FileIO(descriptor, "a")
+
+
+class Written:
+    """Which bytes of a map file this process has written: stretches in their order, one for all that follow each other."""
+
+    def __init__(self, inode: int = 0) -> None:
+        self.inode = inode
+        self._stretches: list[tuple[int, int]] = []
+
+    def add(self, start: int, size: int) -> None:
+        """Add the `size` bytes from `start`, the end of the file. If the file has been cut, forget what was beyond."""
+        while self._stretches and self._stretches[-1][1] > start:
+            self._stretches.pop()
+        if self._stretches and self._stretches[-1][1] == start:
+            start, size = self._stretches[-1][0], size + start - self._stretches.pop()[0]
+        self._stretches.append((start, start + size))
+
+    def removed_from(self, data: bytes, start: int) -> bytes:
+        """`data`, which begins at byte `start` of the file, without them."""
+        left, at = [], 0
+        for first, end in self._stretches:
+            left.append(data[at : max(at, first - start)])
+            at = max(at, end - start)
+        return b"".join((*left, data[at:]))
 
 
 def began() -> float:
@@ -125,8 +163,7 @@ class Declarations:
             text = self._appended()
         except OSError:
             return []
-        own = self._own.lines
-        found = (_parsed(line) for line in text.splitlines() if line not in own)
+        found = map(_parsed, text.splitlines())
         return [line for line in found if line is not None]
 
     def _appended(self) -> str:
@@ -141,8 +178,9 @@ class Declarations:
             stream.seek(self._offset)
             data = stream.read(_AT_ONCE)
         whole = data[: data.rfind(b"\n") + 1]  # the last line may be half written
+        others = self._own.without_own(whole, self._offset, self._file[1])
         self._offset += len(whole)
-        return whole.decode(errors="surrogateescape")
+        return others.decode(errors="surrogateescape")
 
 
 def _parsed(line: str) -> Declared | None:

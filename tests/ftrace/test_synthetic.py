@@ -94,7 +94,7 @@ def test_lines_of_dynamic_events():
     assert number(dynevent.create_dyn_event, "s:other/ev int x") == errno.EINVAL
     assert "Command must be of the form: s or -:[synthetic/]<name>" in error_log.read()
     assert number(dynevent.create_dyn_event, "s ev int x") == errno.EINVAL
-    assert number(dynevent.create_dyn_event, "s:ev " + "int x;" * 65) == errno.EINVAL
+    assert number(dynevent.create_dyn_event, "s:ev " + "int x;" * 65 + "nosuch y") == errno.EINVAL
     assert "Too many fields" in error_log.read()
 
 

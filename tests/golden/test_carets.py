@@ -6,6 +6,8 @@ import errno
 
 import pytest
 
+import sandbox
+
 LONG = "1" * 65
 KPROBES = f"""\
 p^100 vfs_read
@@ -337,3 +339,79 @@ def test_pe4_12_all_parameters_of_a_function_that_has_none_log_two_errors(machin
     lines = machine.tracefs.read("error_log").splitlines()
     assert "BTF is not available or not supported" in lines[0] and len(lines) == 6
     assert tuple(len(line) - len("  Command: ^") for line in lines[2::3]) == carets
+
+
+def test_pe4_12_an_abbreviation_of_a_dentry_is_expanded_before_the_second_error(machine):
+    machine.tracefs.write("error_log", "")
+    with pytest.raises(OSError):
+        machine.tracefs.write("kprobe_events", "p schedule $arg*:%pd", append=True)
+    lines = machine.tracefs.read("error_log").splitlines()
+    assert lines[4] == "  Command: p schedule +0x0(+0x28($arg*)):string"
+    assert lines[5].index("^") == lines[4].index("$")
+
+
+CHAIN = "p" + "->n" * 13
+"""13 reads: a fetch has 15 steps, and the parameter is the first."""
+
+
+@pytest.fixture(scope="module")
+def chain(machine, tmp_path_factory):
+    source = tmp_path_factory.mktemp("chain") / "chain.c"
+    source.write_text(
+        "struct n { struct n *n; char *s; unsigned a : 3, b : 3; };\n"
+        "__attribute__((noipa)) int walk(struct n *p) { return p->a; }\n"
+    )
+    module = sandbox.load(source, name="chain")
+    yield machine.tracefs
+    module.unload()
+
+
+@pytest.mark.parametrize(
+    "argument, number, message",
+    [
+        (f"{CHAIN}->n", 0, ""),
+        (f"{CHAIN}->n:u8", 0, ""),
+        (f"{CHAIN}->s:string", errno.E2BIG, "Dereference is too much nested"),
+        (f"{CHAIN}:u8[4]", 0, ""),
+        (f"{CHAIN}->n:u8[4]", errno.E2BIG, "Dereference is too much nested"),
+        (f"{CHAIN}->n:symstr", errno.EINVAL, "Dereference is too much nested"),
+        (f"{CHAIN}->n:b4@4/32", errno.EINVAL, "Invalid bitfield"),
+        (f"{CHAIN}->b", errno.EINVAL, "Dereference is too much nested"),
+        (f"{CHAIN}:b4@4/32[2]", errno.E2BIG, "Dereference is too much nested"),
+        (f"{CHAIN}->n->n", errno.EINVAL, "Dereference is too much nested"),
+    ],
+)
+def test_pe8_5_what_is_stored_takes_a_step_as_a_read_does(chain, argument, number, message):
+    chain.write("error_log", "")
+    try:
+        chain.write("kprobe_events", f"p:ev chain:walk a={argument}")
+        got = 0
+    except OSError as refused:
+        got = refused.errno
+    chain.write("kprobe_events", "")
+    assert got == number
+    assert message in chain.read("error_log") and bool(message) == bool(chain.read("error_log"))
+
+
+@pytest.mark.parametrize(
+    "path, command",
+    [
+        ("kprobe_events", "p vfs_read ^\u00e9=%di"),
+        ("kprobe_events", 'p vfs_read a=\\"\u00e9\u20ac" b=^%zz'),
+        ("events/kprobes/ev/filter", 'common_pid == "^\u20ac"'),
+        ("events/kprobes/ev/filter", 'comm == "\u20ac" && n ^== 11'),
+        ("events/kprobes/ev/trigger", "hist:keys=a:\u20ac=a:sort=^nosuch"),
+    ],
+)
+def test_pe8_2_carets_count_bytes(machine, path, command):
+    """The kernel knows no characters: `wc -c` of the last line tells where the error is."""
+    tracefs = machine.tracefs
+    tracefs.write("dynamic_events", "p:ev vfs_read a=%di")
+    tracefs.write("error_log", "")
+    before, _, after = command.partition("^")
+    with pytest.raises(OSError):
+        tracefs.write(path, before + after, append=True)
+    assert _caret(tracefs.read("error_log")) == len(before.encode())
+    if path.endswith("filter"):
+        assert tracefs.read(path).splitlines()[1].index("^") == len(before.encode())
+    tracefs.write("dynamic_events", "")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import tracemalloc
 
 import pytest
 
-from sandbox.symbols.perfmap import OPT_OUT, PerfMap
+from sandbox.symbols.perfmap import OPT_OUT, Declarations, PerfMap
 
 
 @pytest.fixture
@@ -103,6 +104,44 @@ def test_threads_do_not_mix_lines(perf_map):
         thread.join()
     lines = perf_map.path.read_text().splitlines()
     assert len(lines) == 400 and all(line.endswith("name name ") for line in lines)
+
+
+def test_lines_of_others_are_told_from_ours_wherever_they_are_in_the_file(perf_map):
+    news = Declarations(perf_map).news
+    others = [(0x10 * number, 0x10, f"theirs {number}") for number in range(1, 5)]
+
+    def other_writes(address, size, name):
+        with perf_map.path.open("a") as stream:
+            stream.write(f"{address:x} {size:x} {name}\n")
+
+    other_writes(*others[0])
+    perf_map.add_all([(0x7000, 1, "ours"), (0x7010, 1, "ours too")])
+    other_writes(*others[1])
+    assert [(each.address, each.size, each.name) for each in news()] == others[:2]
+    perf_map.add(0x7000, 2, "ours again")
+    other_writes(*others[2])
+    perf_map.add(0x7000, 3, "ours once more")
+    assert [(each.address, each.size, each.name) for each in news()] == others[2:3]
+    os.truncate(perf_map.path, 0)
+    perf_map.add(0x7000, 4, "ours after it was cut")
+    other_writes(*others[3])
+    assert [(each.address, each.size, each.name) for each in news()] == others[3:]
+
+
+def test_code_that_comes_and_goes_at_the_same_addresses_takes_no_more_memory(perf_map):
+    def added(times):
+        for number in range(times):
+            perf_map.add(0x7000 + number % 8, 1, f"name of {number}")
+
+    added(100)
+    tracemalloc.start()
+    try:
+        added(2000)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(perf_map.path.read_text().splitlines()) == 2100
+    assert grown < 20_000
 
 
 def test_loading_writes_it(run_python):

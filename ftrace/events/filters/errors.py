@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import errno
 
+from ftrace.events.error_log import byte_position
+
 SUBSYSTEM = "event filter parse error"
 """The text before the message of a filter error in error_log."""
 
@@ -49,5 +51,5 @@ class FilterError(OSError):
         """The text of the filter file after `text` was refused, as append_filter_err() writes it."""
         if self.code is FilterErrorCode.ERRNO:
             return f"{text}\nError: (0)\n"
-        width = min(self.position, len(text)) + 1
+        width = byte_position(text, min(self.position, len(text))) + 1
         return f"{text}\n{'^':>{width}}\nparse_error: {self.code.value}\n"

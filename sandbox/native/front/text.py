@@ -35,14 +35,14 @@ class SourceText:
             raise changed(self._function, "was defined")
         if not found and self._state is not None:
             open(filename, "rb").close()  # noqa: PTH123 (the line cache has no lines, and no error)
-        return _shared(filename, found)
+        return found if self._state is None else _shared(filename, found)
 
 
 _latest: dict[str, tuple[str, ...]] = {}
 
 
 def _shared(filename: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """One tuple for all functions of a file."""
+    """One tuple for all functions of a file. Text without a file is not kept: programs generate as much of it as they like."""
     latest = _latest.get(filename)
     if latest != lines:
         latest = _latest[filename] = lines

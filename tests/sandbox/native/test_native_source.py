@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import gc
 import linecache
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from sandbox import native
 from sandbox.native import NativeError
 from sandbox.native.front import source
+from sandbox.native.front.text import SourceText
 
 FILE = '''@decorate(
 1,
@@ -91,3 +95,30 @@ def functions_without_cache(name: str) -> Any:
     function = functions()[name]
     linecache.cache["<odd source>"] = kept
     return function
+
+
+def test_generated_text_is_gone_with_its_function() -> None:
+    filler = "".join(f"# line {{0}} of {number}, which is of no use but takes memory\n" for number in range(200))
+
+    def made(number: int) -> None:
+        text = filler.format(number) + f"def generated(a: i64) -> i64:\n    return a + {number}\n"
+        name = f"<generated {number}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        names: dict[str, Any] = {"i64": native.i64}
+        exec(compile(text, name, "exec"), names)
+        found, _ = source.find(names["generated"], SourceText(names["generated"]).lines)
+        assert found.filename == name
+        del linecache.cache[name]
+
+    for number in range(100):  # some are remembered
+        made(number)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(100, 300):
+            made(number)
+        gc.collect()
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 3_000_000  # 200 of them are twice as much
