@@ -12,7 +12,7 @@ from ftrace.events.hist import operations, table_records
 from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
-from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, registry_of
+from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, named, registry_of
 from ftrace.events.hist.native_table import NativeHistogram
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.shared_table import SharedHistogram
@@ -184,15 +184,15 @@ class _Command:
 
     def _put_on(self, made: HistTrigger, existing: HistTrigger | None) -> None:
         attributes = made.definition.attributes
-        named = self._registry.named(attributes.name)
-        if named is not None and named.definition.identity != made.definition.identity:
+        first = named(attributes.name)
+        if first is not None and first.definition.identity != made.definition.identity:
             raise self._errors.error(HistErrorCode.NAMED_MISMATCH, f"name={attributes.name}")
         if existing is not None:
             raise self._errors.error(HistErrorCode.TRIGGER_EEXIST, None, errno.EEXIST)
         if attributes.cont or attributes.clear:
             raise self._errors.error(HistErrorCode.TRIGGER_ENOENT_CLEAR, None, errno.ENOENT)
-        if named is not None:
-            made.use(named.table, named.definition)
+        if first is not None:
+            made.use(first.table, first.definition)
         else:
             made.use(self._table(made), made.definition)
         if made.definition.uses_time:

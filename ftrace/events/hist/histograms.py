@@ -46,10 +46,6 @@ class HistRegistry:
         assert instance is not None
         return instance
 
-    def named(self, name: str) -> HistTriggerData | None:
-        """The first trigger of that name; None if there is none."""
-        return next((each for each in self.triggers if name and each.definition.attributes.name == name), None)
-
     def with_variable(self, name: str) -> Iterator[HistTriggerData]:
         """The triggers with a variable of that name."""
         for trigger in self.triggers:
@@ -75,6 +71,12 @@ def registry_of(instance: TraceInstance) -> HistRegistry:
     if made is None:
         made = _registries[instance] = HistRegistry(instance)
     return made
+
+
+def named(name: str) -> HistTriggerData | None:
+    """The first trigger of that name in any instance; None if there is none. find_named_trigger() has one list of them."""
+    triggers = (each for registry in list(_registries.values()) for each in registry.triggers)
+    return next((each for each in triggers if name and each.definition.attributes.name == name), None)
 
 
 class VariableScope:

@@ -241,11 +241,11 @@ def assign(assignment: ptr[Assignment], hit: ptr[Hit], entry: u64, own: ptr[Valu
 
 @native
 def has_moved(action: ptr[Action], hit: ptr[Hit], entry: u64) -> bool_:
-    """Whether the variable exceeds (onmax) or differs from (onchange) its last value, which is updated. Texts never do."""
-    own = addressof(hit.own[action.variable])
-    if own.extent != 0:
-        return False
-    return moves(cast(ptr[u64], entry + action.tracked), own.word, action.handler)
+    """Whether the variable exceeds (onmax) or differs from (onchange) its last value, which is updated.
+
+    Of a text or a stack the kernel, too, compares the address of the entry's copy: it moves once.
+    """
+    return moves(cast(ptr[u64], entry + action.tracked), hit.own[action.variable].word, action.handler)
 
 
 @native

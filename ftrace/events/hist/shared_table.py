@@ -251,9 +251,9 @@ class SharedHistogram:
         )
 
     def _tracked(self, address: int) -> Iterator[tuple[int, int]]:
-        """The latest value of each action that tracks a number."""
+        """The latest value of each action that tracks one."""
         for index, resolved in enumerate(self.actions):
-            if resolved.tracks and self.own_variable(resolved.tracks).kind == NUMBER_KIND:
+            if resolved.tracks:
                 yield index, _word(address + self._native_action(index).tracked)
 
     def _native_action(self, index: int) -> Any:

@@ -425,6 +425,19 @@ def test_one_name_is_one_table_for_several_events(instance, event):
     other.triggers.remove_all()
 
 
+def test_te8_6_one_name_is_one_table_for_all_trace_instances(event):
+    other = Instance().event("h")
+    for each in (event, other):
+        each.triggers.write("hist:name=both:keys=fd:x=bl")
+        hit(each, fd=1)
+    assert shown(event)[1] == shown(other)[1] == [2, 1, 0]
+    assert refused(other, "hist:name=both:keys=bl")[1][0][0].startswith("Named hist trigger doesn't match")
+    event.triggers.remove_all()
+    hit(other, fd=1)
+    assert shown(other)[1] == [3, 1, 0]
+    other.triggers.remove_all()
+
+
 def test_enable_hist_and_disable_hist(instance, event):
     switch = instance.event("switch")
     event.triggers.write("hist:keys=fd")

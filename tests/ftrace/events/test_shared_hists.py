@@ -172,6 +172,14 @@ def test_te8_5_onmax_keeps_the_greatest_value_of_all_threads(instance):
     assert "\tmax:       1999" in read_hists(event.triggers)
 
 
+def test_te8_9_a_text_moves_once_for_each_key(instance):
+    event = instance.event("h")
+    event.triggers.write("hist:keys=fd:t=name:onchange($t).ev(wide,wide,$t):onmax($t).ev(wide,wide,$t)")
+    for fd, name in ((1, b"a"), (1, b"b"), (2, b"c"), (1, b"d")):
+        hit(event, fd=fd, name=name, wide=fd)
+    assert instance.generated == [("ev", fd, fd, name) for fd, name in ((1, b"a"), (1, b"a"), (2, b"c"), (2, b"c"))]
+
+
 def test_te8_9_a_variable_that_is_used_up_is_used_once(instance):
     start, end = instance.event("start"), instance.event("end")
     start.triggers.write("hist:keys=fd:x=wide")
