@@ -27,7 +27,7 @@ from ftrace.ring_buffer.records import (
     Slot,
     SubBuffer,
     byte_at,
-    page_at,
+    current_sub_buffer,
     slot_at,
 )
 from ftrace.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
@@ -112,7 +112,7 @@ def reserve_for(
     if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid):
         begin(mark, slot)
         size = event_size(length)
-        page = page_at(ring, volatile_load(addressof(slot.current)))
+        page = current_sub_buffer(ring, slot)
         offset = tail & OFFSET_MASK
         if likely(offset + size <= ring.scaled_capacity):
             at = byte_at(page, offset)
@@ -198,7 +198,7 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
     tail: u64 = 0
     for _attempt in range(RETRIES):
         tail = volatile_load(addressof(slot.tail))
-        page = page_at(ring, volatile_load(addressof(slot.current)))  # the tail's, unless its sequence is old below
+        page = current_sub_buffer(ring, slot)  # the tail's, unless its sequence is old below
         if slot.sequence == 0:
             return tail
         advance_commit(ring, slot)
@@ -273,7 +273,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_, at: u
         if is_switching(slot):
             return null
         tail = volatile_load(addressof(slot.tail))
-        page = page_at(ring, volatile_load(addressof(slot.current)))
+        page = current_sub_buffer(ring, slot)
         before: u64 = volatile_load(addressof(slot.last_stamp))
         stamp = max(at if at != 0 else clock_now(ring.clock), before)
         if nested:
