@@ -84,7 +84,7 @@ def _spans(manner: str) -> list[tuple[int, int]]:
     image = runtime().image
     if "pages" in manner:
         return [(symbol.address, symbol.end) for symbol in image.symbols if symbol.name == "ring_publish"]
-    names = ("ring_reserve", "ring_stamp", "ring_publish")
+    names = ("ring_reserve", "ring_stamp", "ring_end")
     inner = [symbol for symbol in image.symbols if symbol.name in names or symbol.name in _slow_functions()]
     return [native(record_pair, ENTRY).keep.text, *((symbol.address, symbol.end) for symbol in inner)]
 
