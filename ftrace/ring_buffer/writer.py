@@ -40,6 +40,7 @@ from sandbox.native import (
     likely,
     native,
     null,
+    prefetch,
     ptr,
     signal_fence,
     single_add,
@@ -57,6 +58,9 @@ from sandbox.threads.tasks import Task, current, task_get
 
 SYMBOLS = ("ring_reserve", "ring_stamp", "ring_end")
 """Functions of the runtime that handlers call to record."""
+
+AHEAD = 256
+"""How many bytes before they are written the lines of a sub-buffer are fetched."""
 
 reserve_slowly = extern("ring_reserve", fn[ptr[u8], ptr[Mark], u64, u64], cc="preserve_most")
 stamp_slowly = extern("ring_stamp", fn[u64, ptr[Mark]], cc="preserve_most")
@@ -122,6 +126,7 @@ def reserve_for(
         offset = tail & OFFSET_MASK
         if likely(offset + size <= ring.scaled_capacity):
             at = byte_at(page, offset)
+            prefetch(addressof(at[AHEAD]))
             clock = ring.clock
             segment = volatile_load(addressof(clock.sequence))
             stamp = scaled_by(clock, segment)
