@@ -59,7 +59,7 @@ from sandbox.threads.tasks import Task, current, task_get
 SYMBOLS = ("ring_reserve", "ring_stamp", "ring_end")
 """Functions of the runtime that handlers call to record."""
 
-AHEAD = 256
+AHEAD = 128
 """How many bytes before they are written the lines of a sub-buffer are fetched."""
 
 reserve_slowly = extern("ring_reserve", fn[ptr[u8], ptr[Mark], u64, u64], cc="preserve_most")
@@ -126,7 +126,6 @@ def reserve_for(
         offset = tail & OFFSET_MASK
         if likely(offset + size <= ring.scaled_capacity):
             at = byte_at(page, offset)
-            prefetch(addressof(at[AHEAD]))
             clock = ring.clock
             segment = volatile_load(addressof(clock.sequence))
             stamp = scaled_by(clock, segment)
@@ -138,6 +137,7 @@ def reserve_for(
                     place.page = page
                     place.end = end
                     place.stamp = stamp
+                    prefetch(addressof(at[AHEAD]))
                     place.event = write_header(at, delta, size, type_id, slot.owner)
                     return True
                 volatile_store(addressof(slot.last_stamp), 0)
