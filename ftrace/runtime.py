@@ -106,7 +106,7 @@ FUNCTIONS = (
     *call_table.FUNCTIONS,
     writer.reserve_slow,
     writer.stamp_of,
-    writer.publish,
+    writer.end_record,
     pool.take_page,
     pool.give_page,
     consuming.take_oldest,

@@ -17,9 +17,11 @@ from sandbox.native import (
     native,
     ptr,
     rdtsc,
+    sizeof,
     store,
     struct,
     syscall,
+    u8,
     u64,
     void,
     volatile_load,
@@ -48,13 +50,14 @@ class Segment(Structure):
     factor: u64  # a rate in units of 2^-32, times 2^32: so the time takes the upper half of one product
 
 
-NEXT = Segment.size
-"""The increment of ClockState.sequence for a new segment: its size, so that one bit of the sequence is the segment's offset."""
+SEGMENTS = 1024
+"""A power of two. A time stamp is wrong only if this many fits, some two hours, pass between two instructions that read it."""
+_END = SEGMENTS * Segment.size
 
 
 @struct
 class ClockState(Structure):
-    """A clock. The bit NEXT of `sequence` selects the segment in use; a new one is written to the other place.
+    """A clock. `sequence` is the offset of the segment in use; a new one is written to the next place, in a circle.
 
     A signal handler that interrupts the writer therefore finds a valid segment, as with the kernel's seqcount_latch.
     """
@@ -69,7 +72,7 @@ class ClockState(Structure):
     interval: u64  # ticks until the next fit
     anchor_ticks: u64  # an earlier moment, since which the rate is measured
     anchor_time: u64
-    segments: array[Segment, 2]
+    segments: array[Segment, 1024]
 
 
 @native(inline=True)
@@ -80,7 +83,7 @@ def scale(ticks: u64, mult: u64) -> u64:
 
 @native(inline=True)
 def segment_at(clock: ptr[ClockState], sequence: u64) -> ptr[Segment]:
-    return addressof(clock.segments[sequence // NEXT & 1])
+    return cast(ptr[Segment], addressof(cast(ptr[u8], addressof(clock.segments[0]))[sequence]))
 
 
 @native(inline=True)
@@ -146,10 +149,11 @@ def read_both(clock: ptr[ClockState], ticks: ptr[u64]) -> u64:
 @native
 def begin_segment(clock: ptr[ClockState], ticks: u64, time: u64, mult: u64) -> void:
     """Continue the clock from `time` at another rate. The segment in use stays valid until the new one is complete."""
-    segment = segment_at(clock, clock.sequence + NEXT)
+    following = clock.sequence + sizeof(Segment) & _END - 1
+    segment = segment_at(clock, following)
     segment.base = time - scale(ticks, mult)
     segment.factor = mult << SHIFT
-    store(addressof(clock.sequence), clock.sequence + NEXT, "release")
+    store(addressof(clock.sequence), following, "release")
 
 
 @native

@@ -17,6 +17,7 @@ from ftrace.ring_buffer.records import (
     Ring,
     RingBuffer,
     Slot,
+    current_page,
     losses,
     meta_at,
     page_at,
@@ -129,7 +130,7 @@ def reap(ring: ptr[Ring], slot: ptr[Slot], owner: u64) -> bool_:
         return False
     page = slot.head & PAGE_MASK
     unread = (slot.tail >> OFFSET_BITS & ENTRY_MASK) - (slot.head >> PAGE_BITS & CONSUMED_MASK)
-    is_last = page == slot.current and slot.writer == 0 and slot.sequence != 0 and unread == 0
+    is_last = page == current_page(slot) and slot.writer == 0 and slot.sequence != 0 and unread == 0
     if is_last:
         slot.tail = NO_PAGE
         slot.sequence = 0

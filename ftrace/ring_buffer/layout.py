@@ -33,7 +33,7 @@ SMALL_DATA = 4 * DATA_TYPE_MAX
 COMMON = 8
 """Bytes of common_type, common_flags, common_preempt_count and common_pid, which precede each event's fields."""
 
-MAGIC = 0x31_66_75_62_65_63_72_74  # "trcebuf1"
+MAGIC = 0x32_66_75_62_65_63_72_74  # "trcebuf2"
 RINGS = 64
 """Maximum number of rings in a process. An instance takes two if it has a snapshot."""
 SLOTS = 2048

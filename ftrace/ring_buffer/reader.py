@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings
-from ftrace.ring_buffer.layout import PAGE_SIZE, slot_number
+from ftrace.ring_buffer.layout import PAGE_SHIFT, PAGE_SIZE, slot_number
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
 from ftrace.ring_buffer.view import DROPPED
@@ -330,8 +330,8 @@ def written(ring: Rings, slot: int) -> int:
     """Number of events written to a slot, including overwritten and consumed ones."""
     if not ring.view.slot_word(slot, "sequence"):
         return 0
-    tail = ring.view.slot_word(slot, "tail")
-    return ring.view.meta_word(ring.view.slot_word(slot, "current"), "first") + (tail >> OFFSET_BITS & ENTRY_MASK)
+    tail, page = ring.view.slot_word(slot, "tail"), ring.view.slot_word(slot, "current") >> PAGE_SHIFT
+    return ring.view.meta_word(page, "first") + (tail >> OFFSET_BITS & ENTRY_MASK)
 
 
 def overrun(ring: Rings, slot: int | None = None) -> int:

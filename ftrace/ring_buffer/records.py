@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.ring_buffer.clock_state import ClockState
 from ftrace.ring_buffer.layout import META_SIZE, PAGE_SHIFT, SLOT_SIZE
-from sandbox.native import Structure, addressof, array, cast, native, ptr, struct, u8, u32, u64
+from sandbox.native import Structure, addressof, array, cast, native, ptr, struct, u8, u32, u64, volatile_load
 
 # Slot.tail: offset of the next event, and number of events in the sub-buffer. One word, so that both change atomically.
 OFFSET_BITS, ENTRY_BITS = 20, 20
@@ -32,9 +32,9 @@ REAPED = 0xFFFF_FFFF
 class Slot(Structure):
     """A thread's part of a ring. Written by the thread; `head` and `pages` by readers too, `owner` when it changes hands."""
 
-    tail: u64
+    tail: u64  # these four words: see Ring.nowhere
     last_stamp: u64  # of the newest event; 0: the next event takes an absolute stamp
-    current: u64  # page that is being written
+    current: u64  # offset of the page that is being written
     writer: u64  # address of the Mark of the outermost record in progress; 0: none is
     owner: u32  # thread id
     switching: u32  # 1: the page is being switched; a record that begins now is lost
@@ -100,6 +100,7 @@ class Ring(Structure):
     max_pages: u64
     overwrite: u64
     number: u64  # in the file's directory
+    nowhere: array[u64, 8]  # for `commit` of a record that was reserved slowly: its first word stays 0
 
 
 @struct
@@ -127,7 +128,7 @@ class Reservation(Structure):
     event: ptr[u8]
     slot: ptr[Slot]
     page: ptr[SubBuffer]
-    end: u64  # the slot's tail after the record; UNKNOWN_END if it was reserved slowly
+    end: u64  # the slot's tail after the record; UNKNOWN_END if it was reserved slowly, and slot and page are Ring.nowhere
     stamp: u64  # its time
 
 
@@ -139,6 +140,18 @@ def slot_at(ring: ptr[Ring], index: u64) -> ptr[Slot]:
 @native(inline=True)
 def page_at(ring: ptr[Ring], page: u64) -> ptr[SubBuffer]:
     return cast(ptr[SubBuffer], ring.data + (page << PAGE_SHIFT))
+
+
+@native(inline=True)
+def current_page(slot: ptr[Slot]) -> u64:
+    """The number of the page that is being written."""
+    return volatile_load(addressof(slot.current)) >> PAGE_SHIFT
+
+
+@native(inline=True)
+def current_sub_buffer(ring: ptr[Ring], slot: ptr[Slot]) -> ptr[SubBuffer]:
+    """The sub-buffer that is being written."""
+    return cast(ptr[SubBuffer], ring.data + volatile_load(addressof(slot.current)))
 
 
 @native(inline=True)

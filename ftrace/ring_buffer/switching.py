@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.nodes import on_one_stack
 from ftrace.ring_buffer.clock_state import clock_now
 from ftrace.ring_buffer.comms import save_comm
-from ftrace.ring_buffer.layout import PADDING, SLOT_SIZE, TIME_EXTEND
+from ftrace.ring_buffer.layout import PADDING, PAGE_SHIFT, SLOT_SIZE, TIME_EXTEND
 from ftrace.ring_buffer.pool import give_page, take_page
 from ftrace.ring_buffer.records import (
     CONSUMED_MASK,
@@ -24,6 +24,7 @@ from ftrace.ring_buffer.records import (
     Slot,
     SubBuffer,
     byte_at,
+    current_page,
     losses,
     meta_at,
     page_at,
@@ -124,17 +125,18 @@ def recover(ring: ptr[Ring], slot: ptr[Slot]) -> void:
         return
     last = slot.commit_page
     tail = volatile_load(addressof(slot.tail))
-    newest = meta_at(ring, slot.current)
+    current = current_page(slot)
+    newest = meta_at(ring, current)
     written = newest.first
     if tail >> SEQUENCE_SHIFT == newest.sequence & SEQUENCE_MASK:  # while it is being linked, the tail is of the last
         written += tail >> OFFSET_BITS & ENTRY_MASK
-    if slot.spare == slot.current + 1 or slot.spare == meta_at(ring, slot.current).next:
+    if slot.spare == current + 1 or slot.spare == newest.next:
         slot.spare = 0  # it was being linked
     free_after(ring, slot, last)
     page = page_at(ring, last)
     entries = events_in(page, page.commit)
     single_add(addressof(slot.abandoned), written - (meta_at(ring, last).first + entries))
-    slot.current = last
+    slot.current = last << PAGE_SHIFT
     slot.sequence = meta_at(ring, last).sequence
     slot.commit_sequence = slot.sequence
     volatile_store(addressof(slot.last_stamp), 0)
@@ -220,10 +222,10 @@ def link(ring: ptr[Ring], slot: ptr[Slot], page: u64, tail: u64) -> void:
         volatile_store(addressof(slot.commit_sequence), 1)
         store(addressof(slot.head), page | 1 << TAG_SHIFT, "release")
     else:
-        before = meta_at(ring, slot.current)
+        before = meta_at(ring, current_page(slot))
         volatile_store(addressof(before.end), tail & OFFSET_MASK)
         store(addressof(before.next), page + 1, "release")
-    volatile_store(addressof(slot.current), page)
+    volatile_store(addressof(slot.current), page << PAGE_SHIFT)
     volatile_store(addressof(slot.sequence), slot.sequence + 1)
 
 
@@ -252,7 +254,7 @@ def switch_page(ring: ptr[Ring], slot: ptr[Slot], needed: u64, nested: bool_) ->
     page = slot.spare - 1
     first: u64 = 0
     if slot.sequence != 0:
-        first = meta_at(ring, slot.current).first + (tail >> OFFSET_BITS & ENTRY_MASK)
+        first = meta_at(ring, current_page(slot)).first + (tail >> OFFSET_BITS & ENTRY_MASK)
     stamp = max(clock_now(ring.clock), slot.last_stamp)
     prepare(ring, slot, page, stamp, first)
     link(ring, slot, page, tail)

@@ -27,7 +27,7 @@ from ftrace.ring_buffer.records import (
     Slot,
     SubBuffer,
     byte_at,
-    page_at,
+    current_sub_buffer,
     slot_at,
 )
 from ftrace.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
@@ -40,6 +40,7 @@ from sandbox.native import (
     likely,
     native,
     null,
+    prefetch,
     ptr,
     signal_fence,
     single_add,
@@ -55,12 +56,15 @@ from sandbox.native import (
 )
 from sandbox.threads.tasks import Task, current, task_get
 
-SYMBOLS = ("ring_reserve", "ring_stamp", "ring_publish")
+SYMBOLS = ("ring_reserve", "ring_stamp", "ring_end")
 """Functions of the runtime that handlers call to record."""
+
+AHEAD = 128
+"""How many bytes before they are written the lines of a sub-buffer are fetched."""
 
 reserve_slowly = extern("ring_reserve", fn[ptr[u8], ptr[Mark], u64, u64], cc="preserve_most")
 stamp_slowly = extern("ring_stamp", fn[u64, ptr[Mark]], cc="preserve_most")
-publish_slowly = extern("ring_publish", fn[void, ptr[Mark]], cc="preserve_most")
+end_slowly = extern("ring_end", fn[void, ptr[Mark]], cc="preserve_most")
 
 
 @native(inline=True)
@@ -83,6 +87,12 @@ def write_header(at: ptr[u8], delta: u64, size: u64, type_id: u64, thread: u32) 
 def own_slot(ring: ptr[Ring]) -> ptr[Slot]:
     """The running thread's slot."""
     return slot_at(ring, cast(u64, current().index))
+
+
+@native(inline=True)
+def nowhere(ring: ptr[Ring]) -> ptr[Slot]:
+    """What looks like a slot, and like a sub-buffer, to the end of a record."""
+    return cast(ptr[Slot], addressof(ring.nowhere[0]))
 
 
 @native(inline=True)
@@ -112,7 +122,7 @@ def reserve_for(
     if likely(volatile_load(addressof(slot.writer)) == 0 and slot.owner == task.tid):
         begin(mark, slot)
         size = event_size(length)
-        page = page_at(ring, volatile_load(addressof(slot.current)))
+        page = current_sub_buffer(ring, slot)
         offset = tail & OFFSET_MASK
         if likely(offset + size <= ring.scaled_capacity):
             at = byte_at(page, offset)
@@ -127,15 +137,17 @@ def reserve_for(
                     place.page = page
                     place.end = end
                     place.stamp = stamp
+                    prefetch(addressof(at[AHEAD]))
                     place.event = write_header(at, delta, size, type_id, slot.owner)
                     return True
                 volatile_store(addressof(slot.last_stamp), 0)
     else:
         mark.token = 0
-    place.page = null
-    place.end = UNKNOWN_END
     place.event = reserve_slowly(mark, type_id, length)
     place.stamp = stamp_slowly(mark)
+    place.slot = nowhere(mark.ring)  # from memory: `ring` would keep a register while the clock is read
+    place.page = cast(ptr[SubBuffer], place.slot)
+    place.end = UNKNOWN_END
     return place.event != null
 
 
@@ -153,20 +165,17 @@ def reserve(buffer: ptr[RingBuffer], mark: ptr[Mark], place: ptr[Reservation], t
 def commit(mark: ptr[Mark], place: ptr[Reservation]) -> void:
     """Publish the reserved event. If it is nested, the outermost record publishes it.
 
-    A tail that is still at the end of a record that was reserved fast says that the record is the outermost: a nested one is
-    reserved slowly, and moves the tail.
+    A record that was reserved fast is the outermost, and everything before it is published. Nested ones, which are reserved
+    slowly, have moved the tail; they are published afterwards. One that was reserved slowly itself is ended in `Ring.nowhere`
+    first, so that no test tells them apart.
     """
     slot = place.slot
     end = place.end
     signal_fence()
-    if likely(end == volatile_load(addressof(slot.tail))):
-        volatile_store(addressof(place.page.commit), end & OFFSET_MASK)
-        volatile_store(addressof(slot.writer), 0)
-        if likely(end == volatile_load(addressof(slot.tail))):
-            return
-        publish_slowly(mark)
-    elif volatile_load(addressof(slot.writer)) == cast(u64, mark):
-        publish_slowly(mark)
+    volatile_store(addressof(place.page.commit), end & OFFSET_MASK)
+    volatile_store(addressof(slot.writer), 0)
+    if unlikely(end != volatile_load(addressof(slot.tail))):
+        end_slowly(mark)
 
 
 @native(inline=True)
@@ -198,7 +207,7 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
     tail: u64 = 0
     for _attempt in range(RETRIES):
         tail = volatile_load(addressof(slot.tail))
-        page = page_at(ring, volatile_load(addressof(slot.current)))  # the tail's, unless its sequence is old below
+        page = current_sub_buffer(ring, slot)  # the tail's, unless its sequence is old below
         if slot.sequence == 0:
             return tail
         advance_commit(ring, slot)
@@ -209,7 +218,7 @@ def publish_all(ring: ptr[Ring], slot: ptr[Slot]) -> u64:
     return tail
 
 
-@native(cc="preserve_most", noinline=True, name="ring_publish")
+@native(noinline=True, name="ring_publish")
 def publish(mark: ptr[Mark]) -> void:
     """End the outermost record, and publish it with the nested ones.
 
@@ -223,6 +232,14 @@ def publish(mark: ptr[Mark]) -> void:
         if volatile_load(addressof(slot.tail)) == tail:
             return
     volatile_store(addressof(slot.last_stamp), 0)
+
+
+@native(cc="preserve_most", noinline=True, name="ring_end")
+def end_record(mark: ptr[Mark]) -> void:
+    """The slow path of `commit`: of a record that others have interrupted, or that was reserved slowly."""
+    writer = volatile_load(addressof(own_slot(mark.ring).writer))
+    if writer == 0 or writer == cast(u64, mark):  # else it is nested
+        publish(mark)
 
 
 @native
@@ -270,7 +287,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> pt
         if is_switching(slot):
             return null
         tail = volatile_load(addressof(slot.tail))
-        page = page_at(ring, volatile_load(addressof(slot.current)))
+        page = current_sub_buffer(ring, slot)
         before: u64 = volatile_load(addressof(slot.last_stamp))
         stamp = max(clock_now(ring.clock), before)
         if nested:

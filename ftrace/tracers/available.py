@@ -19,6 +19,9 @@ from ftrace.tracers.interfaces import TracedArray, Tracer, TracerFlags, Tracing,
 from ftrace.tracers.probing import FunctionProbing, TaskAreas, follow, silence
 from ftrace.unwind.code_map import unwind_tables
 
+_ALWAYS = ctypes.c_uint64(1)
+"""The word `careful` of a tracer that compares each call with the last."""
+
 
 class FunctionTracing(Tracing):
     """The tracer, running in one trace array."""
@@ -32,7 +35,11 @@ class FunctionTracing(Tracing):
 
     def _follow(self) -> None:
         follow(self._native, self._array)
-        self._native.last_calls = self._last_calls.address if function_tracer.flags["func-no-repeats"] else 0
+        if function_tracer.flags["func-no-repeats"]:
+            self._native.last_calls = self._last_calls.address
+            self._native.careful = ctypes.addressof(_ALWAYS)
+        else:
+            self._native.last_calls = 0
 
     def _probe(self) -> None:
         """Probe the functions with the handler that the options select: select_trace_function()."""

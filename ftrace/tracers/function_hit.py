@@ -76,6 +76,7 @@ class FunctionState(Structure):
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
     tasks: ptr[TaskFilter]
+    careful: ptr[u64]  # the word is 0 if there are neither thread filters nor last_calls
     last_calls: u64  # func-no-repeats: address of the first slot's LastCall; 0: repeated calls are recorded
 
 
@@ -83,7 +84,7 @@ class FunctionState(Structure):
 def true_parent(task: ptr[Task], parent: u64) -> u64:
     """The caller, even if the function was reached by a tail call from a function whose return is hooked."""
     node = task.top
-    while unlikely(parent == node.stub + EXIT_FROM_STUB):
+    while unlikely(parent - EXIT_FROM_STUB == node.stub):
         parent = node.parent
         node = below(node)
     return parent
@@ -114,7 +115,7 @@ def record_repeats(state: ptr[FunctionState], last: ptr[LastCall]) -> void:
     last.count = 0
 
 
-@native(noinline=True)
+@native
 def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
     """Whether the slot's last call was the same. If not, the last call's repeats are recorded."""
     last = cast(ptr[LastCall], state.last_calls + cast(u64, current().index) * sizeof(LastCall))
@@ -129,13 +130,21 @@ def is_repeated(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
     return False
 
 
+@native(noinline=True)
+def is_wanted(state: ptr[FunctionState], ip: u64, parent: u64) -> bool_:
+    """Whether the filter selects the running thread, and its last call was another, if that matters."""
+    if ignores_task(state.tasks):
+        return False
+    return volatile_load(addressof(state.last_calls)) == 0 or not is_repeated(state, ip, parent)
+
+
 @native(inline=True)
 def record_call(task: ptr[Task], state: ptr[FunctionState], ip: u64, parent_ip: u64) -> bool_:
     """Record an entry. Returns False if it was not recorded."""
-    if not is_recorded(state):
+    if unlikely(volatile_load(state.tracing_on) == 0):
         return False
     parent = true_parent(task, parent_ip)
-    if unlikely(volatile_load(addressof(state.last_calls)) != 0) and is_repeated(state, ip, parent):
+    if unlikely(volatile_load(state.careful) != 0) and not is_wanted(state, ip, parent):
         return False
     mark: Mark = zeroed
     place: Reservation = zeroed

@@ -14,6 +14,7 @@ from ftrace.probe import NativeProbe
 from ftrace.runtime import runtime
 from ftrace.tracer import tracer
 from ftrace.tracers.interfaces import TracedArray
+from ftrace.tracers.task_filter import TaskFilter
 from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX
 from sandbox.threads import tasks
@@ -27,6 +28,7 @@ def follow(state: Any, array: TracedArray) -> None:
     state.buffer = array.buffer.address
     state.tracing_on = array.switch
     state.tasks = array.function_tasks.address
+    state.careful = state.tasks + TaskFilter.offset("is_set")
 
 
 def silence(state: Any) -> None:

@@ -49,7 +49,7 @@ $name:
 
 ENTRY_FAST = """
 # A site with one native probe: the entry handler only.
-#   r10 = what the function finds in rax, once the handler's address is at hand
+#   r10 = probe list, then what the function finds in rax, unless that is saved
 #   stack inside: what is saved, return into the stub at $back(%rsp), return slot
     .globl $name
     .p2align 6
@@ -68,9 +68,8 @@ $stub
 $regs
 $call
     mov %fs:$TASK, %r11
-$restore
+$leave
     movq $$0, $REC(%r11)
-    test %rsp, %rsp
     ret
 """
 
@@ -79,7 +78,7 @@ BOTH_FAST = """
 # new top stored) before it is filled.
 #   stack inside: what is saved, return into the stub at $back(%rsp), return slot
 #   rdi = address of the return slot, then the probe, r8 = the new node; then the handler's arguments
-#   r10 = what the function finds in rax, once the handler's address is at hand
+#   r10 = probe list, then what the function finds in rax, unless that is saved
     .globl $name
     .p2align 6
 $name:
@@ -192,22 +191,28 @@ INLINE_DATA = """
     jne 9b"""
 
 CALL_ONLY = """
-    mov $ITEM_ENTRY(%r10), %r11
     xor %r8d, %r8d
     mov %rax, %r10
-    call *%r11
+    call *$PROBE_ENTRY(%rdi)
     mov %r10, %rax"""
+CALL_ONLY_SAVED = """
+    xor %r8d, %r8d
+    call *$PROBE_ENTRY(%rdi)"""
 CALL_LEAN_ONLY = """
     mov %r11, %rcx
     call *$PROBE_LEAN_ENTRY(%rdi)"""
 
 CALL_ENTRY = """
-    mov $ITEM_ENTRY(%r10), %r11
     mov %rax, %r10
-    call *%r11
+    call *$PROBE_ENTRY(%rdi)
     mov %fs:$TASK, %r11
     test %eax, %eax
     mov %r10, %rax
+    jne 6f"""
+CALL_ENTRY_SAVED = """
+    call *$PROBE_ENTRY(%rdi)
+    mov %fs:$TASK, %r11
+    test %eax, %eax
     jne 6f"""
 CALL_LEAN = """
     mov %r11, %rcx
@@ -354,11 +359,16 @@ EXIT_INLINE_DATA = """
 # What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What one that
 # has sp puts into the return slot counts.
 _SAVED = ("rdi", "rsi", "rdx", "r8")
+_NOT_ZERO = "\n    test %rsp, %rsp"
+"""The flags that tell the stub that the return is not hooked."""
 PLAIN_ENTRY = {
     "stub": "    mov $back(%rsp), %rsi",
     "complete": "ftrace_entry_full",
     "save": images.push(_SAVED),
     "restore": images.pop(_SAVED),
+    "leave": images.pop(_SAVED) + _NOT_ZERO,
+    "only": CALL_ONLY,
+    "both": CALL_ENTRY,
     "regs": "",
     "node": "",
     "parent": "",
@@ -370,6 +380,9 @@ WITH_ARGUMENTS = {
     "complete": "ftrace_entry_full",
     "save": images.KEEP_ARGUMENTS,
     "restore": images.GET_ARGUMENTS,
+    "leave": images.GET_ARGUMENTS_NOT_ZERO,
+    "only": CALL_ONLY_SAVED,
+    "both": CALL_ENTRY_SAVED,
     "regs": images.ENTRY_IP,
     "node": "",
     "parent": "",
@@ -391,7 +404,7 @@ LEAN_ENTRY = PLAIN_ENTRY | {
 }
 LEAN_ONLY = PLAIN_ENTRY | {
     "save": images.push(_DESTROYED[:-1]),
-    "restore": images.pop(_DESTROYED[:-1]),
+    "leave": images.pop(_DESTROYED[:-1]) + _NOT_ZERO,
     "back": "56",
     "slot": "64",
 }
@@ -408,9 +421,9 @@ def fast_trampolines() -> Iterator[str]:
                 EXIT_FAST, {"name": f"ftrace_exit_{looks}{size}", "data": data, "call": CALL_EXIT, **saving}
             )
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
-        yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", "call": CALL_ONLY, **saving})
+        yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", "call": saving["only"], **saving})
         yield with_blocks(ENTRY_EARLY, {"name": f"ftrace_early_only{given}", "otherwise": f"ftrace_entry_only{given}"})
-        yield from _with_return(f"ftrace_both{given}", CALL_ENTRY, saving)
+        yield from _with_return(f"ftrace_both{given}", saving["both"], saving)
     yield with_blocks(ENTRY_EARLY, {"name": "ftrace_early_regs", "otherwise": "ftrace_entry_regs"})
     yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
     yield from _lean()

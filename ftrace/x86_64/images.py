@@ -58,6 +58,8 @@ KEEP_ARGUMENTS = "    sub $$56, %rsp\n" + push(_ARGUMENTS) + "\n    sub $$64, %r
 """The registers that arguments come in, in an image of 176 bytes: that of an entry, with space for the others."""
 GET_ARGUMENTS = "    lea 64(%rsp), %rsp\n" + pop(_ARGUMENTS) + "\n    lea 56(%rsp), %rsp"
 """Undo KEEP_ARGUMENTS. Flags are preserved."""
+GET_ARGUMENTS_NOT_ZERO = "    lea 64(%rsp), %rsp\n" + pop(_ARGUMENTS) + "\n    add $$56, %rsp"
+"""The same; the zero flag is clear."""
 ENTRY_IP = """    lea 5(%rsi), %r11
     mov %r11, $REGS_IP(%rsp)
     mov %rsp, %rcx"""

@@ -17,8 +17,6 @@ from ftrace.x86_64.assembly_text import with_blocks
 from ftrace.x86_64.entry_detour import KEPT
 from ftrace.x86_64.fast_trampolines import (
     BOTH_FAST,
-    CALL_ENTRY,
-    CALL_ONLY,
     ENTRY_FAST,
     INLINE_DATA,
     NO_DATA,
@@ -222,8 +220,10 @@ def keeping_trampolines() -> Iterator[str]:
         yield with_blocks(_EXIT, {"name": f"keeping_exit_fast{size}", **_PLAIN_EXIT, "data": data})
         yield with_blocks(_EXIT, {"name": f"keeping_exit_results{size}", **_WITH_RESULTS, "data": data})
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
-        yield with_blocks(ENTRY_FAST, {"name": f"keeping_entry_only{given}", "call": CALL_ONLY, **_lowered(saving)})
-        yield from _with_return(f"keeping_both{given}", CALL_ENTRY, _lowered(saving))
+        yield with_blocks(
+            ENTRY_FAST, {"name": f"keeping_entry_only{given}", "call": saving["only"], **_lowered(saving)}
+        )
+        yield from _with_return(f"keeping_both{given}", saving["both"], _lowered(saving))
     yield from _with_return("keeping_exit_only", NO_ENTRY, _lowered(PLAIN_ENTRY))
 
 

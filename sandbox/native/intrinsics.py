@@ -57,6 +57,7 @@ TABLE = _table(
     Intrinsic("single_cas", "avv", "bool"),
     Intrinsic("rdtsc", "", "u64"),
     Intrinsic("pause", "", "void"),
+    Intrinsic("prefetch", "a", "void"),
     Intrinsic("trap", "", "void"),
     Intrinsic("likely", "b", "bool"),
     Intrinsic("unlikely", "b", "bool"),

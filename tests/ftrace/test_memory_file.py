@@ -97,6 +97,6 @@ def test_a_pool_of_no_size_is_named() -> None:
 def test_another_file_is_not_taken_for_one() -> None:
     from ftrace.ring_buffer.view import MemoryFile
 
-    for data in (bytes(4096), b"trcebuf1" + b"\xff" * 4088):
+    for data in (bytes(4096), b"trcebuf2" + b"\xff" * 4088):
         with pytest.raises(ValueError, match="not the memory file of a ring buffer"):
             MemoryFile(memoryview(bytearray(data)))

@@ -101,3 +101,23 @@ def test_steering_makes_up_for_an_error_and_does_not_overshoot() -> None:
         assert abs(gained - error) <= 1
     assert clock_state.steered(mult, -(1 << 40), ticks) == mult - (mult >> 10)
     assert clock_state.steered(mult, 1 << 40, ticks) == mult + (mult >> 10)
+
+
+@isolated
+def test_a_clock_goes_on_past_the_last_of_its_segments() -> None:
+    from ftrace.ring_buffer.buffer import Buffer
+
+    buffer = Buffer(clock="local")
+    clock = buffer._live.clock_state
+    if clock.kind != clock_state.SCALED:
+        return
+    last = (clock_state.SEGMENTS - 2) * clock_state.Segment.size
+    clock.segments[clock_state.SEGMENTS - 2] = clock.segments[clock.sequence // clock_state.Segment.size]
+    clock.sequence = last
+    sequences, times = [], []
+    for _ in range(4):
+        clock.fitted, clock.interval = 0, 1
+        times.append(buffer.now)
+        sequences.append(clock.sequence // clock_state.Segment.size)
+    assert sequences == [clock_state.SEGMENTS - 1, 0, 1, 2]
+    assert all(0 <= b - a < CLOSE for a, b in itertools.pairwise(times))

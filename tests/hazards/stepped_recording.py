@@ -84,7 +84,7 @@ def _spans(manner: str) -> list[tuple[int, int]]:
     image = runtime().image
     if "pages" in manner:
         return [(symbol.address, symbol.end) for symbol in image.symbols if symbol.name == "ring_publish"]
-    names = ("ring_reserve", "ring_stamp", "ring_publish")
+    names = ("ring_reserve", "ring_stamp", "ring_end")
     inner = [symbol for symbol in image.symbols if symbol.name in names or symbol.name in _slow_functions()]
     return [native(record_pair, ENTRY).keep.text, *((symbol.address, symbol.end) for symbol in inner)]
 
@@ -124,11 +124,11 @@ def keep_fit(recorder: Any) -> Any:
 
 def late(recorder: Any, held: list[Any]) -> list[str]:
     """Records with a later stamp than the counter had when the call after theirs began, which the record of that has as its ip."""
-    from ftrace.ring_buffer.clock_state import NEXT
+    from ftrace.ring_buffer.clock_state import Segment
 
     clock = recorder.buffer._live.clock_state
     assert clock.interval == _NEVER
-    segment = clock.segments[clock.sequence // NEXT & 1]
+    segment = clock.segments[clock.sequence // Segment.size]
     outer = [record for record in held if numbers([record])[0][0] == 2]
     ticks = [int.from_bytes(record.data[8:16], "little") for record in outer[1:]]
     begun = [segment.base + (count * segment.factor >> 64) & (1 << 64) - 1 for count in ticks]

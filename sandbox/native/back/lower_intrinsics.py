@@ -118,6 +118,13 @@ def _machine(declaration: str, call: str) -> Emit:
     return emit_call
 
 
+def _prefetch(emitter: Emitter, _node: IntrinsicCall, operands: list[str]) -> str:
+    """prefetchw, which every x86-64 CPU decodes, and those that do not have it ignore. LLVM emits it only for some CPUs."""
+    constraints = "*m,~{dirflag},~{fpsr},~{flags}"
+    emitter.emit(f'call void asm sideeffect "prefetchw $0", "{constraints}"(ptr elementtype(i8) {operands[0]})')
+    return ""
+
+
 def _pause(emitter: Emitter, _node: IntrinsicCall, _operands: list[str]) -> str:
     emitter.emit('call void asm sideeffect "pause", "~{memory},~{dirflag},~{fpsr},~{flags}"()')
     return ""
@@ -229,6 +236,7 @@ _EMITTERS: dict[str, Emit] = {
     "single_cas": _single_compare_and_swap,
     "rdtsc": _machine("i64 @llvm.readcyclecounter()", "i64 @llvm.readcyclecounter()"),
     "pause": _pause,
+    "prefetch": _prefetch,
     "trap": _trap,
     "likely": _expect("true"),
     "unlikely": _expect("false"),

@@ -146,6 +146,17 @@ def test_the_same_functions_give_the_same_bytes() -> None:
     assert compile_unit(Unit("test", functions)) == compile_unit(Unit("test", functions))
 
 
+PREFETCH = """
+@native
+def f(p: ptr[u8]) -> void:
+    prefetch(addressof(p[256]))
+"""
+
+
+def test_a_prefetch_is_one_instruction_on_every_cpu() -> None:
+    assert disassembly(compile_unit(unit("f", text=PREFETCH)))[0].startswith("prefetchw byte ptr [rdi + 0x100]")
+
+
 SINGLE_CAS = """
 @native
 def f(p: ptr[{word}], old: {word}, new: {word}) -> bool:
