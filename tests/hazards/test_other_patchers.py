@@ -92,14 +92,15 @@ def target():
 class Gdb:
     """gdb, attached to a process."""
 
+    SETTINGS = ("debuginfod enabled off", "auto-solib-add off", "pagination off", "confirm off")
+
     def __init__(self, pid):
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            ["gdb", "-q", "-nx", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off", "-iex", "set pagination off", "-p", str(pid)],
+            ["gdb", "-q", "-nx", *(word for each in self.SETTINGS for word in ("-iex", f"set {each}")), "-p", str(pid)],
             stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, bufsize=1,
         )  # fmt: skip
         self._marks = 0
-        self.say("set confirm off")
 
     def say(self, command):
         """Give a command to a stopped process. Returns gdb's answer."""

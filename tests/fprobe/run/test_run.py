@@ -247,6 +247,10 @@ def test_a_python_that_cannot_import_fprobe(launch, tmp_path):
             ("--stat", "libz:", "app.py"),
             "the pattern is 'libz:'; give a library and its functions, such as 'libz:inflate*'",
         ),
+        (
+            ("--stat", "libz:*", "-o", "-", "app.py"),
+            "the report cannot go to standard output, which is the program's: give -o FILE",
+        ),
     ],
 )
 def test_a_bad_command_line(launch, words, message):
