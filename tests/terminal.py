@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import select
@@ -21,6 +22,7 @@ class Terminal:
         if not self.pid:
             os.execv(sys.executable, [sys.executable, SHELL, *command])
         self.output = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     def press(self, keys):
         os.write(self._master, keys)
@@ -31,7 +33,7 @@ class Terminal:
             assert time.monotonic() < end, self.output
             if select.select([self._master], [], [], 0.2)[0]:
                 try:
-                    self.output += os.read(self._master, 65536).decode()
+                    self.output += self._decoder.decode(os.read(self._master, 65536))
                 except OSError:  # the shell has ended
                     raise AssertionError(self.output) from None
         return self.output

@@ -1,17 +1,24 @@
 """The command line: `fprobe VERB ...`.
 
 Exit codes: 0 done; 1 the program or the probe failed; 2 the command line or the input is wrong; 130 ended by Ctrl-C.
+`run` and `top` end as Python does: by the signal.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
+_LIKE_PYTHON = ("run", "top")
+"""Verbs that Ctrl-C ends as it ends Python, since they stand for it."""
 
 
 def main(prog_name: str | None = None) -> None:
     """Run the command that `sys.argv` asks for, and exit. Ctrl-C is handled before anything else is imported."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception would be shown as a traceback of the next import
+    from fprobe.cli.interrupting import INTERRUPTED, ctrl_c, end_by_signal
+
     ctrl_c.install()
     try:
         from fprobe.cli.verbs import verbs
@@ -21,5 +28,7 @@ def main(prog_name: str | None = None) -> None:
         ctrl_c.hold()
         if ctrl_c.pressed:
             ctrl_c.report()
+            if sys.argv[1:2] and sys.argv[1] in _LIKE_PYTHON:
+                end_by_signal(signal.SIGINT)
             sys.exit(INTERRUPTED)
         raise

@@ -34,13 +34,19 @@ class Failure(click.ClickException):
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Turn the library's exceptions for bad input into a Failure with exit code 2."""
+    """Turn the library's exceptions for bad input into a Failure with exit code 2, and a constructor's fault into one with 1."""
     try:
         yield
     except OSError as error:
         raise Failure(of_system(error)) from None
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise Failure(str(error)) from None
+    except RuntimeError as error:
+        from sandbox.threads.faults import SandboxFault
+
+        if not isinstance(error, SandboxFault):
+            raise
+        raise _of_fault(error) from None
 
 
 def of_system(error: OSError) -> str:

@@ -30,12 +30,13 @@ DEMO_CALL = ("demo_main", "10")
 
 def load(target: Target) -> Module:
     """Compile and load the program. Raises Failure if that fails, or the options do not fit the program."""
-    if not isinstance(click.get_current_context().command, CallingCommand):
+    runs = isinstance(click.get_current_context().command, CallingCommand)
+    if not runs:
         os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile
     with input_errors():
         _check_flavour(target)
         with progress_line(lambda: _work(target)):
-            module = _load(target)
+            module = _load(target, runs)
         unknown = [name for name in target.notrace if name not in module]
         if unknown:
             raise LookupError(f"--notrace {unknown[0]!r} is not a function of [{module.name}]")
@@ -56,15 +57,25 @@ def _work(target: Target) -> str:
     return f"compiling {path.name}" + (f", {count(number, 'function')}" if number else "")
 
 
-def _load(target: Target) -> Module:
+def _load(target: Target, runs: bool) -> Module:
     import sandbox
 
     options: dict[str, Any] = {"flavour": target.flavour or "fentry", "opt": target.opt, "notrace": target.notrace}
+    options["constructors"] = runs
+    if runs:
+        _guard_constructors()
     if target.path is not None:
         return sandbox.load(Path(target.path), cflags=target.cflags, **options)
     import sandbox.demo
 
     return sandbox.load(sandbox.demo.source(), name=sandbox.demo.NAME, cflags=target.cflags, **options)
+
+
+def _guard_constructors() -> None:
+    """Start the runtime, which the verb needs in any case, before the program's constructors can fault."""
+    from ftrace.tracer import tracer
+
+    tracer()
 
 
 def _check_flavour(target: Target) -> None:

@@ -162,8 +162,13 @@ def _attached(
 
 
 def _recording(path: str, events: dict[str, Event], arriving: Arriving | None, compression: str) -> Recording:
+    from fprobe.cli.failure import Failure
     from fprobe.export.recording import Recording
 
+    if path == "-":
+        raise Failure(
+            "a trace.dat cannot be written to standard output, since parts of it are written again: give -o FILE"
+        )
     arrays = _arrays(events)
     return Recording(path, arrays.pop(""), arriving, arrays, compression)
 

@@ -103,6 +103,8 @@ def _opened(output: str | None) -> int:
     """A descriptor for the report. Raises Failure before anything is run."""
     if output is None:
         return 2
+    if output == "-":
+        raise Failure("the report cannot go to standard output, which is the program's: give -o FILE")
     try:
         return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -24,7 +24,7 @@ from ftrace.x86_64 import frames, stubs
 from sandbox.memory import barriers, mappings
 from sandbox.process.once import cached_property
 from sandbox.symbols.perfmap import perf_map
-from sandbox.x86_64.encoding import NOP5, jump
+from sandbox.x86_64.encoding import INT3, NOP5, jump
 
 if TYPE_CHECKING:
     from ftrace.filters.glob import Pattern
@@ -49,8 +49,13 @@ class SiteMismatch(OSError):
 
     def __init__(self, block: SiteBlock, index: int, found: bytes, written: bool) -> None:
         holds = "was written, but holds" if written else "holds"
-        place = f"the stub of {block.names[index]} at {block.addresses[index]:#x}"
-        super().__init__(errno.EINVAL, f"{place} {holds} {found.hex(':')}")
+        theirs = (
+            "a debugger's breakpoint: delete it"
+            if found[0] == INT3
+            else "another tool has patched it: let it undo that"
+        )
+        place = f"the entry of {block.names[index]} at {block.addresses[index]:#x}"
+        super().__init__(errno.EINVAL, f"{place} {holds} {found.hex(':')} ({theirs} first)")
         self.block = block
         self.index = index
         self.found = found

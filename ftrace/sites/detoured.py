@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ftrace.sites.block import Change, SiteMismatch, log
 from ftrace.sites.detour_space import DetourSpace
 from ftrace.sites.entry_plans import Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
 from ftrace.sites.image_block import ImageBlock, Read
@@ -23,7 +25,7 @@ from ftrace.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
 from ftrace.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.memory.address_space import read_once
-from sandbox.x86_64.encoding import NOP5, displacement
+from sandbox.x86_64.encoding import INT3, NOP5, displacement
 from sandbox.x86_64.heads import REACH, Heads
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class DetouredBlock(ImageBlock):
         self._refused_as: dict[int, bytes] = {}
         """The first bytes of those."""
         self._retreated: set[int] = set()
+        self._restored: set[int] = set()
+        """Locations whose patch another tool has replaced by the code of the file: it had patched the entry before."""
         self._trapping = 0
         self._new: list[int] = []
         self._free = free
@@ -102,6 +106,8 @@ class DetouredBlock(ImageBlock):
         idle = [index for index in indexes if index in self.mechanisms and not self.is_live(index)]
         code_at = self._reader_of(idle)
         changed = {index for index in idle if code_at(self.addresses[index], SITE_SIZE) != self.text_of(index)}
+        changed |= self._restored.intersection(idle)
+        self._restored -= changed
         for index in changed:
             self._lead_nowhere(index)
             self._trapping &= ~(1 << index)
@@ -134,6 +140,11 @@ class DetouredBlock(ImageBlock):
         return Heads(self._runtime.image, [self._code_of(index, most, read) for index in indexes], addresses)
 
     def _make(self, index: int, head: FunctionHead) -> None:
+        if head.code[0] == INT3 and self.image.code_in_file(head.address, 1) != INT3.to_bytes(1, "little"):
+            self._refuse(
+                index, head, "it begins with a breakpoint of another tool, such as a debugger: delete it first"
+            )
+            return
         try:
             self._find_mechanism(index, head)
         except (ValueError, OverflowError) as error:
@@ -283,6 +294,37 @@ class DetouredBlock(ImageBlock):
         self._chosen[0], self._native.nr_chosen = index, 1
         with self._text.writable() as delta:
             self._poke_with_breakpoints(delta, 1)
+        self._rewrite_copied_pages()
+
+    # -- text that another tool has restored ------------------------------------------------------------------------
+
+    def _choose(self, mask: int) -> None:
+        while True:
+            try:
+                return super()._choose(mask)
+            except SiteMismatch as mismatch:
+                if not self._is_restored(mismatch.index, mismatch.found):
+                    raise
+
+    def _is_restored(self, index: int, found: bytes) -> bool:
+        """Whether a patched site holds the code of the file. Then nothing has to be undone, and its probes have no hits."""
+        address = self.addresses[index]
+        if not self.is_live(index) or found != self.image.code_in_file(address, SITE_SIZE):
+            return False
+        where = f"{self.names[index]} [{self.name}] at {address:#x}"
+        log.warning("another tool has undone the patch of %s: calls since then are not counted", where)
+        self._originals[index] = self._patched[index] = int.from_bytes(found, "little")
+        self._restored.add(index)
+        return True
+
+    def _relist(self, change: Change) -> int:
+        for index in self._restored:
+            if self._bits.raw[index >> 3] >> (index & 7) & 1:
+                old = self.list_at(index)
+                if len(change(old).probes) > len(old.probes):
+                    why = f"another tool has undone the patch of {self.names[index]}: detach the probes on it first"
+                    raise OSError(errno.EBUSY, why)
+        return super()._relist(change)
 
     # -- overrides of SiteBlock -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from sandbox.elf.tables import ElfError
+from sandbox.elf.tables import ElfError, ElfFile
 from sandbox.images.declared import DeclaredImage, DeclaredImages
 from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import Listed
@@ -67,13 +67,16 @@ def _with_images(listed: list[Listed]) -> dict[Listed, bytes]:
 
 
 def _image_of(listed: Listed, data: bytes) -> JitImage | None:
-    from sandbox.jit.objects import read_object
+    from sandbox.jit.objects import read_object, text_of
 
     try:
+        text = text_of(ElfFile(data))
+        if not text or any(start in gdbjit.own_code for start, _ in text):
+            return None  # ours, in most cases; reading all symbols of a large program takes half a second
         obj = read_object(listed.entry, data)
     except ElfError:
         return None
-    if not obj.functions or not obj.text or any(function.address in gdbjit.own_code for function in obj.functions):
+    if not obj.functions or any(function.address in gdbjit.own_code for function in obj.functions):
         return None
     from sandbox.images.jit import JitImage
     from sandbox.numba.images import NumbaImage, is_numbas

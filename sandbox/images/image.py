@@ -67,6 +67,10 @@ class Image(abc.ABC):
         Raises OSError(EINVAL) if it cannot be.
         """
 
+    def code_in_file(self, address: int, size: int) -> bytes:
+        """What the file that the code was loaded from has there; b"" if that is not known. Raises OSError as `functions`."""
+        return b""
+
     def meant(self, function: Symbol) -> Symbol:
         """The function that is executed by a call of `function`, one of `functions`: another one if it is an IFUNC."""
         return function

@@ -90,6 +90,9 @@ class LibraryImage(Image):
             with contextlib.suppress(OSError):  # the program itself, which is never unloaded
                 ctypes.CDLL(str(self.library.path), mode=os.RTLD_NOLOAD | os.RTLD_NODELETE | os.RTLD_NOW)
 
+    def code_in_file(self, address: int, size: int) -> bytes:
+        return self.library.code_in_file(address, size)
+
     def meant(self, function: Symbol) -> Symbol:
         return process_text.chosen(self.library, function) if function.indirect else function
 

@@ -32,15 +32,20 @@ class JitObject(NamedTuple):
 def read_object(entry: int, data: bytes, module: str = "jit") -> JitObject:
     """The object with ELF image `data`; its functions get `module`. Raises ElfError if it is not one for x86-64."""
     file = elf.ElfFile(data)
-    text = tuple(
-        (section.address, section.address + section.size)
-        for section in file.sections
-        if section.flags & elf.SHF_EXECINSTR and section.address and section.size
-    )
+    text = text_of(file)
     symbols = [pair for table in file.sections_of_type(elf.SHT_SYMTAB) for pair in _symbols(file, table, module)]
     functions = sorted_symbols(symbol for symbol, is_function in symbols if is_function)
     stubs = _stubs(file).intersection(symbol.address for symbol in functions)
     return JitObject(entry, functions, frozenset(symbol.name for symbol, _ in symbols), text, data, stubs)
+
+
+def text_of(file: elf.ElfFile) -> tuple[tuple[int, int], ...]:
+    """The executable ranges (start, end) of an object in place."""
+    return tuple(
+        (section.address, section.address + section.size)
+        for section in file.sections
+        if section.flags & elf.SHF_EXECINSTR and section.address and section.size
+    )
 
 
 def _stubs(file: elf.ElfFile) -> frozenset[int]:

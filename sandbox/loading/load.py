@@ -28,6 +28,7 @@ def load(
     opt: int = 1,
     notrace: Collection[str] = (),
     cflags: Sequence[str] = (),
+    constructors: bool = True,
 ) -> Module:
     """Compile `source` and load it as module `name`.
 
@@ -35,12 +36,17 @@ def load(
     text (`.ll`) or bitcode (`.bc`), C (`.c`) or C++ (`.cc`, `.cpp`, `.cxx`). `name` defaults to the file's, without
     suffix. `flavour` is that of the stubs ('fentry', 'mcount', 'patchable', 'none'); those of C and C++ are 'patchable'
     unless 'none' is given. `opt` is 0 to 3 and applies to IR; C is compiled with -O1 unless `cflags`, which follow our own
-    options, override it. Functions named in `notrace` get no stub.
+    options, override it. Functions named in `notrace` get no stub. `constructors`: whether the program's
+    constructors run; without them none of its code does. Raises SandboxFault if one faults while calls are guarded.
 
     Raises ProgramError (a ValueError) if it does not compile, LinkError if it needs undefined symbols,
     ValueError if the name is taken, OSError if a file cannot be read.
     """
     options = Options(Flavour.of(flavour), opt, notrace, apart=isinstance(source, Path))
+    return introduce(_loaded(source, name, options, cflags), constructors)
+
+
+def _loaded(source: Any, name: str | None, options: Options, cflags: Sequence[str]) -> Module:
     if isinstance(source, Path):
         return _load_file(source, name or free_name(source.stem), options, cflags)
     if cflags:
@@ -54,7 +60,7 @@ def _load_file(path: Path, name: str, options: Options, cflags: Sequence[str]) -
         from sandbox.loading.csource import load_c
 
         check_name(name)
-        return introduce(load_c(path, name, options.flavour, options.notrace, cflags))
+        return load_c(path, name, options.flavour, options.notrace, cflags)
     if path.suffix not in IR_SUFFIXES:
         known = ", ".join((*IR_SUFFIXES, *C_SUFFIXES))
         raise ProgramError(f"{path}: not a program: the suffix {path.suffix!r} is none of {known}")
@@ -81,7 +87,7 @@ def load_native(ir: str, name: str, interface: Callable[[Interface], Interface])
 
     `interface` turns the interface found in the IR into one with the types of the source.
     """
-    return _load_ir(ir, name, f"<{name}>", Options(), interface)
+    return introduce(_load_ir(ir, name, f"<{name}>", Options(), interface))
 
 
 def _load_ir(
@@ -93,4 +99,4 @@ def _load_ir(
         obj = prepare(program.object)
     except StubError as error:
         raise StubError(f"{origin}: {error}") from None
-    return introduce(Module(name, link(obj, name), interface(IrInterface(program.declared))))
+    return Module(name, link(obj, name), interface(IrInterface(program.declared)))

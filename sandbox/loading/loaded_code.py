@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,7 @@ from sandbox.compile.stubs import Flavour
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.symbols.table import Symbol
+from sandbox.threads import faults
 
 
 @dataclass
@@ -33,6 +35,15 @@ class LoadedCode:
     """An ELF image for debuggers, its sections at the addresses where they are; None if they can find it themselves."""
     shared_object: tuple[bytes, int] | None = None
     """The file that the dynamic loader has opened, and the address that it has added to those in the file."""
+
+
+def call_each(functions: Iterable[int]) -> None:
+    """Call the functions at these addresses. Raises SandboxFault if calls are guarded and one faults."""
+    for address in functions:
+        guard = faults.installed
+        ctypes.CFUNCTYPE(None)(guard.entry(address) if guard else address)()
+        if guard:
+            guard.check()
 
 
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:

@@ -202,11 +202,11 @@ def check_name(name: str) -> None:
         raise ValueError(f"a module {name!r} is already loaded: unload it, or choose another name")
 
 
-def introduce(module: Module) -> Module:
-    """Register a module that is in memory: notify COMING, run its constructors, notify LIVE.
+def introduce(module: Module, constructors: bool = True) -> Module:
+    """Register a module that is in memory: notify COMING, run its constructors if they are wanted, notify LIVE.
 
-    If a notifier raises, the module is removed again after notifying GOING. Raises ValueError, and unmaps the module, if the
-    name is taken.
+    If a notifier or a constructor raises, the module is removed again after notifying GOING. Raises ValueError, and unmaps the
+    module, if the name is taken.
     """
     loaded = module._loaded
     assert loaded is not None
@@ -221,7 +221,8 @@ def introduce(module: Module) -> Module:
         module._show()
         try:
             _notify(ModuleState.COMING, module)
-            loaded.start()
+            if constructors:
+                loaded.start()
             module.state = ModuleState.LIVE
             _notify(ModuleState.LIVE, module)
         except BaseException:

@@ -18,7 +18,7 @@ from sandbox.compile.objectfile import patchable_stub
 from sandbox.compile.stubs import STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
 from sandbox.loading.linker import LinkError
-from sandbox.loading.loaded_code import LoadedCode, drop_aliases, owners, remap
+from sandbox.loading.loaded_code import LoadedCode, call_each, drop_aliases, owners, remap
 from sandbox.symbols.libraries import read_symbols
 from sandbox.symbols.table import Symbol
 from sandbox.x86_64.encoding import NOP5
@@ -162,5 +162,5 @@ def _text_spans(data: bytes, base: int) -> Iterator[tuple[int, int]]:
 
 
 def _construct(table: int, size: int) -> None:
-    for address in (ctypes.c_uint64 * (size // 8)).from_address(table) if size else ():
-        ctypes.CFUNCTYPE(None)(address)()
+    if size:
+        call_each((ctypes.c_uint64 * (size // 8)).from_address(table))

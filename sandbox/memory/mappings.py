@@ -54,16 +54,19 @@ class TextMapping:
     """Executable pages and their writable alias.
 
     `base` and `size` are page-aligned, in bytes; `name` is what /proc/self/maps shows after `memfd:`; `own_since` is
-    `forks_seen()` before it was mapped.
+    `forks_seen()` before it was mapped. `is_new`: the memory is for code that is yet to be written. Pages of it to which another
+    tool has written, as Frida does, are copies: what is written to the alias is written to them, too. Changes of other text
+    are verified by their makers.
     """
 
-    def __init__(self, base: int, size: int, name: str, alias: int, own_since: int) -> None:
+    def __init__(self, base: int, size: int, name: str, alias: int, own_since: int, is_new: bool = False) -> None:
         self.base = base
         self.size = size
         self.name = name
         self._alias = alias
         self._writers = 0
         self._own_since = own_since
+        self._is_new = is_new
 
     @property
     def end(self) -> int:
@@ -83,9 +86,13 @@ class TextMapping:
             if not self._writers:
                 mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
             self._writers += 1
+            copied = copied_pages(self.base, self.size) if self._is_new and self._writers == 1 else []
+            before = [ctypes.string_at(self._alias + page - self.base, PAGE) for page in copied]
             try:
                 yield self._alias - self.base
             finally:
+                for page, contents in zip(copied, before, strict=True):
+                    write_changes(page, contents, ctypes.string_at(self._alias + page - self.base, PAGE))
                 self._writers -= 1
                 if not self._writers:
                     mprotect(self._alias, self.size, PROT_NONE)
@@ -248,6 +255,36 @@ def write_through_kernel(address: int, data: bytes) -> None:
         os.close(descriptor)
 
 
+_COPIED = bytes(bool(flags & 0xC0) and not flags & 0x20 for flags in range(256))
+"""By the highest byte of a page's entry in pagemap: is it present or swapped out, and not a page of the file?"""
+
+
+def copied_pages(base: int, size: int) -> list[int]:
+    """The addresses of pages, of a private mapping of a file, that a debugger's write has copied; none if /proc cannot tell."""
+    try:
+        descriptor = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        entries = os.pread(descriptor, size // PAGE * 8, base // PAGE * 8)
+    finally:
+        os.close(descriptor)
+    are_copied = entries[7::8].translate(_COPIED)
+    return [base + index * PAGE for index, is_copied in enumerate(are_copied) if is_copied] if 1 in are_copied else []
+
+
+def write_changes(address: int, before: bytes, after: bytes) -> None:
+    """Write the bytes that differ through the kernel. Bytes that are the same stay as whoever copied the page has left them."""
+    start = None
+    for at in range(len(after) + 1):
+        is_changed = at < len(after) and before[at] != after[at]
+        if is_changed and start is None:
+            start = at
+        elif not is_changed and start is not None:
+            write_through_kernel(address + start, after[start:at])
+            start = None
+
+
 def remap_text(base: int, size: int, name: str) -> TextMapping:
     """Put existing executable pages on a memfd, where they are, and return the mapping.
 
@@ -285,7 +322,7 @@ def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
     size = (size + PAGE - 1) & -PAGE
     forks = forks_seen()
     base, alias = _place_near(near, size, lambda address: _map_twice(address, size, name, MAP_FIXED_NOREPLACE))
-    return TextMapping(base, size, name, alias, forks)
+    return TextMapping(base, size, name, alias, forks, is_new=True)
 
 
 _FAR, _FAR_SPAN = 1 << 44, 1 << 45

@@ -106,6 +106,8 @@ class ScatteredText:
             left = PAGE - address % PAGE
             part = data[:left]
             ctypes.memmove(self._alias + self._pages[address & -PAGE] * PAGE + address % PAGE, part, len(part))
+            if ctypes.string_at(address, len(part)) != part:  # a debugger's write has copied the page
+                memory.write_through_kernel(address, part)
             address, data = address + left, data[left:]
 
     def unshare(self) -> None:

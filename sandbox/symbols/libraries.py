@@ -193,6 +193,15 @@ class Library:
         """Whether its file is not there any more, or is another one: the names of its functions cannot be known."""
         return self.path.is_absolute() and self._file() is None
 
+    def code_in_file(self, address: int, size: int) -> bytes:
+        """What its file has for `size` bytes of the code at `address`; b"" if the file is not the one that was loaded."""
+        file, offset = self._file(), address - self.base
+        for segment in file.segments() if file else ():
+            if segment.type == _PT_LOAD and segment.address <= offset <= segment.address + segment.file_size - size:
+                at = segment.offset + offset - segment.address
+                return bytes(file.data[at : at + size]) if file else b""
+        return b""
+
     def function_bounds(self, address: int) -> tuple[int, int] | None:
         """Start and end of the code, usually a function, that unwind tables describe around `address`; None if there is none.
 

@@ -114,7 +114,7 @@ def _hooked(path):
     assert ctypes.string_at(twice, len(jump)) == jump
     assert library.twice(5) == 14
     write_through_kernel(twice, b"\xcc")
-    with pytest.raises(OSError, match="`int3` is a trap"):
+    with pytest.raises(OSError, match="begins with a breakpoint of another tool"):
         fprobe.attach("libforeign:twice", action=fprobe.Stat()).attach()
     write_through_kernel(twice, as_built)
     with fprobe.attach("libforeign:twice", action=fprobe.Stat()) as probe:

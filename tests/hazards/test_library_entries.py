@@ -90,7 +90,7 @@ def test_a_breakpoint_of_a_debugger_is_left_alone() -> None:
     address = ctypes.cast(library.twice, ctypes.c_void_p).value or 0
     original = ctypes.string_at(address, 1)
     write_through_kernel(address, b"\xcc")
-    with pytest.raises(OSError, match=r"twice \[libtwice.so\].*`int3` is a trap"):
+    with pytest.raises(OSError, match=r"twice \[libtwice.so\].*begins with a breakpoint of another tool"):
         fprobe.attach("libtwice:twice", action=fprobe.Count()).attach()
     assert ctypes.string_at(address, 1) == b"\xcc"
     write_through_kernel(address, original)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,9 +30,6 @@ def start(directory: str, modules: Sequence[str]) -> None:
     hide_environment()
     if address.count(":") != 2:  # not started by a launcher
         return
-    interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interrupts:  # an exception that is raised now would be a fatal error of `site`
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     collects = gc.isenabled()
     gc.disable()  # hundreds of modules are imported, and none of them is garbage
     try:
@@ -48,8 +44,6 @@ def start(directory: str, modules: Sequence[str]) -> None:
     finally:
         if collects:
             gc.enable()
-        if interrupts:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def hide_environment() -> None:

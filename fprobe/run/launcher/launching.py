@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from fprobe.cli.interrupting import end_by_signal
 from fprobe.run import session
 from fprobe.run.launcher.witness import Witness
 
@@ -49,12 +52,16 @@ class Program:
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], output: int | None = None) -> None:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         self._witness = Witness(_FORWARDED)
+        early = _EarlySignals()
         self.pid = os.fork()
         if not self.pid:
+            early.take()
             if output is not None:
                 os.dup2(output, 1)
                 os.dup2(output, 2)
             _become(words, environ, held)
+        for number in early.give():
+            self._witness.has_seen(number)  # it need not report them any more
         self._arrived: list[int] = []
         self._is_forwarding = False
         self._handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
@@ -90,8 +97,11 @@ class Program:
         return os.waitpid(self.pid, 0)[1]
 
     def stopped_by(self) -> int:
-        """The signal that has stopped the program since the last call; 0 if it is not stopped."""
-        found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        """The signal that has stopped the program since the last call; 0 if it is not stopped, or has ended."""
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:  # what waitid says of a process that can no longer stop
+            return 0
         return found.si_status if found is not None and _is_stopped(self.pid) else 0
 
     def stop(self, number: int) -> None:
@@ -120,6 +130,35 @@ class Program:
                     os.kill(launcher, signal.SIGCONT)  # repeatedly, since the launcher may not have stopped yet
         finally:
             os._exit(0)
+
+
+class _EarlySignals:
+    """Signals that come while the program is forked: one to the whole group may have come before the program was in it.
+
+    All of `_FORWARDED` are blocked meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+
+    def give(self) -> list[int]:
+        """In the launcher: hand the pending signals over to the program, and return their numbers."""
+        found = sorted(signal.sigpending() & _FORWARDED)
+        os.close(self._reader)
+        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+            os.write(self._writer, bytes(found))
+        os.close(self._writer)
+        for number in found:
+            signal.sigtimedwait([number], 0)
+        return found
+
+    def take(self) -> None:
+        """In the program: wait for the launcher, and send the signals that this process has not got itself."""
+        os.close(self._writer)
+        given = os.read(self._reader, 1 << 10)
+        os.close(self._reader)
+        for number in set(given) - signal.sigpending():
+            os.kill(os.getpid(), number)
 
 
 def _stop_by(number: int) -> None:
@@ -159,16 +198,13 @@ def _is_stopped(pid: int) -> bool:
     return fields[0] in (b"T", b"t")
 
 
-def end_like(status: int) -> None:
+def end_like(status: int) -> NoReturn:
     """End as the program did: with its exit code, or by its signal. Does not return."""
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
     _without_core()
-    signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)
+    end_by_signal(number)
 
 
 def _without_core() -> None:

@@ -143,7 +143,7 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
                 before, due = now, now + view.delay
             if not is_over and (screen.is_terminal or woken not in readable):
                 screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
-    status = program.wait()
+    status = found.status = program.wait()
     _copy(output, 1, screen)
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Iterator, Sequence
 
 from fprobe.run.launcher.results import Process, Results
@@ -16,11 +17,15 @@ _LONGEST = 160
 
 def why_nothing(results: Results) -> str:
     """Why nothing was counted, as a sentence."""
+    is_probed = any(process.attached for process in results.processes)
+    if results.status == signal.SIGINT and not is_probed:
+        return "nothing was counted: the program was interrupted before it began"
     if not results.processes:
         return (
-            "nothing was counted: the program did not start as a Python that can import fprobe (python -I, -E or -S?)"
+            "nothing was counted: the program did not start as a Python that can import fprobe"
+            " (interrupted at once, or python -I, -E or -S?)"
         )
-    if any(process.attached for process in results.processes):
+    if is_probed:
         causes = [f"no probed function was called{_probed(results)}", *unmatched(results)]
     else:
         causes = [*unmatched(results), *_refusals(results)] or ["the program ended before it could be probed"]

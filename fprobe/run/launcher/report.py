@@ -114,7 +114,9 @@ def report_after(program: Program, counts: int, journal: int, wanted: Wanted, ou
     ticks = Ticks()
     status = program.wait()
     try:
-        _write_report(output, read(counts, journal), counts, wanted, ticks, format_)
+        found = read(counts, journal)
+        found.status = status
+        _write_report(output, found, counts, wanted, ticks, format_)
     except ModuleNotFoundError as error:
         _say(f"--format {format_} needs the package {error.name}: pip install 'fprobe[targets]'")
     except OSError as error:

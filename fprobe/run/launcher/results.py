@@ -186,6 +186,8 @@ class Results:
     """Number of processes that found no free part in the file."""
     refused: dict[int, NotCovered] = field(default_factory=dict)
     """Process id -> what a Python that cannot have probes has reported."""
+    status: int = 0
+    """The program's exit status, as from waitpid; 0 while it is running."""
 
     @property
     def not_covered(self) -> dict[int, NotCovered]:

@@ -95,7 +95,8 @@ def test_stat_json(programs):
 
 SELF_INTERRUPTED = """
 import os, signal, sys, threading, time
-from fprobe.cli import ctrl_c, main
+from fprobe.cli import main
+from fprobe.cli.interrupting import ctrl_c
 ctrl_c.install()
 delay, sys.argv = float(sys.argv[1]), ["fprobe", *sys.argv[2:]]
 threading.Thread(target=lambda: (time.sleep(delay), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()

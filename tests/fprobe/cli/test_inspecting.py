@@ -124,3 +124,31 @@ def test_doctor_warns(run, monkeypatch, tmp_path):
     assert status["cache"]["status"] == "warning"
     monkeypatch.setenv(cache.OPT_OUT, "1")
     assert doctor._CHECKS["cache"]() == ("warning", "switched off by FPROBE_NO_CACHE: everything is compiled afresh")
+
+
+CONSTRUCTED = """
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @breaks, ptr null }]
+define void @breaks() {
+  store volatile i32 1, ptr inttoptr (i64 16 to ptr)
+  ret void
+}
+define i64 @main(i64 %n) {
+  ret i64 %n
+}
+"""
+CONSTRUCTED_C = (
+    "__attribute__((constructor)) void breaks(void) { *(volatile int *)16 = 1; }\nint main(void) { return 0; }\n"
+)
+
+
+@pytest.mark.parametrize("name", ["constructed.ll", "constructed.c"])
+def test_a_program_whose_constructor_faults_can_be_looked_at(run, tmp_path, name, request):
+    """Looking at it runs none of its code; running it reports the fault."""
+    if name.endswith(".c"):
+        request.getfixturevalue("compiler")
+    (tmp_path / name).write_text(CONSTRUCTED_C if name.endswith(".c") else CONSTRUCTED)
+    assert "main [constructed]" in run("list", "*", "-p", name, cwd=tmp_path).out
+    for verb in ("disasm", "explain"):
+        run(verb, "main", "-p", name, cwd=tmp_path, code=0)
+    failed = run("stat", "*", "-p", name, "--call", "main", *(["1"] * name.endswith(".ll")), cwd=tmp_path, code=1)
+    assert failed.err.startswith("fprobe: the program faulted: SIGSEGV in breaks+0x")

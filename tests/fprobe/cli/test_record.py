@@ -71,6 +71,7 @@ def test_record_with_a_filter_as_json(run, programs, tmp_path):
         (["-e", "p:x vfs_read a=%di", "--filter", "b > 1"], "Field not found\n  b > 1\n    ^\n"),
         (["-e", "p:x vfs_read", "--trigger", "hist:keys=zz"], "Couldn't find field\n  hist:keys=zz\n            ^\n"),
         (["-e", "p:x vfs_read", "-o", "/nowhere/trace.dat"], "/nowhere/trace.dat: No such file or directory"),
+        (["-e", "p:x vfs_read", "-o", "-"], "a trace.dat cannot be written to standard output"),
         (["-e", "p:x vfs_read", "-o", "/dev/null"], "/dev/null: not a regular file; give another name with -o"),
     ],
 )

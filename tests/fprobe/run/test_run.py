@@ -247,6 +247,10 @@ def test_a_python_that_cannot_import_fprobe(launch, tmp_path):
             ("--stat", "libz:", "app.py"),
             "the pattern is 'libz:'; give a library and its functions, such as 'libz:inflate*'",
         ),
+        (
+            ("--stat", "libz:*", "-o", "-", "app.py"),
+            "the report cannot go to standard output, which is the program's: give -o FILE",
+        ),
     ],
 )
 def test_a_bad_command_line(launch, words, message):
@@ -421,7 +425,10 @@ def test_options_of_python_follow_two_dashes(launch):
     for option in ("-I", "-E", "-S"):
         isolated = launch("--stat", "libz:deflate", words=("--", option, "-c", "print(__debug__)"), as_json=False)
         assert (isolated.returncode, isolated.out) == (0, "True\n")
-        assert "did not start as a Python that can import fprobe (python -I, -E or -S?)" in isolated.err
+        assert (
+            "did not start as a Python that can import fprobe (interrupted at once, or python -I, -E or -S?)"
+            in isolated.err
+        )
     source = "import zlib; zlib.compress(b'x'); print(__debug__)"
     optimised = launch("--stat", "libz:deflate", words=("--", "-O", "-c", source))
     assert (optimised.out, optimised.functions()["deflate"]["hits"]) == ("False\n", 1)

@@ -111,6 +111,19 @@ assert all(signal.getsignal(number) is signal.SIG_DFL for number in {NUMBERS})
     subprocess.run([sys.executable, "-c", source], check=True, timeout=30)
 
 
+def test_a_program_that_has_ended_is_not_stopped():
+    """Hazard: `fprobe top` is woken by a signal just as the program ends."""
+    source = """
+import os
+from fprobe.run.launcher.launching import Program
+program = Program(["-c", "pass"], dict(os.environ))
+os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+assert program.stopped_by() == 0
+assert program.wait() == 0
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=30)
+
+
 def test_a_program_that_stops_itself_stops_the_launcher(tmp_path):
     source = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('goes on')"
     ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]

@@ -1,5 +1,6 @@
 """Imported by Python at its start under `fprobe run`; attaches the probes, then runs the user's own sitecustomize."""
 
+import _signal  # type: ignore[import-not-found]  # `signal` takes milliseconds to import, in which Ctrl-C would raise
 import os
 import sys
 
@@ -55,5 +56,10 @@ def _users_own() -> None:
 
 
 if __name__ == "sitecustomize":
+    interrupts = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    if interrupts:  # an exception that is raised now would be a fatal error of `site`
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _arm()
+    if interrupts:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _users_own()
