@@ -35,8 +35,8 @@ WARM = 200
 """Rounds after which most of what the process needs once is there."""
 GROWTH = 16 << 20
 """Bytes by which it may have grown since then, in any number of rounds: parts of the compiler that are rarely needed."""
-OF_ROUND = 1 << 10
-"""Bytes that a round may leave behind besides: gaps in the heap, and 2 KiB that llvmlite keeps of each module."""
+OF_ROUND = 1 << 8
+"""Bytes that a round may leave behind besides, such as gaps in the heap."""
 PROPER = ("kprobe_events", "dynamic_events", "synthetic_events")
 _NOT_WRITTEN = ("free_buffer",)
 _HITS = ("listen 1 2", "bind 3 4", "spair 1 2 3", "listen 1 2 40", "bind 5 6 30 , listen 7 8")
