@@ -54,6 +54,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
 
     def __init__(self, target: Target, exclude: str | None, fp: fprobe, action: ActionOrNone) -> None:
         self.target = target
+        self._names, self._addresses = ([], []) if isinstance(target, str) else _listed(target)
         self.exclude = exclude
         self.fp = fp
         self.action = action
@@ -97,12 +98,10 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """
         if isinstance(self.target, str):
             self._attach_pattern(self.target)
+        elif self._names:
+            register_fprobe_syms(self.fp, self._names)
         else:
-            names, addresses = _listed(self.target)
-            if names:
-                register_fprobe_syms(self.fp, names)
-            else:
-                register_fprobe_ips(self.fp, addresses)
+            register_fprobe_ips(self.fp, self._addresses)
         self._watch_limit()
         return self
 
@@ -230,8 +229,6 @@ def attach(
     get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
     for a native handler; TypeError for another target or action. Attaching raises OSError as `register_fprobe` does.
     """
-    if not isinstance(target, str):
-        _listed(target)
     _check_action(action, entry, exit)
     flags = FPROBE_FL_KPROBE_SHARED * shared | FPROBE_FL_DISABLED * disabled
     fp = fprobe(

@@ -45,9 +45,9 @@ def _watch() -> None:
     _newest[0] = gdbjit.newest()
     for kind in (binding.ExecutionEngine, binding.LLJIT, binding.ResourceTracker, binding.JITLibraryBuilder):
         _wrap(kind)
-    codegen = sys.modules.get("numba.core.codegen")
-    if codegen is not None:  # otherwise it will take the methods as they are now
-        _wrap(codegen.JitEngine)
+    engine = getattr(sys.modules.get("numba.core.codegen"), "JitEngine", None)
+    if engine is not None:  # otherwise it will take the methods as they are now
+        _wrap(engine)
     if "numba.core.event" in sys.modules:
         _listen()
 

@@ -102,11 +102,11 @@ def inlined() -> dict[str, set[str]]:
 
 def _linked() -> Iterator[tuple[Any, Any]]:
     """Each finished library of Numba with each that it was linked with."""
-    codegen = sys.modules.get("numba.core.codegen")
-    if codegen is None:
+    base = getattr(sys.modules.get("numba.core.codegen"), "CPUCodeLibrary", None)
+    if base is None:  # Numba is not imported, or is just being imported
         return
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, codegen.CPUCodeLibrary)}
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, base)}
     for library in [it for it in objects if type(it) in kinds]:
         if library._finalized:
             yield from ((library, linked) for linked in library._linking_libraries)

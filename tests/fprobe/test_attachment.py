@@ -132,6 +132,11 @@ def test_handlers_and_an_action_together_are_refused():
         fprobe.attach("leaf", entry=print, action=fprobe.Count())
 
 
+def test_names_that_can_be_read_only_once(program):
+    with fprobe.attach((name for name in ["leaf"]), action=fprobe.Count()) as probe:
+        assert probe.functions == ["leaf"]
+
+
 def test_names_given_stay_as_they_were(program):
     names = ["twice", "leaf"]
     with fprobe.attach(names, entry=lambda *hit: 0):

@@ -109,8 +109,21 @@ def test_functions_of_numba(launch):
     assert (done.out, done.err) == ("8 8.0 28\n", "")
     hits = [(row["name"], row["hits"]) for row in done.report["processes"][0]["functions"]]
     assert sorted(hits) == [("__main__.cube", 1), ("__main__.cube", 1), ("__main__.outer", 1)]
+    assert done.report["processes"][0]["errors"] == []
     (remark,) = done.report["processes"][0]["remarks"]
     assert remark.startswith("__main__.cube is inlined into __main__.outer: these calls are not seen")
+
+
+def test_patterns_for_numba_while_a_part_of_it_is_imported(launch):
+    """Hazard: a library is loaded by a module of Numba that imports others first."""
+    source = """
+    import ctypes, sys, types, zlib
+    sys.modules["numba.core.codegen"] = types.ModuleType("numba.core.codegen")
+    ctypes.CDLL("libresolv.so.2"); zlib.compress(b"x")
+    """
+    done = launch("--stat", "numba:__main__.cube", "--stat", "libz:deflate", source=source)
+    (process,) = done.report["processes"]
+    assert (done.err, process["errors"], done.functions()["deflate"]["hits"]) == ("", [], 1)
 
 
 def test_a_program_that_makes_errors_of_warnings_and_takes_our_signals(launch):
