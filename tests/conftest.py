@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from isolation import end_company
 from kept_objects import kept_objects
 from programs import basic
 
@@ -85,6 +86,13 @@ def program():
     module = basic()
     yield module
     module.unload()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _company_ends():
+    """The child that isolated tests of a module share ends with them."""
+    yield
+    end_company()
 
 
 @pytest.fixture(autouse=True, scope="session")

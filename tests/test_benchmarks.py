@@ -19,9 +19,8 @@ from sandbox.symbols.perfmap import OPT_OUT
 
 ROOT = Path(__file__).parent.parent
 FIELDS = {"name", "added_ns", "baseline_ns", "min_ns", "max_ns", "hits", "missed", "lost"}
-CALLS, ROUNDS, PROCESSES, FUNCTIONS = 1000, 1, 2, 200
+CALLS, ROUNDS, PROCESSES, FUNCTIONS = 1000, 1, 1, 200
 SAMPLES = ROUNDS
-"""Of each row in `rows`; PROCESSES of them are in the tests that run few rows."""
 SLOW = ("run.", "event.define", "events.sustained", "attach.library", "library.", "numba.", "handler.c", "runtime.")
 """Rows that take a second or more even here."""
 
@@ -39,7 +38,7 @@ def small(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict[str, float]]:
     quick = [row.name for group in all_rows(CALLS, FUNCTIONS) for row in group if not row.name.startswith(SLOW)]
-    done = small("--json", "--processes=1", *quick)
+    done = small("--json", *quick)
     assert done.returncode == 0, done.stderr
     objects = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["name"]: row for row in objects}
@@ -109,7 +108,7 @@ def test_registration_rows_tell_both_ways(rows: dict[str, dict[str, float]]) -> 
 
 
 def test_the_table_names_the_machine_the_rows_and_their_bars() -> None:
-    done = small("fprobe.both.native", "ref.swap")
+    done = small("--processes=2", "fprobe.both.native", "ref.swap")
     assert done.returncode == 0, done.stderr
     assert "llvmlite" in done.stdout.splitlines()[0]
     assert "half of ref.swap" in done.stdout

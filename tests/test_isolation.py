@@ -7,7 +7,8 @@ import signal
 import threading
 
 import pytest
-from isolation import run_forked
+from isolation import SHARED, run_forked, zygote_with
+from zygote import Company
 
 
 class Interrupted(Exception):
@@ -52,3 +53,41 @@ ctypes.CDLL(None).puts(b"from C")
     done = run_forked(source, 30)
     printed = sorted(["thread", "registered", "from C", *["cleared"] * torn_down])
     assert (done.returncode, sorted(done.stdout.split("\n"))) == (status, ["", *printed])
+
+
+@pytest.fixture
+def company():
+    made = Company(zygote_with(SHARED))
+    yield made
+    assert made.end().returncode == 0
+
+
+def test_one_that_shares_its_child_leaves_the_next_neither_program_nor_probe(company):
+    """Its output, its failure and its names are its own."""
+    leaves = "import os, fprobe, programs\nfprobe.attach('leaf', module=None) if 0 else fprobe\n"
+    leaves = (
+        "import os, fprobe, programs\nmodule = programs.basic()\nfprobe.attach('leaf').attach()\nprint(os.getpid())"
+    )
+    finds = (
+        "import os, sandbox.loading.module as loaded, ftrace.tracer\n"
+        "assert 'module' not in globals()\n"
+        "print(os.getpid(), loaded.modules(), [*ftrace.tracer.tracer().enabled])"
+    )
+    first, failed, last = (company.run(source, 30) for source in (leaves, "assert 1 > 2, 'as it must'", finds))
+    assert (first.returncode, failed.returncode, last.returncode) == (0, 1, 0)
+    assert "as it must" in failed.stderr and "1 tests had run" in failed.stderr
+    assert last.stdout == f"{first.stdout.strip()} [] []\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "status"), [("import os; os._exit(3)", 3), ("import os; os.abort()", -signal.SIGABRT)]
+)
+def test_one_that_ends_its_child_has_that_childs_status(company, source, status):
+    assert company.run("pass", 30).returncode == 0
+    assert company.run(source, 30).returncode == status
+    assert not company.lives
+
+
+def test_one_that_does_not_end_is_ended_with_its_child(company):
+    done = company.run("import time; time.sleep(30)", 0.2)
+    assert done.returncode == -signal.SIGABRT and not company.lives

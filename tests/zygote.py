@@ -18,15 +18,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _SERVER = """
 import sys
 sys.path[:0] = {paths!r}
 import zygote
-source = zygote.serve({descriptor})
+source = zygote.serve({descriptor}, {modules!r})
 end = zygote.end
 del zygote
 try:
@@ -39,17 +41,22 @@ end(0)
 """
 _IMPORTS = (
     "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "llvmlite.binding", "llvmlite.ir", "programs", "pytest",
-    "sandbox.demo", "sandbox.demo.main", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
+    "sandbox.demo", "sandbox.demo.main", "sandbox.generate", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
     *(f"sandbox.loading.{name}" for name in ("adoption", "calls", "csource", "load", "native_program", "sharedobject", "thunks")),
-    *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.frontend", "front.graph", "model")),
-    "ftrace.events.boot", "ftrace.events.hit.handlers", "ftrace.files.tracing_on", "ftrace.filters.function_probes",
-    "ftrace.handlers.native_handler", "ftrace.hit.python_call", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime",
-    "ftrace.tracefs.tree", "ftrace.x86_64.trampolines",
+    *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.fields", "front.frontend", "front.graph")),
+    "sandbox.native.front.lint", "sandbox.native.model", "sandbox.numba.description", "sandbox.numba.images",
+    "ftrace.direct", "ftrace.events.boot", "ftrace.events.hit.handlers", "ftrace.files.tracing_on",
+    "ftrace.filters.function_probes", "ftrace.filters.lookup", "ftrace.handlers.native_handler", "ftrace.hit.python_call",
+    "ftrace.maps.listing", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime", "ftrace.tracefs.files",
+    "ftrace.tracefs.tree", "ftrace.unwind.stacktrace", "ftrace.x86_64.trampolines",
     "kprobes.attachment", "kprobes.events.event_place", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
-    "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
-    "fprobe.actions", "fprobe.attachment", "fprobe.events.lines", "fprobe.handlers.native",
-    "fprobe.run.launcher.report", "fprobe.shell.commands",
-    *(f"fprobe.cli.{verb}" for verb in ("disasm", "functions", "graph", "native", "profile", "record", "stat", "trace", "verbs")),
+    "kprobes.hit.assembly", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
+    "fprobe.actions", "fprobe.attachment", "fprobe.calls.log", "fprobe.events.lines", "fprobe.export.formats",
+    "fprobe.export.trace_dat_reader", "fprobe.handlers.native", "fprobe.numba", "fprobe.run.launcher.report",
+    "fprobe.shell.commands",
+    *(f"fprobe.cli.{verb}" for verb in ("calls", "conclusion", "counted", "disasm", "doctor", "filters", "functions", "graph")),
+    *(f"fprobe.cli.{verb}" for verb in ("hist", "matching", "native", "profile", "program", "record", "running", "stat")),
+    *(f"fprobe.cli.{verb}" for verb in ("trace", "tracefs", "values", "verbs", "views")),
 )  # fmt: skip
 """None of them makes a runtime (as fprobe.tracefs does) or a per-task variable (as kprobes.library_loads does)."""
 
@@ -61,12 +68,13 @@ _NOT_PASSED_ON = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")
 class Zygote:
     """The process, as its parent sees it; it ends when this end of the socket is closed."""
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, *modules: str, **environment: str) -> None:
+        """`modules`: what it imports besides what every test does."""
         self.environment = _environment(environment)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER.format(paths=paths, descriptor=theirs.fileno())],
+            [sys.executable, "-c", _SERVER.format(paths=paths, descriptor=theirs.fileno(), modules=modules)],
             stdin=subprocess.DEVNULL, env=self.environment, pass_fds=[theirs.fileno()],
         )  # fmt: skip
         theirs.close()
@@ -85,14 +93,20 @@ class Zygote:
     def run(self, source: str, timeout: float) -> subprocess.CompletedProcess[str]:
         """Run Python source in a child, with a time limit in seconds, at which it is ended by SIGABRT."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            with tempfile.NamedTemporaryFile("w") as file:
-                file.write(source)
-                file.flush()
-                descriptors = array.array("i", [out.fileno(), err.fileno()])
-                self._socket.sendmsg([file.name.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            with _request(self._socket, source, out, err):
                 status, late = self._answer(timeout)
             texts = [_text(stream) for stream in (out, err)]
         return subprocess.CompletedProcess(source, status, texts[0], texts[1] + late)
+
+    @contextlib.contextmanager
+    def begin(self, source: str, out: IO[bytes], err: IO[bytes]) -> Iterator[int]:
+        """Run Python source in a child, whose process ID this is; it must have been read within, and `ended` has to follow."""
+        with _request(self._socket, source, out, err):
+            yield int(self._socket.recv(64))
+
+    def ended(self, pid: int, timeout: float) -> tuple[int, str]:
+        """Wait for the child that `begin` has begun: its status, as of subprocess, and what there is to say about its time."""
+        return self._wait(pid, timeout)
 
     def _answer(self, timeout: float) -> tuple[int, str]:
         """As _wait. If that is interrupted (by pytest's time limit), the process and its child end: what they would still
@@ -110,7 +124,7 @@ class Zygote:
                     os.kill(pid, signal.SIGKILL)
             raise
 
-    def _wait(self, pid: int, timeout: float) -> tuple[int, str]:
+    def _wait(self, pid: int, timeout: float | None) -> tuple[int, str]:
         """The status with which the child ended, as subprocess gives it, and what there is to say about its time."""
         late = ""
         for limit, number in ((timeout, signal.SIGABRT), (5, signal.SIGKILL), (None, 0)):
@@ -126,7 +140,74 @@ class Zygote:
         raise AssertionError("a child without an end")
 
 
-def _text(stream: Any) -> str:
+class Company:
+    """A child in which tests run, one after the other, until it is ended or one of them kills it.
+
+    The programs and probes that a test leaves are gone before the next one.
+    """
+
+    def __init__(self, parent: Zygote) -> None:
+        self.lives = True
+        self._tests = 0
+        self._parent = parent
+        self._streams = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("")  # the kernel chooses an abstract address
+            listener.listen(1)
+            listener.settimeout(30)
+            source = f"import zygote\nzygote.serve_tests({listener.getsockname()!r})"
+            with parent.begin(source, *self._streams) as self._pid:
+                self._socket, _ = listener.accept()
+
+    def run(self, source: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run Python source, with a time limit in seconds, at which the child is ended by SIGABRT."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with _request(self._socket, source, out, err):
+                status, late = self._answer(timeout)
+            said = f"\n{self._tests} tests had run in this process before" if status else ""
+            texts = [_text(stream) for stream in (out, err)]
+        self._tests += 1
+        return subprocess.CompletedProcess(source, status, texts[0], texts[1] + late + said)
+
+    def _answer(self, timeout: float) -> tuple[int, str]:
+        """The status with which the source ended, or the child, if that ended with it."""
+        self._socket.settimeout(timeout)
+        try:
+            answer = self._socket.recv(64)
+        except TimeoutError:
+            return self._died(0.01)
+        except BaseException:  # pytest's own time limit
+            os.kill(self._pid, signal.SIGKILL)
+            self._died(None)
+            raise
+        return (int(answer), "") if answer else self._died(None)
+
+    def _died(self, timeout: float | None) -> tuple[int, str]:
+        self.lives = False
+        self._socket.close()
+        return self._parent.ended(self._pid, timeout)
+
+    def end(self) -> subprocess.CompletedProcess[str]:
+        """End the child as zygote.end() says, unless it has died; how it ended."""
+        status, late = self._died(30) if self.lives else (0, "")
+        out, err = (_text(stream) for stream in self._streams)
+        for stream in self._streams:
+            stream.close()
+        return subprocess.CompletedProcess("", status, out, err + late)
+
+
+@contextlib.contextmanager
+def _request(to: socket.socket, source: str, out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
+    """Ask for source to be run with these streams; within, the file with the source exists."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(source)
+        file.flush()
+        descriptors = array.array("i", [out.fileno(), err.fileno()])
+        to.sendmsg([file.name.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        yield
+
+
+def _text(stream: IO[bytes]) -> str:
     stream.seek(0)
     return stream.read().decode(errors="replace")
 
@@ -135,34 +216,86 @@ def _environment(environment: dict[str, str]) -> dict[str, str]:
     return {**{key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}, **environment}
 
 
-def serve(descriptor: int) -> str:
+def serve(descriptor: int, modules: Iterable[str] = ()) -> str:
     """Fork for each request until the other end is closed; gives, in the child alone, the source that it has to run."""
-    for name in _IMPORTS:
+    for name in (*_IMPORTS, *modules):
         __import__(name)
     gc.freeze()  # so that no collection of a child copies the pages of what was imported
     requests = socket.socket(fileno=descriptor)
     while True:
-        path, ancillary, _, _ = requests.recvmsg(4096, socket.CMSG_SPACE(8))
+        path, *descriptors = _receive(requests)
         if not path:
             os._exit(0)
-        descriptors = array.array("i", ancillary[0][2])
         pid = os.fork()
         if pid == 0:
-            return _become(requests, path.decode(), *descriptors)
+            return _become(requests, path, *descriptors)
         for each in descriptors:
             os.close(each)
         requests.send(str(pid).encode())
         requests.send(str(os.waitpid(pid, 0)[1]).encode())
 
 
+def _receive(requests: socket.socket) -> tuple[Any, ...]:
+    """The path of a file with source and two descriptors, for its output and its errors; or ("",) at the end."""
+    path, ancillary, _, _ = requests.recvmsg(4096, socket.CMSG_SPACE(8))
+    return (path.decode(), *array.array("i", ancillary[0][2])) if path else ("",)
+
+
 def _become(requests: socket.socket, path: str, out: int, err: int) -> str:
     """In the child: keep of the parent's descriptors the standard ones only."""
     source = Path(path).read_text()
+    _write_to(out, err)
+    requests.close()
+    return source
+
+
+def _write_to(out: int, err: int) -> None:
     for old, new in ((out, 1), (err, 2)):
         os.dup2(old, new)
         os.close(old)
-    requests.close()
-    return source
+
+
+def serve_tests(address: bytes) -> None:
+    """In a child: run source for each request until the other end is closed.
+
+    What is still said after that goes to the child's own streams.
+    """
+    own = [os.dup(stream) for stream in (1, 2)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as requests:
+        requests.connect(address)
+        while True:
+            path, *descriptors = _receive(requests)
+            if not path:
+                break
+            source = Path(path).read_text()
+            _write_to(*descriptors)
+            requests.send(str(_run(source)).encode())
+    _write_to(*own)
+
+
+def _run(source: str) -> int:
+    """The status of an interpreter that ran this."""
+    try:
+        exec(compile(source, "<string>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        _clear_up()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.PyDLL(None).fflush(None)
+    return 0
+
+
+def _clear_up() -> None:
+    """Leave the next test neither probes nor programs."""
+    from ftrace.tracer import detach_all
+    from sandbox.loading.module import modules
+
+    detach_all()
+    for module in modules():
+        module.unload()
 
 
 def end(status: int) -> None:

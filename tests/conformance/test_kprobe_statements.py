@@ -43,7 +43,7 @@ def test_kp3_the_constants():
     assert MAX_INSN_SIZE == 15
 
 
-@isolated
+@isolated(shared=True)
 def test_kp6_the_offset_counts_from_an_address_too_and_may_be_negative():
     module = load()
     leaf = module.symbol("leaf").address
@@ -55,7 +55,7 @@ def test_kp6_the_offset_counts_from_an_address_too_and_may_be_negative():
     assert refused(kprobes.register_kprobe, kprobes.kprobe(addr=leaf, offset=1 << 64)) == errno.ENOENT
 
 
-@isolated
+@isolated(shared=True)
 def test_kp9_kp58_a_batch_that_was_undone_leaves_addr_and_disabled():
     load()
     good = kprobes.kprobe(symbol_name="leaf", offset=5)
@@ -68,7 +68,7 @@ def test_kp9_kp58_a_batch_that_was_undone_leaves_addr_and_disabled():
     kprobes.unregister_kprobe(good)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp13_kp14_data_the_gate_page_and_breakpoints_of_others():
     from sandbox.memory.mappings import write_through_kernel
 
@@ -83,7 +83,7 @@ def test_kp13_kp14_data_the_gate_page_and_breakpoints_of_others():
     write_through_kernel(address, kept)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp36_who_returns_non_zero_and_leaves_ip_goes_on_behind_the_first_byte():
     """`48 8d 47 01` without its first byte adds in 32 bits."""
     module = load()
@@ -95,7 +95,7 @@ def test_kp36_who_returns_non_zero_and_leaves_ip_goes_on_behind_the_first_byte()
     assert not posts
 
 
-@isolated
+@isolated(shared=True)
 def test_kp37_a_post_handler_that_comes_to_a_boosted_place_is_called():
     module = load()
     order = []
@@ -107,7 +107,7 @@ def test_kp37_a_post_handler_that_comes_to_a_boosted_place_is_called():
     assert order == ["pre", "pre", (4, 0), "pre"]
 
 
-@isolated
+@isolated(shared=True)
 def test_kp41_kp49_the_place_is_disarmed_when_all_its_probes_are_disabled():
     module = load()
     hits = []
@@ -130,7 +130,7 @@ def test_kp41_kp49_the_place_is_disarmed_when_all_its_probes_are_disabled():
     assert byte_at(address) != b"\xcc"
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("offset", [0, 5])
 def test_kp48_an_enabled_probe_arms_a_place_whose_probes_are_all_disabled(offset):
     module = load()
@@ -145,7 +145,7 @@ def test_kp48_an_enabled_probe_arms_a_place_whose_probes_are_all_disabled(offset
     kprobes.unregister_kprobe(off)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp55_kp96_a_probe_that_is_gone_can_be_disabled_and_not_enabled():
     module = load()
     p = kprobes.kprobe(symbol_name="leaf", offset=5)
@@ -157,7 +157,7 @@ def test_kp55_kp96_a_probe_that_is_gone_can_be_disabled_and_not_enabled():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp50_kp51_one_ops_for_all_probes_of_a_kind_and_one_place_in_it_for_each_function():
     module = load()
     assert enabled_functions() == ""
@@ -175,7 +175,7 @@ def test_kp50_kp51_one_ops_for_all_probes_of_a_kind_and_one_place_in_it_for_each
     assert not any(is_patched(module, name) for name in ("leaf", "other", "twice"))
 
 
-@isolated
+@isolated(shared=True)
 def test_kp55_what_arming_raises_leaves_the_probe_disabled():
     module = load()
     p = kprobes.kprobe(symbol_name="leaf", post_handler=lambda p, regs, flags: None, flags=kprobes.KPROBE_FLAG_DISABLED)
@@ -192,7 +192,7 @@ def test_kp55_what_arming_raises_leaves_the_probe_disabled():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp59_the_global_switch_says_so_once():
     said = []
     handler = logging.Handler()
@@ -207,7 +207,7 @@ def test_kp59_the_global_switch_says_so_once():
     assert said == ["Kprobes globally disabled", "Kprobes globally enabled"]
 
 
-@isolated
+@isolated(shared=True)
 def test_kp74_kp75_handlers_of_the_probe_inside_are_taken_off_and_impossible_sizes_refused():
     module = load()
     seen = []
@@ -223,7 +223,7 @@ def test_kp74_kp75_handlers_of_the_probe_inside_are_taken_off_and_impossible_siz
         assert refused(kprobes.register_kretprobe, kprobes.kretprobe(symbol_name="leaf", data_size=size)) == errno.E2BIG
 
 
-@isolated
+@isolated(shared=True)
 def test_kp84_kp58_a_batch_of_return_probes_is_all_or_nothing():
     load()
     good, bad = kprobes.kretprobe(symbol_name="leaf"), kprobes.kretprobe(symbol_name="leaf", offset=5)

@@ -309,14 +309,15 @@ def grows(batch: Callable[[], None], most: Used) -> bool:
     return True
 
 
+@pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.stress)])
 @isolated(timeout=110)
-def test_what_is_dropped_leaves_no_mapping_and_no_descriptor():
+def test_what_is_dropped_leaves_no_mapping_and_no_descriptor(share):
     """Of every kind in turn; small leaks of memory show for one kind at a time only."""
     program = sandbox.load(PROGRAM, name="program")
 
     def batch() -> None:
         for kind, do in KINDS.items():
-            for _ in range(8 if kind in QUICK else 2):
+            for _ in range(8 // share if kind in QUICK else max(2 // share, 1)):
                 do(program)
         gc.collect()
 
@@ -325,8 +326,8 @@ def test_what_is_dropped_leaves_no_mapping_and_no_descriptor():
 
 MEASURED = ("fprobe_both", "kprobe_inside", "python_handlers", "action_record")
 CASES = [
-    pytest.param(kind, share, marks=[] if share == 3 and kind in MEASURED else pytest.mark.stress)
-    for share in (3, 1)
+    pytest.param(kind, share, marks=[] if share == 6 and kind in MEASURED else pytest.mark.stress)
+    for share in (6, 1)
     for kind in KINDS
 ]
 

@@ -19,7 +19,7 @@ def expired(use, *words):
         assert word in str(caught.value), caught.value
 
 
-@isolated
+@isolated(shared=True)
 def test_regs_kept_after_an_fprobes_handlers():
     module, kept = basic(), []
 
@@ -40,7 +40,7 @@ def test_regs_kept_after_an_fprobes_handlers():
         assert not hasattr(regs, "__array_interface__") and repr(regs)
 
 
-@isolated
+@isolated(shared=True)
 def test_regs_that_are_kept_hold_memory_of_their_own():
     """Views of them, which know nothing of their end, show what was there; writing does nothing to later calls."""
     module, views = basic(), []
@@ -57,7 +57,7 @@ def test_regs_that_are_kept_hold_memory_of_their_own():
     assert all(view[14] == 0xBAD for _, view in views)
 
 
-@isolated
+@isolated(shared=True)
 def test_entry_data_kept_after_a_handler():
     module, kept, slices, found = basic(), [], [], []
 
@@ -78,7 +78,7 @@ def test_entry_data_kept_after_a_handler():
         expired(lambda data=data: data[0])
 
 
-@isolated
+@isolated(shared=True)
 def test_entry_data_that_is_released_or_resized_by_the_handler():
     module, found = basic(), []
 
@@ -93,7 +93,7 @@ def test_entry_data_that_is_released_or_resized_by_the_handler():
     assert found == [bytes(8)]  # what it has become is not 8 bytes
 
 
-@isolated
+@isolated(shared=True)
 def test_nested_and_interleaved_handlers_have_registers_of_their_own():
     """A handler that calls a probed function, and one that lets another thread in."""
     import threading
@@ -116,7 +116,7 @@ def test_nested_and_interleaved_handlers_have_registers_of_their_own():
     assert all(before == after for before, after in seen) and len(seen) >= 1500
 
 
-@isolated
+@isolated(shared=True)
 def test_an_exception_keeps_regs_and_they_expire():
     module, kept = basic(), []
 
@@ -132,7 +132,7 @@ def test_an_exception_keeps_regs_and_they_expire():
     expired(lambda: kept[0].di)
 
 
-@isolated
+@isolated(shared=True)
 def test_regs_kept_after_the_handlers_of_kprobes():
     module, kept = basic(flavour="none"), []
 
@@ -146,7 +146,7 @@ def test_regs_kept_after_the_handlers_of_kprobes():
     expired(lambda: kept[1].ax, "regs of the kprobe at leaf", "lambda")
 
 
-@isolated
+@isolated(shared=True)
 def test_an_instance_kept_after_the_handlers_of_a_kretprobe():
     module, kept, datas, shared = basic(), [], [], []
 
@@ -171,7 +171,7 @@ def test_an_instance_kept_after_the_handlers_of_a_kretprobe():
         expired(lambda data=data: data[0])
 
 
-@isolated
+@isolated(shared=True)
 def test_dropped_handlers_leave_no_memory():
     import gc
     import tracemalloc

@@ -34,7 +34,7 @@ def at_both_ends(number, seen, **fields):
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 128, 200, 1024])
-@isolated
+@isolated(shared=True)
 def test_exits_and_data_of_many_probes_on_one_function(count):
     """Beyond 64 a word of the node has no longer a bit for each."""
     module, seen = basic(), []
@@ -52,7 +52,7 @@ def test_exits_and_data_of_many_probes_on_one_function(count):
     assert all(probe.counts.missed == 0 for probe in probes)
 
 
-@isolated
+@isolated(shared=True)
 def test_native_and_callback_probes_among_many():
     """Kretprobes are callbacks of such a list."""
     module, seen = basic(), []
@@ -70,7 +70,7 @@ def test_native_and_callback_probes_among_many():
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_calls_that_are_jumped_out_of_give_the_nodes_of_many_probes_back():
     module = load_c(
         r"""
@@ -87,7 +87,7 @@ def test_calls_that_are_jumped_out_of_give_the_nodes_of_many_probes_back():
     assert all(probe.counts.missed == 0 for probe in probes)
 
 
-@isolated
+@isolated(shared=True)
 def test_65536_probes_for_a_process_and_each_counts_alone():
     from ftrace.probe import NativeProbe
 

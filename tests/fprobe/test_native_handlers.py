@@ -81,7 +81,7 @@ def test_declared_entry_data_is_there(module: Any) -> None:
         fprobe.attach("leaf", entry=given.remember, exit=given.recall, entry_data_size=4)
 
 
-@isolated
+@isolated(shared=True)
 def test_entry_data_that_a_call_does_not_have_is_no_null_pointer() -> None:
     module = basic()
     with fprobe.attach("factorial", entry=given.remember, exit=given.recall, nr_maxactive=1) as probe:
@@ -92,7 +92,7 @@ def test_entry_data_that_a_call_does_not_have_is_no_null_pointer() -> None:
     assert given.cells[2] == 1, "who asks is told"
 
 
-@isolated
+@isolated(shared=True)
 def test_maps_of_several_threads_add_up() -> None:
     module = basic()
     with fprobe.attach("leaf", entry=given.count_all):
@@ -232,7 +232,7 @@ def test_what_was_found_well_is_not_checked_again(tmp_path: Any, monkeypatch: An
     assert is_checked(text.replace("77", "78"))
 
 
-@isolated
+@isolated(shared=True)
 def test_a_shared_hash_loses_nothing() -> None:
     module = basic()
     with fprobe.attach("leaf", entry=given.count_arguments):
@@ -266,7 +266,7 @@ def test_division_by_zero_and_bad_indices_are_counted(module: Any) -> None:
         fprobe.native_mishaps(5)
 
 
-@isolated
+@isolated(shared=True)
 def test_the_room_for_per_task_variables_is_limited() -> None:
     made = [fprobe.per_task(given.u64)]
     with pytest.raises(
@@ -277,7 +277,7 @@ def test_the_room_for_per_task_variables_is_limited() -> None:
     assert len(made) + 1 == 1024 // 8
 
 
-@isolated
+@isolated(shared=True)
 def test_a_new_thread_finds_its_variables_zero() -> None:
     module = basic()
     seen = []

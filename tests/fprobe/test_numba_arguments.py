@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from isolation import isolated
+from isolation import NUMBA, isolated
 
 from sandbox.numba.layout import Word, places
 
@@ -18,7 +18,7 @@ def test_words_are_where_the_calling_convention_puts_them():
     assert [(p.vector, p.stack) for p in places(words)[4:]] == [(-1, 8), (0, 0), (-1, 16)]
 
 
-@isolated(timeout=120)
+@isolated(modules=NUMBA, timeout=120)
 def test_arguments_results_and_exceptions_are_what_the_program_has():
     import numpy as np
     from numba import njit
@@ -87,7 +87,7 @@ def test_arguments_results_and_exceptions_are_what_the_program_has():
     assert (ended[5].result, ended[6].result) == ("ab€", (3, 3, True))
 
 
-@isolated(timeout=120)
+@isolated(modules=NUMBA, timeout=120)
 def test_what_has_no_signature_is_said():
     import fprobe.numba
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from isolation import isolated
+from isolation import NUMBA, isolated
 
 pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
 )
 
 
-@isolated(timeout=120)
+@isolated(modules=NUMBA, timeout=120)
 def test_arguments_and_results_are_fields_by_name():
     import numpy as np
     from numba import njit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from isolation import isolated, run_source
+from isolation import NUMBA, isolated, run_forked
 
 pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
@@ -17,7 +17,7 @@ def _names(test):
     return f"numba:{__name__}.{test.__name__}.<locals>"
 
 
-@isolated(timeout=TIME)
+@isolated(modules=NUMBA, timeout=TIME)
 def test_entry_and_exit_of_every_call_are_seen_and_results_are_as_they_were():
     import numpy as np
     from numba import njit
@@ -48,7 +48,7 @@ def test_entry_and_exit_of_every_call_are_seen_and_results_are_as_they_were():
     assert sorted(one.hits for one in stat.action.functions().values()) == [1, 1, 5]
 
 
-@isolated(timeout=TIME)
+@isolated(modules=NUMBA, timeout=TIME)
 def test_what_is_compiled_after_attaching_is_probed_from_its_first_call():
     from numba import float64, njit
     from numba.experimental import jitclass
@@ -88,7 +88,7 @@ def test_what_is_compiled_after_attaching_is_probed_from_its_first_call():
     assert (entered.hits, met.hits) == (3, 3)
 
 
-@isolated(timeout=TIME)
+@isolated(modules=NUMBA, timeout=TIME)
 def test_a_name_that_numba_does_not_know_is_refused():
     from numba import njit
 
@@ -106,7 +106,7 @@ def test_a_name_that_numba_does_not_know_is_refused():
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kinds", ["numba_kinds", pytest.param("numba_more_kinds", marks=pytest.mark.stress)])
-@isolated(timeout=280)
+@isolated(modules=NUMBA, timeout=280)
 def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds):
     import importlib
 
@@ -128,7 +128,7 @@ def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds
     assert {name: probe.hits for name, probe in probes.items()} == program.CALLS
 
 
-@isolated(timeout=TIME)
+@isolated(modules=NUMBA, timeout=TIME)
 def test_functions_are_probed_while_four_threads_compile():
     import threading
 
@@ -175,6 +175,8 @@ def caller(x):
 _PROBED = """
 import sys
 sys.path.insert(0, {path!r})
+import numba
+numba.config.CACHE_DIR = {cache!r}
 import numba_cached, fprobe
 with fprobe.attach("numba:numba_cached.*", action=fprobe.Count()) as probe:
     assert (numba_cached.caller(3), numba_cached.caller(4), numba_cached.callee(1)) == (7, 9, 2)
@@ -184,14 +186,16 @@ print(probe.hits, sum(numba_cached.caller.stats.cache_hits.values()), probe.coun
 
 def test_code_from_numbas_cache_is_probed_in_a_second_process(tmp_path):
     (tmp_path / "numba_cached.py").write_text(_CACHED)
-    source = _PROBED.format(path=str(tmp_path))
-    compiled, loaded = (run_source(source, timeout=120, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
+    source = _PROBED.format(path=str(tmp_path), cache=str(tmp_path / "cache"))
+    compiled, loaded = (run_forked(source, 120, NUMBA) for _ in range(2))
     assert (compiled.stdout, loaded.stdout) == ("3 0 0\n", "3 1 0\n"), compiled.stderr + loaded.stderr
 
 
 _WITH_STUBS = """
 import sys
 sys.path.insert(0, {path!r})
+import numba
+numba.config.CACHE_DIR = {cache!r}
 import numba_cached, fprobe, fprobe.numba
 from ftrace.tracer import tracer
 if {stubs}: fprobe.numba.install()
@@ -204,15 +208,15 @@ print(probe.hits, probe.counts.missed, sum(numba_cached.caller.stats.cache_hits.
 
 def test_installed_stubs_are_used_and_are_apart_in_numbas_cache(tmp_path):
     (tmp_path / "numba_cached.py").write_text(_CACHED)
-    plain, stubs = (_WITH_STUBS.format(path=str(tmp_path), stubs=stubs) for stubs in (False, True))
-    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    compiled, without, loaded = (run_source(source, timeout=120, **environment) for source in (stubs, plain, stubs))
+    paths = {"path": str(tmp_path), "cache": str(tmp_path / "cache")}
+    plain, stubs = (_WITH_STUBS.format(stubs=stubs, **paths) for stubs in (False, True))
+    compiled, without, loaded = (run_forked(source, 120, NUMBA) for source in (stubs, plain, stubs))
     assert compiled.stdout == "3 0 0 PreparedBlock\n", compiled.stderr
     assert without.stdout == "3 0 0 DetouredBlock\n", without.stderr
     assert loaded.stdout == "3 0 2 PreparedBlock\n", loaded.stderr
 
 
-@isolated(timeout=TIME)
+@isolated(modules=NUMBA, timeout=TIME)
 def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
     import logging
 

@@ -95,8 +95,20 @@ def test_fixtures(run):
     run(PASSING).assert_outcomes(passed=8)
 
 
-def test_every_flavour_on_request(run):
-    run(PASSING, "--fprobe-flavour", "all").assert_outcomes(passed=24)
+LOADING = """
+    from pathlib import Path
+
+    def test_a_program_is_called(fprobe_load, fprobe_attach):
+        basic = fprobe_load(Path("basic.ll"))
+        probe = fprobe_attach("leaf")
+        basic["leaf"](1)
+        assert probe.hits == 1
+"""
+
+
+@pytest.mark.parametrize(("source", "passed"), [(LOADING, 3), pytest.param(PASSING, 24, marks=pytest.mark.stress)])
+def test_every_flavour_on_request(run, source, passed):
+    run(source, "--fprobe-flavour", "all").assert_outcomes(passed=passed)
 
 
 FAILING = """

@@ -113,7 +113,7 @@ def foreign(address):
     return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 5)(address)
 
 
-@isolated
+@isolated(shared=True)
 def test_what_is_above_the_xmm_registers_is_kept_around_handlers():
     import fprobe
 
@@ -126,7 +126,7 @@ def test_what_is_above_the_xmm_registers_is_kept_around_handlers():
             assert probe.hits == 32
 
 
-@isolated
+@isolated(shared=True)
 def test_a_handler_finds_nothing_above_the_xmm_registers():
     """Its own instructions that use xmm registers would be slow."""
     import fprobe
@@ -139,7 +139,7 @@ def test_a_handler_finds_nothing_above_the_xmm_registers():
         assert module["found"]() & AVX == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_registers_that_were_not_in_use_are_not_in_use_after_a_handler():
     """The function's instructions that use xmm registers would be slow from then on."""
     import fprobe
@@ -151,7 +151,7 @@ def test_registers_that_were_not_in_use_are_not_in_use_after_a_handler():
     assert probe.hits == 1
 
 
-@isolated
+@isolated(shared=True)
 def test_an_x87_unit_that_is_in_use_but_empty_needs_no_complete_saving():
     """One long double, in the whole life of a thread, must not make every handler after it slow."""
     import fprobe
@@ -169,7 +169,7 @@ def test_an_x87_unit_that_is_in_use_but_empty_needs_no_complete_saving():
     assert apart == [64, 64]
 
 
-@isolated
+@isolated(shared=True)
 def test_a_probe_in_the_middle_of_a_function_keeps_what_is_in_use_there():
     """All xmm registers and mxcsr, and an x87 unit that is not in use."""
     import kprobes
@@ -192,7 +192,7 @@ def test_a_probe_in_the_middle_of_a_function_keeps_what_is_in_use_there():
 
 @pytest.mark.parametrize("width", [16, 32, pytest.param(64, marks=WITH_MASKS)])
 @pytest.mark.parametrize("masks", [0, pytest.param(1, marks=WITH_MASKS)])
-@isolated
+@isolated(shared=True)
 def test_every_register_and_mask_is_kept_around_a_handler_in_the_middle_of_a_function(width, masks):
     """Registers 0 to 15 as wide as they are in use; the handler leaves junk in all that the CPU has."""
     import kprobes

@@ -53,7 +53,7 @@ def nesting(context, ends, complete, several=1):
 
 @pytest.mark.parametrize("ends", [("entry",), ("entry with sp",), ("exit",), ("entry", "exit")], ids="+".join)
 @pytest.mark.parametrize("context", ["normal", "softirq", "irq"])
-@isolated
+@isolated(shared=True)
 def test_ft52_ft54_native_handlers_nest_once_in_every_context(context, ends):
     found = nesting(context, ends, complete=False)
     assert found == nesting(context, ends, complete=True)
@@ -63,6 +63,6 @@ def test_ft52_ft54_native_handlers_nest_once_in_every_context(context, ends):
 
 @pytest.mark.parametrize("ends", [("entry", "exit"), ("entry with sp", "exit")], ids="+".join)
 @pytest.mark.parametrize("context", ["normal", "softirq", "irq"])
-@isolated
+@isolated(shared=True)
 def test_ft52_ft54_handlers_of_two_probes_nest_alike_on_both_ways(context, ends):
     assert nesting(context, ends, complete=False, several=2) == nesting(context, ends, complete=True, several=2)

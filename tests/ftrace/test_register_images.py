@@ -258,7 +258,7 @@ def results_of_one_frame(fp, ip, ret_ip, regs, data):
     regs.ax += 1
 
 
-@isolated
+@isolated(shared=True)
 def test_a_shortage_of_nodes_and_recursion_with_images():
     import sandbox
 
@@ -312,7 +312,7 @@ HANDLERS = {None: None, "ignoring": ignoring, "all": results_of_all}
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("exit_", HANDLERS)
 @pytest.mark.parametrize("all_", [False, True])
-@isolated
+@isolated(shared=True)
 def test_fp5_a_function_returns_where_its_slot_says_after_the_entry_handlers(all_, exit_, others):
     import sandbox
 

@@ -97,7 +97,7 @@ def _load(flavour="fentry"):
     return sandbox.load(PROGRAM, name="registers", opt=2, flavour=flavour)
 
 
-@isolated
+@isolated(shared=True)
 def test_fp9_argument_and_result_writes_take_effect():
     import fprobe
 
@@ -109,7 +109,7 @@ def test_fp9_argument_and_result_writes_take_effect():
         assert [module["sum8"](*range(1, 9)) for _ in range(5)] == [720] * 5
 
 
-@isolated
+@isolated(shared=True)
 def test_fp34_a_cancelled_call_keeps_what_the_entry_handler_wrote():
     import fprobe
 
@@ -121,7 +121,7 @@ def test_fp34_a_cancelled_call_keeps_what_the_entry_handler_wrote():
         assert probe.counts.hits == 6 and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_fp9_a_changed_ip_redirects_and_the_exit_handler_still_runs():
     import fprobe
 
@@ -135,7 +135,7 @@ def test_fp9_a_changed_ip_redirects_and_the_exit_handler_still_runs():
     assert probe.counts.hits == 5
 
 
-@isolated
+@isolated(shared=True)
 def test_rb3_fp5_tail_calls_return_to_the_real_caller():
     import fprobe
 
@@ -149,7 +149,7 @@ def test_rb3_fp5_tail_calls_return_to_the_real_caller():
     assert notes[0] == 6 and all(caller.address < address < caller.end for address in notes[1:]), list(map(hex, notes))
 
 
-@isolated
+@isolated(shared=True)
 def test_fp29_each_return_gives_its_node_back_and_a_call_without_one_is_a_miss():
     import fprobe
 
@@ -162,7 +162,7 @@ def test_fp29_each_return_gives_its_node_back_and_a_call_without_one_is_a_miss()
         assert nodes_lost(probe.fp) == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_recursion_shortage_and_threads_leave_the_fast_path_and_come_back():
     import threading
 

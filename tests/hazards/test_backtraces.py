@@ -45,7 +45,7 @@ def _names(module, number):
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_backtrace_reaches_the_outermost_caller_from_handlers_and_body():
     """RH-12, RH-18, RH-19: leaf's entry handler, its body, its exit handler."""
     import fprobe
@@ -65,7 +65,7 @@ def test_backtrace_reaches_the_outermost_caller_from_handlers_and_body():
 
 
 @pytest.mark.parametrize("together", [False, True])
-@isolated
+@isolated(shared=True)
 def test_rh19_stack_traces_in_handlers_have_real_callers(together):
     """RH-18, RH-19: from an entry handler the function and its callers, from an exit handler the callers."""
     import stepped
@@ -93,7 +93,7 @@ def test_rh19_stack_traces_in_handlers_have_real_callers(together):
     assert traces[0] == (["on_path"] if together else ["leaf", "middle", "on_path"])
 
 
-@isolated
+@isolated(shared=True)
 def test_rh10_tail_calls_a_stack_trace_has_the_real_caller_once():
     import stepped
 
@@ -111,7 +111,7 @@ def test_rh10_tail_calls_a_stack_trace_has_the_real_caller_once():
     assert traces == [["outer"], ["outer"], ["outer"], []]
 
 
-@isolated
+@isolated(shared=True)
 def test_rh18_find_ret_addr_goes_on_from_where_it_was():
     import stepped
 
@@ -158,7 +158,7 @@ long dead(void) { return destroyed; }
 
 @pytest.mark.parametrize("kind", ["python", "native", "two"])
 @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
-@isolated
+@isolated(shared=True)
 def test_pthread_exit_and_throw_run_the_destructors_of_every_hooked_frame(kind):
     import tempfile
 

@@ -114,14 +114,15 @@ def test_returns_of_what_is_no_function_are_refused_with_the_reason(library, kin
         assert caught.value.errno == errno.EINVAL and "+0x0" in str(caught.value)
 
 
+@pytest.mark.parametrize("most", [100, pytest.param(300, marks=pytest.mark.stress)])
 @isolated
-def test_kprobes_on_each_instruction_of_linkage_tables_and_of_parts_of_functions():
+def test_kprobes_on_each_instruction_of_linkage_tables_and_of_parts_of_functions(most):
     name = "libsqlite3.so.0"
     code = spans(name, Kind.COLD) + spans(name, Kind.UNKNOWN) + [(at, at + 64) for at, _ in spans(name, Kind.PLT)]
     bounds = [process_text.library_called(name).function_bounds(start) for start, _ in code]
     addresses = [at for start, end in bounds[:-2] for at in starts(start, end)]
-    addresses += [at for start, end in bounds[-2:] for at in starts(start, end)[:300]]
-    assert len(addresses) > 500
+    addresses += [at for start, end in bounds[-2:] for at in starts(start, end)[:most]]
+    assert len(addresses) > 300
     probes, hits = registered(addresses)
     for _ in range(2):
         connection = sqlite3.connect(":memory:")

@@ -28,16 +28,16 @@ CHILDREN = {
     **dict.fromkeys(SWITCHES, SWITCH_CHILD),
     **dict.fromkeys(EVENTS, EVENTS_CHILD),
 }
-ROUNDS = 3
+ROUNDS, FEW_ROUNDS = 3, 2
 ONCE, OFTEN, EVERY = 1, 50, sys.maxsize
 """At how many comings to an instruction."""
 FEW_PLACES = {"kprobes, native, stepped": 15, **dict.fromkeys(SWITCHES, 0)}
 """Signals wait while native handlers run on the frame of the breakpoint's; the others are interrupted at one instruction."""
 
 
-def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
+def step_through(manner: str, times: int, rounds: int = ROUNDS) -> tuple[Stepper, dict[str, object]]:
     """Run the child under the tracer; what both counted."""
-    command = [sys.executable, str(CHILDREN.get(manner, CHILD)), manner, str(ROUNDS)]
+    command = [sys.executable, str(CHILDREN.get(manner, CHILD)), manner, str(rounds)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
@@ -53,7 +53,7 @@ def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
         child.stdin.write("\n")
         child.stdin.flush()
         try:
-            stepper.follow(ROUNDS)
+            stepper.follow(rounds)
         except Died as error:
             raise AssertionError(f"{error}: {child.communicate(timeout=60)}") from None
         out, err = child.communicate(timeout=60)
@@ -61,8 +61,8 @@ def step_through(manner: str, times: int) -> tuple[Stepper, dict[str, object]]:
         return stepper, json.loads(out)
 
 
-def hold(manner: str, times: int) -> None:
-    stepper, told = step_through(manner, times)
+def hold(manner: str, times: int, rounds: int = ROUNDS) -> None:
+    stepper, told = step_through(manner, times, rounds)
     assert told["complaints"] == []
     assert told["handled"] == stepper.injected
     assert len(stepper.reached) > FEW_PLACES.get(manner, 20)
@@ -74,21 +74,23 @@ def hold(manner: str, times: int) -> None:
         "both, a word",
         "both, 8 and 200 bytes",
         "registers",
-        "all registers",
         "one node",
-        "two probes",
         "four probes",
         "mcount",
         "jumps, a kretprobe",
     ],
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
-    hold(manner, ONCE)
+    """The other manners, and each coming to an instruction, are under the marker `stress`."""
+    hold(manner, ONCE, FEW_ROUNDS)
 
 
-@pytest.mark.parametrize("manner", EVENTS)
+@pytest.mark.parametrize(
+    "manner",
+    [pytest.param(each, marks=[] if each in ("p, text", "r", "f, returns") else pytest.mark.stress) for each in EVENTS],
+)
 def test_a_signal_at_every_instruction_of_what_is_recorded_early(manner: str) -> None:
-    hold(manner, ONCE)
+    hold(manner, ONCE, FEW_ROUNDS)
 
 
 @pytest.mark.parametrize("manner", SWITCHES)
@@ -105,7 +107,7 @@ def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
 
 @pytest.mark.parametrize("manner", ["kprobes, C, stepped", "kprobes, native, optimized", "kretprobes, C, optimized"])
 def test_a_signal_at_every_instruction_of_kprobes(manner: str) -> None:
-    hold(manner, ONCE)
+    hold(manner, ONCE, FEW_ROUNDS)
 
 
 @pytest.mark.stress

@@ -75,11 +75,10 @@ def test_a_nested_record_at_every_instruction(manner: str) -> None:
 @pytest.mark.parametrize(
     ("manner", "rounds", "stride"),
     [
-        ("room", 24, 5),
-        ("direct", 28, 4),
-        ("full", 40, 13),
-        ("full, pages", 18, 4),
-        ("jump", 24, 5),
+        ("room", 12, 10),
+        ("direct", 14, 8),
+        ("full", 20, 26),
+        ("full, pages", 9, 8),
         ("jump, full", 28, 19),
         pytest.param("room", 60, 2, marks=pytest.mark.stress),
         pytest.param("direct", 110, 1, marks=pytest.mark.stress),

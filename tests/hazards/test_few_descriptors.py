@@ -122,7 +122,7 @@ def forked_with_few(module, probe):
 
 
 @isolated(timeout=60)
-@pytest.mark.parametrize("free", [0, 1, 2])
+@pytest.mark.parametrize("free", [0, pytest.param(1, marks=pytest.mark.stress), 2])
 def test_fork_with_few_descriptors_leaves_both_sides_probed_with_text_of_their_own(free):
     module = basic()
     with fprobe.attach("leaf", entry=nothing) as probe:

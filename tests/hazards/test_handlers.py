@@ -134,7 +134,7 @@ def foreign(address):
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_foreign_c_handlers_keep_vector_and_x87_arguments_and_results():
     import fprobe
     import sandbox
@@ -147,7 +147,7 @@ def test_foreign_c_handlers_keep_vector_and_x87_arguments_and_results():
     assert probe.counts.hits == 5001 and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_python_handlers_keep_vector_and_x87_arguments_and_results():
     import fprobe
     import sandbox
@@ -166,7 +166,7 @@ def test_python_handlers_keep_vector_and_x87_arguments_and_results():
 
 
 @pytest.mark.parametrize("action", ["Count", "Record", "Stat"])
-@isolated
+@isolated(shared=True)
 def test_native_handlers_touch_no_vector_register(action):
     import fprobe
     import sandbox
@@ -199,7 +199,7 @@ long direction(long x) { /* the flag is clear when a handler runs, whatever the 
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_foreign_handlers_keep_mxcsr_and_the_x87_control_word():
     import fprobe
 
@@ -227,7 +227,7 @@ long sees(long value) { errno = 0; sets(value); return errno; }
 
 @needs_cc
 @pytest.mark.parametrize("kind", ["python", "foreign"])
-@isolated
+@isolated(shared=True)
 def test_errno_is_kept_around_handlers(kind):
     import ctypes
     import os
@@ -247,7 +247,7 @@ def test_errno_is_kept_around_handlers(kind):
     assert probe.hits == 2 and probe.fp.errors.first is None
 
 
-@isolated
+@isolated(shared=True)
 def test_a_pending_exception_is_kept_around_a_python_handler():
     """Traced code may run with the GIL held and an exception set, in C code called from Python."""
     import ctypes
@@ -268,7 +268,7 @@ def test_a_pending_exception_is_kept_around_a_python_handler():
     assert seen == ["in", "out"] * 2
 
 
-@isolated
+@isolated(shared=True)
 def test_a_python_handler_that_raises_is_kept_counted_and_reported_once():
     import logging
 
@@ -289,7 +289,7 @@ def test_a_python_handler_that_raises_is_kept_counted_and_reported_once():
     assert len(records) == 1 and "raises" in records[0].getMessage()
 
 
-@isolated
+@isolated(shared=True)
 def test_a_python_handler_that_returns_the_wrong_type():
     import fprobe
 
@@ -302,7 +302,7 @@ def test_a_python_handler_that_returns_the_wrong_type():
 
 
 @pytest.mark.parametrize("error", ["SystemExit", "GeneratorExit", "RecursionError", "MemoryError"])
-@isolated
+@isolated(shared=True)
 def test_a_python_handler_that_raises_what_is_not_an_exception(error):
     """A KeyboardInterrupt comes again: tests/fprobe/test_inside_handlers.py."""
     import builtins
@@ -319,7 +319,7 @@ def test_a_python_handler_that_raises_what_is_not_an_exception(error):
     assert probe.fp.errors.count == 6
 
 
-@isolated
+@isolated(shared=True)
 def test_a_python_handler_whose_error_cannot_be_reported():
     """Neither a logging handler nor the exception's own __str__ may bring the traced program down."""
     import logging
@@ -365,7 +365,7 @@ def test_python_handlers_are_disarmed_at_interpreter_exit():
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_python_handlers_run_in_threads_that_python_has_never_seen():
     import fprobe
 
@@ -384,7 +384,7 @@ def test_python_handlers_run_in_threads_that_python_has_never_seen():
     assert len(seen) == 2 * 804 and probe.counts.hits == 804 and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_native_handlers_with_and_without_registers():
     """The language's handlers: the fast path's kind, and one that reads and writes registers."""
     import ctypes
@@ -404,7 +404,7 @@ def test_native_handlers_with_and_without_registers():
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_cffi_and_module_functions_are_handlers():
     import ctypes
 
@@ -432,7 +432,7 @@ def test_cffi_and_module_functions_are_handlers():
 
 
 @pytest.mark.parametrize("handler", [3, "leaf", b"x", 1.5, (1, 2)])
-@isolated
+@isolated(shared=True)
 def test_what_cannot_be_a_handler_is_named(handler):
     import fprobe
 

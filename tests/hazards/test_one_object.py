@@ -23,7 +23,7 @@ from ftrace import ops as ftrace
 from ftrace.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
 from ftrace.tracer import tracer
 
-ROUNDS = 4
+ROUNDS = 2
 BOTH_WAYS = ("register", "unregister")
 
 

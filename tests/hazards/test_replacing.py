@@ -9,7 +9,7 @@ from isolation import isolated
 from programs import assert_untouched, basic, text_of
 
 
-@isolated
+@isolated(shared=True)
 def test_unregister_from_inside_a_handler_does_not_wait_for_itself():
     import fprobe
 
@@ -25,7 +25,7 @@ def test_unregister_from_inside_a_handler_does_not_wait_for_itself():
 
 @pytest.mark.parametrize("where", ["entry", "exit"])
 @pytest.mark.parametrize("position", [0, 1, 2])
-@isolated
+@isolated(shared=True)
 def test_unregister_from_inside_a_handler_the_list_being_walked_stays(where, position):
     """The list that this very hit walks is not freed under it, with or without a node that pins it."""
     import gc
@@ -60,7 +60,7 @@ def test_unregister_from_inside_a_handler_the_list_being_walked_stays(where, pos
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_unregister_from_inside_a_handler_and_register_again():
     import fprobe
 
@@ -80,7 +80,7 @@ def test_unregister_from_inside_a_handler_and_register_again():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_waiting_two_threads_unregister_the_same_probe_from_its_handler():
     """A probe that is to fire once takes itself off; two threads may be in its handler at once."""
     import threading
@@ -108,7 +108,7 @@ def test_waiting_two_threads_unregister_the_same_probe_from_its_handler():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_waiting_a_handler_unregisters_what_another_thread_is_unregistering():
     import threading
     import time
@@ -138,7 +138,7 @@ def test_waiting_a_handler_unregisters_what_another_thread_is_unregistering():
 
 
 @pytest.mark.parametrize("action", ["disable", "enable", "counts", "functions", "register another"])
-@isolated
+@isolated(shared=True)
 def test_waiting_a_handler_uses_the_api_while_it_is_waited_for(action):
     """FP-41: disabling waits for nothing; nor does reading."""
     import threading
@@ -175,7 +175,7 @@ def test_waiting_a_handler_uses_the_api_while_it_is_waited_for(action):
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_stubs_a_site_that_is_attached_again_uses_its_stub_again():
     import ctypes
 
@@ -192,7 +192,7 @@ def test_stubs_a_site_that_is_attached_again_uses_its_stub_again():
     assert len(targets) == 1 and targets.pop()[0] == 0xE9
 
 
-@isolated
+@isolated(shared=True)
 def test_unload_with_frames_in_flight_is_busy_and_names_them():
     import ctypes
     import errno
@@ -242,7 +242,7 @@ def test_unload_with_frames_in_flight_is_busy_and_names_them():
     assert tracer().table.block_of(module) is None
 
 
-@isolated
+@isolated(shared=True)
 def test_unload_a_probe_on_that_module_alone_does_not_spread_to_the_next():
     """FT-24, FT-72, FT-29: a filter whose functions have all gone selects nothing, not everything."""
     import fprobe
@@ -261,7 +261,7 @@ def test_unload_a_probe_on_that_module_alone_does_not_spread_to_the_next():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_unload_a_filter_set_before_does_not_reach_into_the_module_that_has_gone():
     import sandbox
     from ftrace import ops as ftrace
@@ -278,7 +278,7 @@ def test_unload_a_filter_set_before_does_not_reach_into_the_module_that_has_gone
     assert other["fresh"](3) == 3
 
 
-@isolated
+@isolated(shared=True)
 def test_ft79_a_probe_on_everything_covers_a_module_loaded_later():
     import fprobe
     import sandbox
@@ -293,7 +293,7 @@ def test_ft79_a_probe_on_everything_covers_a_module_loaded_later():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_unload_refused_by_somebody_else_leaves_the_probes_on():
     """Whoever had consented before the refusal is told that the module stays."""
     import errno
@@ -340,7 +340,7 @@ def test_lists_and_counters_are_freed_when_the_last_call_has_returned(times):
     assert text_of(module) == before
 
 
-@isolated
+@isolated(shared=True)
 def test_fork_in_the_midst_of_a_pools_switch_and_of_a_take_leaves_the_child_a_whole_pool():
     """What threads that are not in the child had in hand, or had begun, is put right there (FP-26, FP-28)."""
     import os
@@ -366,7 +366,7 @@ def test_fork_in_the_midst_of_a_pools_switch_and_of_a_take_leaves_the_child_a_wh
         record.pool_unclaimed += 2
 
 
-@isolated
+@isolated(shared=True)
 def test_fork_from_an_entry_handler_keeps_the_nodes_that_are_in_hand():
     import os
 
@@ -389,7 +389,7 @@ def test_fork_from_an_entry_handler_keeps_the_nodes_that_are_in_hand():
         assert os.waitpid(children[0], 0)[1] == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_fork_while_another_thread_loads_a_module():
     """The lock of the list of modules is free in the child."""
     import os
@@ -419,7 +419,7 @@ def test_fork_while_another_thread_loads_a_module():
 
 
 @pytest.mark.parametrize("first", ["kprobes.breakpoint.patching", "ftrace.tracer"])
-@isolated
+@isolated(shared=True)
 def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
     """The locks that a fork holds are taken in the order in which they are taken elsewhere, whichever was there first."""
     import importlib
@@ -454,7 +454,7 @@ def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
     assert got == [True] and status == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_fork_while_another_thread_is_filling_a_node():
     """What lies in a node between its reservation and its use is not believed."""
     import ctypes

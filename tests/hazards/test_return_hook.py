@@ -62,7 +62,7 @@ def counting(name, **options):
     return back, fprobe.attach(name, exit=lambda fp, ip, ret, regs, data: back.append((ip, ret, regs.ax)), **options)
 
 
-@isolated
+@isolated(shared=True)
 def test_tail_calls_two_nodes_with_one_frame_return_in_order():
     import sandbox
 
@@ -77,7 +77,7 @@ def test_tail_calls_two_nodes_with_one_frame_return_in_order():
     assert probe.fp.nmissed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_tail_calls_on_the_fast_path_get_the_real_return_address():
     """FP-5, RB-3: with handlers that need no registers, too."""
     import fprobe
@@ -95,7 +95,7 @@ def test_tail_calls_on_the_fast_path_get_the_real_return_address():
 
 
 @pytest.mark.parametrize("kind", ["Stat", pytest.param("Python", marks=pytest.mark.stress)])
-@isolated
+@isolated(shared=True)
 def test_mutual_tail_recursion_grows_the_shadow_stack_up_to_its_limit(kind):
     """RB-7: overflow is a counted miss with cause `depth`, and every return still finds its way."""
     import fprobe
@@ -115,7 +115,7 @@ def test_mutual_tail_recursion_grows_the_shadow_stack_up_to_its_limit(kind):
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_longjmp_out_of_hooked_functions_leaks_no_nodes():
     """`drop what is below sp` alone leaks a node for each; the pool would run dry."""
     import fprobe
@@ -134,7 +134,7 @@ def test_longjmp_out_of_hooked_functions_leaks_no_nodes():
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_ret_imm16_finds_its_node_below_the_slot():
     """A function that drops its own stack arguments returns with rsp above what its node remembers."""
     import fprobe
@@ -189,7 +189,7 @@ long coroutine(long rounds) {
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_other_stacks_a_coroutine_that_yields_inside_a_hooked_function():
     """A node of another stack is live if its slot still holds it, wherever that stack lies."""
     module = load_c(RETURNS_TWICE)
@@ -240,7 +240,7 @@ long with_stack_above(long high) {
 
 @needs_cc
 @pytest.mark.parametrize("high", [0, 1])
-@isolated
+@isolated(shared=True)
 def test_other_stacks_a_signal_stack_below_and_above_the_threads_own(high):
     import fprobe
 
@@ -252,7 +252,7 @@ def test_other_stacks_a_signal_stack_below_and_above_the_threads_own(high):
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_returns_twice_functions_are_not_hooked():
     import fprobe
 
@@ -267,7 +267,7 @@ def test_returns_twice_functions_are_not_hooked():
     assert probe.hits == 1
 
 
-@isolated
+@isolated(shared=True)
 def test_scratch_registers_functions_of_other_conventions_are_left_alone():
     """r10 and r11 carry arguments in some conventions; such functions are not patched, with or without an exit handler."""
     import fprobe
@@ -291,7 +291,7 @@ define i64 @outer(i64 %x) noinline {
         assert probe.hits == 1
 
 
-@isolated
+@isolated(shared=True)
 def test_stack_alignment_at_handlers_whatever_the_depth():
     """rsp is 16-byte aligned where a handler is called, for C handlers at both ends and at every parity of the caller."""
     import fprobe
@@ -335,7 +335,7 @@ extern "C" __attribute__((noipa)) long catches(long n) {
 
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
-@isolated
+@isolated(shared=True)
 def test_cfi_a_cpp_exception_passes_through_hooked_frames():
     import tempfile
 
@@ -351,7 +351,7 @@ def test_cfi_a_cpp_exception_passes_through_hooked_frames():
     assert probe.fp.nmissed == 0 and len(back) == 20 + 20 + 1
 
 
-@isolated
+@isolated(shared=True)
 def test_order_a_handler_that_calls_hooked_functions_leaves_the_reserved_node_alone():
     """The node of a call is reserved before its entry handler runs; what is hooked meanwhile comes and goes above it."""
     import fprobe
@@ -422,7 +422,7 @@ static long rounds(long n) {
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_other_stacks_a_coroutine_whose_stack_adjoins_the_threads():
     module = load_c(MALLOCED_STACKS)
     expected = module["on_adjacent_stacks"](100)
@@ -496,7 +496,7 @@ long jumps(long n) { for (volatile long i = 0; i < n; i++) { if (!setjmp(back)) 
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_longjmp_over_more_stack_than_any_limit():
     """6.5 MB of frames are left at once; none of their nodes stays."""
     import threading
@@ -520,7 +520,7 @@ def test_longjmp_over_more_stack_than_any_limit():
     assert seen == [5, []] and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_other_stacks_where_a_threads_own_is_known():
     import ctypes
     import threading
@@ -553,7 +553,7 @@ def test_other_stacks_where_a_threads_own_is_known():
     assert low < start < high <= end
 
 
-@isolated
+@isolated(shared=True)
 def test_cet_shadow_stacks_the_classic_swap_is_refused_with_the_reason():
     """The balanced hook pairs its calls and returns; the swap of stubs after the prologue does not."""
     import errno

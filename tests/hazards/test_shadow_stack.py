@@ -65,7 +65,7 @@ def test_calls_left_by_longjmp_with_several_probes_leave_no_nodes(names):
     assert first.counts.hits == second.counts.hits == 1000 * len(names)
 
 
-@isolated
+@isolated(shared=True)
 def test_calls_deeper_than_the_shadow_stack_with_several_probes_are_misses():
     """RB-7: with the cause `depth`, and no node beyond the last."""
     import threading
@@ -82,7 +82,7 @@ def test_calls_deeper_than_the_shadow_stack_with_several_probes_are_misses():
     assert stacks_not_empty() == []
 
 
-@isolated
+@isolated(shared=True)
 def test_a_declined_call_on_the_slow_path_gives_its_node_back():
     import fprobe
 
@@ -95,7 +95,7 @@ def test_a_declined_call_on_the_slow_path_gives_its_node_back():
     assert probe.counts.hits == 3 and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_entry_data_outside_of_nodes_is_free_again_before_the_outermost_call_returns():
     """4,000 bytes for each call within one call: more than a thread's whole room, if they were kept."""
     import fprobe
@@ -108,7 +108,7 @@ def test_entry_data_outside_of_nodes_is_free_again_before_the_outermost_call_ret
     assert stacks_not_empty() == []
 
 
-@isolated
+@isolated(shared=True)
 def test_calls_on_other_stacks_that_return_in_the_order_of_their_calls_leave_no_nodes():
     """The first two leave empty nodes below the third, which are dropped with it."""
     import fprobe
@@ -120,7 +120,7 @@ def test_calls_on_other_stacks_that_return_in_the_order_of_their_calls_leave_no_
     assert probe.counts.hits == 3 and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_empty_nodes_below_calls_that_return_by_the_fast_path_do_not_use_up_the_shadow_stack():
     import fprobe
 
@@ -130,7 +130,7 @@ def test_empty_nodes_below_calls_that_return_by_the_fast_path_do_not_use_up_the_
     assert probe.counts.hits == 60_000 and probe.counts.missed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_empty_nodes_give_back_nothing_a_second_time():
     """What a call took has gone back when it returned: three calls at once are still the most."""
     import fprobe
@@ -148,7 +148,7 @@ define i64 @first(i64 %x) noinline { %a = add i64 %x, 1  %r = musttail call i64 
 """
 
 
-@isolated
+@isolated(shared=True)
 def test_rh11_a_tail_call_keeps_its_node_until_the_handlers_of_its_frame_have_run():
     """The exit handler of `first` calls `second`, whose one node is still taken; after it, nothing is."""
     import fprobe

@@ -62,7 +62,7 @@ __attribute__((noipa)) long blocked_leaf(long n) {
 
 @needs_cc
 @pytest.mark.parametrize("kind", ["Count", "Record", "Stat", "native", "foreign", "one node"])
-@isolated
+@isolated(shared=True)
 def test_a_signal_at_any_instruction_of_a_hit_finds_its_way_back(kind):
     import ctypes
 
@@ -103,7 +103,7 @@ def test_a_signal_at_any_instruction_of_a_hit_finds_its_way_back(kind):
 
 @needs_cc
 @pytest.mark.parametrize("forced", [0, 1])
-@isolated
+@isolated(shared=True)
 def test_a_signal_while_sites_come_and_go(forced):
     import ctypes
     import threading
@@ -160,7 +160,7 @@ def blocks_sigtrap(thread):
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed():
     import errno
     import threading
@@ -185,7 +185,7 @@ def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed()
         assert is_patched(module, "middle")
 
 
-@isolated
+@isolated(shared=True)
 def test_a_breakpoint_that_is_not_ours_goes_to_the_handler_that_was_there_before():
     import signal
 
@@ -215,7 +215,7 @@ def test_a_breakpoint_that_is_nobodys_ends_the_process_by_sigtrap():
     assert done.returncode == -5
 
 
-@isolated
+@isolated(shared=True)
 def test_synchronous_signals_are_never_blocked_by_us():
 
     import fprobe
@@ -268,7 +268,7 @@ long stop(void) { struct itimerval never = { 0 }; setitimer(ITIMER_REAL, &never,
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_a_python_handler_in_an_asynchronous_signal_is_a_miss_and_no_crash():
     """FP-36, HAZARDS 6: the signal may have come in the middle of the interpreter."""
     import fprobe
@@ -306,7 +306,7 @@ long nested(long most) {
 
 
 @needs_cc
-@isolated
+@isolated(shared=True)
 def test_a_signal_handler_is_recognised_wherever_its_frame_lies_on_the_stack():
     """FP-36, HAZARDS 6: in a call from Python only frames on the stack tell that the hit is in a signal handler."""
     import fprobe
@@ -318,7 +318,7 @@ def test_a_signal_handler_is_recognised_wherever_its_frame_lies_on_the_stack():
     assert seen == [1] * 80 and probe.counts.missed_context == 80
 
 
-@isolated
+@isolated(shared=True)
 def test_a_thread_that_blocks_signals_of_its_own_choice_still_runs_python_handlers():
     import signal
 
@@ -366,8 +366,9 @@ def test_forced_breakpoints_the_protocol_by_hand():
     assert not is_patched(module, "leaf")
 
 
+@pytest.mark.parametrize("turns", [60, pytest.param(200, marks=pytest.mark.stress)])
 @isolated
-def test_forced_breakpoints_in_two_modules_by_turns():
+def test_forced_breakpoints_in_two_modules_by_turns(turns):
     """A thread that has trapped in one may come to the handler when the other one is being patched."""
     import threading
 
@@ -388,7 +389,7 @@ def test_forced_breakpoints_in_two_modules_by_turns():
     for thread in threads:
         thread.start()
     sites = [[module.sites[index] for index in range(len(module.sites))] for module in modules]
-    for turn in range(200):
+    for turn in range(turns):
         with fprobe.attach(sites[turn % 2], action=fprobe.Count()):
             pass
     stop.set()
@@ -398,7 +399,7 @@ def test_forced_breakpoints_in_two_modules_by_turns():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
     """FT-59: the breakpoint has gone, and another module's batch may be under way."""
     import ctypes
@@ -428,7 +429,7 @@ def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
     poking.value = 0
 
 
-@isolated
+@isolated(shared=True)
 def test_a_signals_handler_makes_a_functions_first_call_inside_anothers():
     """Each gets an entrance of its own, and neither waits for the other."""
     from ftrace.tracer import tracer

@@ -107,7 +107,7 @@ def churn(cycles: int, seconds: float) -> None:
 
 @isolated(timeout=40)
 def test_attach_and_detach_under_calls_and_signals():
-    churn(cycles=60, seconds=0.3)
+    churn(cycles=25, seconds=0.15)
 
 
 @pytest.mark.stress

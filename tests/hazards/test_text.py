@@ -24,7 +24,7 @@ def writable_and_executable() -> set[tuple[int, int]]:
     return {(start, end) for start, end, permissions, _ in mappings() if "w" in permissions and "x" in permissions}
 
 
-@isolated
+@isolated(shared=True)
 def test_no_mapping_is_ever_writable_and_executable():
     import ctypes
 
@@ -48,7 +48,7 @@ def test_no_mapping_is_ever_writable_and_executable():
     assert len(found) > 5 and all(each <= before for each in found)
 
 
-@isolated
+@isolated(shared=True)
 def test_the_writable_view_is_closed_outside_a_batch():
     import fprobe
     from sandbox.memory.mappings import mappings
@@ -62,7 +62,7 @@ def test_the_writable_view_is_closed_outside_a_batch():
 
 
 @pytest.mark.parametrize("forced", [0, 1])
-@isolated
+@isolated(shared=True)
 def test_a_debuggers_write_to_the_page_does_not_hide_ours(forced):
     """Such a page is a copy that the writable view no longer reaches."""
     import ctypes
@@ -84,7 +84,7 @@ def test_a_debuggers_write_to_the_page_does_not_hide_ours(forced):
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_a_site_that_somebody_else_has_patched_is_refused_and_nothing_is_changed():
     """FT-58: pass 1 verifies every site."""
     import errno
@@ -115,7 +115,7 @@ def test_a_site_that_somebody_else_has_patched_is_refused_and_nothing_is_changed
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_a_breakpoint_planted_while_probed_is_noticed_at_detach():
     import errno
 
@@ -138,7 +138,7 @@ def test_a_breakpoint_planted_while_probed_is_noticed_at_detach():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_text_is_identical_after_the_last_of_many_detaches_in_any_order():
     import random
 
@@ -160,7 +160,7 @@ def test_text_is_identical_after_the_last_of_many_detaches_in_any_order():
         assert text_of(module) == before
 
 
-@isolated
+@isolated(shared=True)
 def test_detach_all_leaves_the_text_as_loaded():
     import fprobe
 
@@ -191,7 +191,7 @@ def test_the_environment_variable_switches_all_probing_off():
 
 @pytest.mark.parametrize("flavour", ["fentry", "patchable", "mcount"])
 @pytest.mark.parametrize("forced", [0, 1])
-@isolated
+@isolated(shared=True)
 def test_flavours_of_stubs(flavour, forced):
     import fprobe
     from ftrace.runtime import runtime
@@ -216,7 +216,7 @@ def test_flavours_of_stubs(flavour, forced):
     assert text_of(module) == before
 
 
-@isolated
+@isolated(shared=True)
 def test_fork_the_childs_text_is_its_own():
     """A parent's later patch must not run in the child, nor the child's in the parent."""
     import os
@@ -247,7 +247,7 @@ def test_fork_the_childs_text_is_its_own():
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_fork_in_the_midst_of_hooked_calls_and_batches():
     import ctypes
     import os

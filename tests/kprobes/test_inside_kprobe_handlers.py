@@ -64,7 +64,7 @@ class Place:
         assert self.module["twice"](1) == 3
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize(("place", "where"), KINDS)
 def test_what_handlers_do_to_probes_of_their_own_place(place, where):
     with Place(place, where) as itself:
@@ -82,7 +82,7 @@ def test_what_handlers_do_to_probes_of_their_own_place(place, where):
         assert off.settled().call() == ["off"] and off.probes[0].is_off
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize(("place", "where"), KINDS)
 def test_a_handler_that_blocks_holds_up_its_thread_and_who_unregisters_its_probe(place, where):
     inside, go_on, main = threading.Event(), threading.Event(), threading.get_ident()
@@ -111,7 +111,7 @@ def test_a_handler_that_blocks_holds_up_its_thread_and_who_unregisters_its_probe
         assert not unregistering.is_alive() and not p.registered
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("where", ["entry_handler", "handler"])
 def test_a_return_probe_that_unregisters_itself(place, where):

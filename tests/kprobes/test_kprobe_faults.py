@@ -137,7 +137,7 @@ def test_kp87_a_fault_is_seen_where_the_instruction_was_probed(fault):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
-@isolated
+@isolated(shared=True)
 def test_kp90_the_number_of_the_trap():
     module = load(preemptible=True)
 
@@ -172,7 +172,7 @@ def test_kp90_a_fault_in_a_handler_is_its_own():
     kprobes.unregister_kprobe(other)
 
 
-@isolated
+@isolated(shared=True)
 def test_a_fault_in_a_native_handler_ends_the_guarded_call_and_nothing_else():
     """Signals are not left blocked, the context is normal, and no kprobe is running afterwards."""
     from sandbox.threads.contexts import current_context
@@ -258,7 +258,7 @@ WAYS = {
 }
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("name", BRANCHES)
 def test_kp87_a_fault_of_an_emulated_instruction_is_its_own(name):
     """Branches through memory that is not there, and uses of a stack that is not: where, and what is accessed."""
@@ -341,7 +341,7 @@ def attached(role, handler, place):
     return kprobes.attach(place, **{role.removesuffix("_handler"): handler})
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("flavour", ["fentry", "none"])
 @pytest.mark.parametrize("optimized", [0, 1])
 def test_a_crash_of_a_handler_is_that_of_its_probe(flavour, optimized):

@@ -62,7 +62,7 @@ HANDLERS = {
 }
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", HANDLERS)
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_every_kind_of_instruction_does_what_it_does_unprobed(kind, preemptible):
@@ -86,7 +86,7 @@ def test_every_kind_of_instruction_does_what_it_does_unprobed(kind, preemptible)
     assert results(module) == expected
 
 
-@isolated
+@isolated(shared=True)
 def test_native_handlers_see_each_hit_once():
     """KP-36, KP-39: pre and post of a probe on each instruction, counted against how often it is executed."""
     optimize.set_kprobes_optimization(0)
@@ -107,7 +107,7 @@ def divide_by_nothing(p, regs):
     seen[0] = regs.di // (regs.di - regs.di)
 
 
-@isolated
+@isolated(shared=True)
 def test_mishaps_of_native_handlers_are_counted():
     module = load()
     with kprobes.attach("stack", pre=divide_by_nothing):
@@ -116,7 +116,7 @@ def test_mishaps_of_native_handlers_are_counted():
     assert fprobe.native_mishaps(divide_by_nothing) == (3, 0)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp36_what_the_handlers_see():
     optimize.set_kprobes_optimization(0)
     module = load()
@@ -134,7 +134,7 @@ def test_kp36_what_the_handlers_see():
     assert lines == [("pre", 1, 30, 12, 0), ("post", 1, 0, 30)]
 
 
-@isolated
+@isolated(shared=True)
 def test_kp36_a_handler_changes_registers_and_the_path():
     """What is in regs when the handler returns is what the function goes on with; non-zero: it goes on at regs.ip."""
     optimize.set_kprobes_optimization(0)
@@ -157,7 +157,7 @@ def test_kp36_a_handler_changes_registers_and_the_path():
     assert posts == []
 
 
-@isolated
+@isolated(shared=True)
 def test_a_handler_returns_from_the_function():
     """The stack pointer may change too: a pre_handler on the first instruction pops the return address."""
     optimize.set_kprobes_optimization(0)
@@ -183,7 +183,7 @@ def test_a_handler_returns_from_the_function():
         assert module["twice"](5) == 7
 
 
-@isolated
+@isolated(shared=True)
 def test_kp34_ret_with_an_operand_and_32_bit_counters():
     optimize.set_kprobes_optimization(0)
     module = load()
@@ -192,7 +192,7 @@ def test_kp34_ret_with_an_operand_and_32_bit_counters():
     assert {key: call(module, *key) for key in expected} == expected
 
 
-@isolated
+@isolated(shared=True)
 def test_signals_arrive_while_probes_are_hit():
     """Asynchronous signals wait for the end of a step and of a native handler, and are not lost."""
     optimize.set_kprobes_optimization(0)
@@ -212,7 +212,7 @@ def test_signals_arrive_while_probes_are_hit():
     kprobes.unregister_kprobes(probes)
 
 
-@isolated
+@isolated(shared=True)
 def test_an_exception_of_a_handler_is_kept_and_the_function_goes_on():
     optimize.set_kprobes_optimization(0)
     module = basic()
@@ -226,7 +226,7 @@ def test_an_exception_of_a_handler_is_kept_and_the_function_goes_on():
     assert probe.p.errors.count == 2
 
 
-@isolated
+@isolated(shared=True)
 def test_threads_are_born_and_unregister_while_others_hit():
     """KP-57: after unregistering no handler runs."""
     optimize.set_kprobes_optimization(0)
@@ -256,7 +256,7 @@ def test_threads_are_born_and_unregister_while_others_hit():
     assert calls == [0]
 
 
-@isolated
+@isolated(shared=True)
 def test_a_forked_child_hits_the_same_probes():
     import os
 
@@ -288,7 +288,7 @@ WAITS = _syscall("waits", "i64 %fd, ptr %to", "{rdi},{rsi},{rdx}", "0, i64 %fd, 
 )
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", ["native both", "python both", "c and native"])
 def test_a_system_call_with_a_post_handler_holds_no_signal_off(kind):
     """It blocks as if no kprobe were running: a signal's handler runs meanwhile, and its own probes are hit."""

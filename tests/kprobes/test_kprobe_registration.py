@@ -50,7 +50,7 @@ def refused(**where):
     return caught.value.errno, str(caught.value)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp5_kp6_addr_or_symbol():
     module = basic()
     address = module.symbol("leaf").address
@@ -66,7 +66,7 @@ def test_kp5_kp6_addr_or_symbol():
     assert refused(symbol_name="leaf", offset=1 << 30)[0] in (errno.ENOENT, errno.EINVAL)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp7_an_offset_beyond_the_symbol_is_in_the_next_one():
     module = basic()
     leaf, other = module.symbol("leaf"), module.symbol("other")
@@ -77,7 +77,7 @@ def test_kp7_an_offset_beyond_the_symbol_is_in_the_next_one():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("offset", [0, 4])
 def test_kp8_behind_endbr64_is_the_entry(offset):
     sandbox.load(ENDBR, name="guarded")
@@ -88,7 +88,7 @@ def test_kp8_behind_endbr64_is_the_entry(offset):
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp9_addr_and_disabled_stay():
     module = basic()
     p = kprobes.kprobe(symbol_name="leaf", offset=5)
@@ -110,7 +110,7 @@ def test_kp9_addr_and_disabled_stay():
     assert failing.addr == address + 1
 
 
-@isolated
+@isolated(shared=True)
 def test_kp10_registered_already():
     basic()
     p = kprobes.kprobe(symbol_name="leaf", offset=5)
@@ -122,7 +122,7 @@ def test_kp10_registered_already():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp12_kp18_the_stub_and_its_middle():
     module = basic()
     site = site_of(module, "leaf")
@@ -136,7 +136,7 @@ def test_kp12_kp18_the_stub_and_its_middle():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("how", [0, 1])
 def test_kp18_boundaries_are_found_through_probes(how):
     """Through breakpoints, and through jumps."""
@@ -154,7 +154,7 @@ def test_kp18_boundaries_are_found_through_probes(how):
     kprobes.unregister_kprobes([*probes, again])
 
 
-@isolated
+@isolated(shared=True)
 def test_kp19_kp20_instructions_that_cannot_be_probed():
     module = sandbox.load(ENDBR, name="odd")
     start = module.symbol("odd").address
@@ -172,7 +172,7 @@ def test_kp19_kp20_instructions_that_cannot_be_probed():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_a_breakpoint_of_somebody_else_is_refused():
     from sandbox.memory.mappings import write_through_kernel
 
@@ -187,7 +187,7 @@ def test_a_breakpoint_of_somebody_else_is_refused():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp13_kp14_data_our_own_code_and_the_blacklist():
     from kprobes.hit.runtime import kprobe_runtime
 
@@ -213,7 +213,7 @@ def test_kp13_kp14_data_our_own_code_and_the_blacklist():
     assert "leaf" not in kprobes.kprobes_blacklist()
 
 
-@isolated
+@isolated(shared=True)
 def test_kp22_kp23_nokprobe_and_parts_of_such_functions():
     text = BASIC.replace("@leaf(i64 %x) noinline", '@leaf(i64 %x) noinline "nokprobe"')
     text += '\ndefine i64 @"leaf.part.0"(i64 %x) noinline { ret i64 %x }\n'
@@ -226,7 +226,7 @@ def test_kp22_kp23_nokprobe_and_parts_of_such_functions():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp21_no_handler_at_all():
     module = basic()
     p = kprobes.kprobe(symbol_name="leaf", offset=5)
@@ -236,7 +236,7 @@ def test_kp21_no_handler_at_all():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_a_thread_that_blocks_sigtrap_is_named():
     module = basic()
     ready, done = threading.Event(), threading.Event()
@@ -259,7 +259,7 @@ def test_a_thread_that_blocks_sigtrap_is_named():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("wrong", [{"handler": 5}, {"maxactive": "9"}, None])
 def test_kp58_a_batch_is_all_or_nothing_whatever_is_wrong(wrong):
     """Only an OSError took the first ones back: a TypeError left them registered."""
@@ -277,7 +277,7 @@ def test_kp58_a_batch_is_all_or_nothing_whatever_is_wrong(wrong):
     assert_untouched()
 
 
-@isolated
+@isolated(shared=True)
 def test_kp58_a_batch_is_all_or_nothing():
     module = basic()
     good = [kprobes.kprobe(symbol_name="leaf", offset=5), kprobes.kprobe(symbol_name="other", offset=5)]
@@ -301,7 +301,7 @@ def test_kp58_a_batch_is_all_or_nothing():
     kprobes.unregister_kprobes(good, 0)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp55_disable_and_enable():
     module = basic()
     hits = []
@@ -323,7 +323,7 @@ def test_kp55_disable_and_enable():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp95_kp96_the_module_goes():
     module = basic()
     hits = []
@@ -349,7 +349,7 @@ def test_kp95_kp96_the_module_goes():
     assert kprobes.kprobes_list() == ""
 
 
-@isolated
+@isolated(shared=True)
 def test_a_module_with_a_call_that_waits_for_its_return_stays():
     module = basic()
     seen = []
@@ -364,7 +364,7 @@ def test_a_module_with_a_call_that_waits_for_its_return_stays():
     assert seen == [1, 1, 2]
 
 
-@isolated
+@isolated(shared=True)
 def test_kp59_kp92_the_global_switch():
     module = basic()
     hits = []
@@ -393,7 +393,7 @@ def test_kp59_kp92_the_global_switch():
     kprobes.unregister_kprobes([*probes, late])
 
 
-@isolated
+@isolated(shared=True)
 def test_kp91_the_list():
     module = basic()
     optimize.set_kprobes_optimization(0)
@@ -407,7 +407,7 @@ def test_kp91_the_list():
         )
 
 
-@isolated
+@isolated(shared=True)
 def test_kp91_the_newest_probe_of_an_address_is_listed_first():
     address = basic().symbol("leaf").address
     with kprobes.attach("leaf"), kprobes.attach("leaf+5"), kprobes.attach_return("leaf"):

@@ -37,7 +37,7 @@ def stepped():
     return basic()
 
 
-@isolated
+@isolated(shared=True)
 def test_kp1_kp2_fields_and_flags():
     module = stepped()
     p = kprobes.kprobe(symbol_name="leaf", offset=5, flags=kprobes.KPROBE_FLAG_DISABLED | kprobes.KPROBE_FLAG_GONE)
@@ -53,7 +53,7 @@ def test_kp1_kp2_fields_and_flags():
     assert module["twice"](5) == 7
 
 
-@isolated
+@isolated(shared=True)
 def test_kp3_kp4_the_status_of_a_hit():
     """KP-46: active in pre, done in post, nothing afterwards; not preemptible; NMI context at a breakpoint (FT-56)."""
     module = stepped()
@@ -77,7 +77,7 @@ def test_kp3_kp4_the_status_of_a_hit():
     assert seen == [(HIT_ACTIVE, True, "normal", False), (HIT_SSDONE, True, "normal", False)]
 
 
-@isolated
+@isolated(shared=True)
 def test_kp17_kp47_newest_first_and_the_first_that_redirects_is_the_last():
     module = stepped()
     order = []
@@ -116,7 +116,7 @@ def test_kp17_kp47_newest_first_and_the_first_that_redirects_is_the_last():
     kprobes.unregister_kprobes(probes)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp26_kp94_the_slot():
     """The instruction and a breakpoint, within reach of the text; a symbol for the page."""
     stepped()
@@ -151,7 +151,7 @@ print(result, seen)
     assert done.stdout == "5 [5]\n", done.stderr
 
 
-@isolated
+@isolated(shared=True)
 def test_kp42_busy():
     """Kprobes and shared fprobes that are hit meanwhile are missed; not nestable; clearing it in a handler does no harm."""
     module = stepped()
@@ -179,7 +179,7 @@ def test_kp42_busy():
     assert not kprobes.kprobe_running()
 
 
-@isolated
+@isolated(shared=True)
 def test_kp43_kp45_hits_within_hits_are_counted_for_every_child():
     module = stepped()
     leaf = module["leaf"]
@@ -224,7 +224,7 @@ with kprobes.attach("other+5", pre=pre):
     assert "Unrecoverable kprobe detected." in done.stderr
 
 
-@isolated
+@isolated(shared=True)
 def test_kp50_kp51_kp53_the_two_ops_of_ftrace_locations():
     """A post_handler needs ip to itself; one that comes later takes the place over to the other ops, and back."""
     from kprobes.fast import ftrace_site
@@ -270,7 +270,7 @@ def test_kp54_once_ftrace_is_dead():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp56_enabling_while_all_are_off_takes_effect_later():
     """KP-59 too: what is registered while kprobes are off is armed when they are on."""
     module = stepped()
@@ -289,7 +289,7 @@ def test_kp56_enabling_while_all_are_off_takes_effect_later():
     kprobes.unregister_kprobe(p)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp15_a_module_that_is_going():
     from sandbox.loading.module import ModuleState
 

@@ -16,7 +16,7 @@ import fprobe
 import kprobes
 
 
-@isolated
+@isolated(shared=True)
 def test_a_batch_that_has_text_open_goes_on_to_an_ftrace_location_while_an_fprobe_is_registered():
     """ftrace's lock before that of the text."""
     from kprobes.breakpoint.patching import patching
@@ -46,7 +46,7 @@ def test_a_batch_that_has_text_open_goes_on_to_an_ftrace_location_while_an_fprob
 
 
 @pytest.mark.parametrize("offset", [0, 5])
-@isolated
+@isolated(shared=True)
 def test_kp57_a_handler_registers_a_probe_while_another_thread_waits_for_it(offset):
     """No lock is held while handlers are waited for."""
     module = basic()
@@ -73,7 +73,7 @@ def test_kp57_a_handler_registers_a_probe_while_another_thread_waits_for_it(offs
     kprobes.unregister_kprobe(inner)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp57_a_batch_on_ftrace_locations_waits_once():
     """However many probes leave, the handlers that may run are waited for at its end."""
     from ftrace.runtime import runtime
@@ -159,7 +159,7 @@ void leave(void) { go_on = 1; }
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.parametrize("name", ["calls", "bare"])
 @pytest.mark.parametrize("with_kprobe", [False, True])
-@isolated
+@isolated(shared=True)
 def test_kp81_instances_of_threads_that_a_child_does_not_have_are_free(name, with_kprobe):
     import os
 
@@ -185,7 +185,7 @@ def test_kp81_instances_of_threads_that_a_child_does_not_have_are_free(name, wit
 
 
 @pytest.mark.parametrize("at", ["entry", "return"])
-@isolated
+@isolated(shared=True)
 def test_kp81_instances_that_the_forking_thread_is_using_are_not_free_in_the_child(at):
     import os
 
@@ -215,7 +215,7 @@ def test_kp81_instances_that_the_forking_thread_is_using_are_not_free_in_the_chi
     kprobes.unregister_kretprobe(rp)
 
 
-@isolated
+@isolated(shared=True)
 def test_a_function_is_called_for_the_first_time_while_a_handler_is_linked():
     """Both want the text and the fault guard; who registers has the text already."""
     from ftrace.runtime import runtime

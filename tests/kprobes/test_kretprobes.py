@@ -51,7 +51,7 @@ def settled():
     kprobes.wait_for_kprobe_optimizer()
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kp74_kp78_entry_return_data_and_cancel(kind):
     module = load(kind)
@@ -100,7 +100,7 @@ def test_native_and_c_handlers_on_recursion_and_threads(kind):
     assert module["factorial"](10) == 3628800
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kp76_kp81_kp83_no_free_instance(kind):
     """Counted exactly; the entry handler is not called either."""
@@ -118,7 +118,7 @@ def test_kp76_kp81_kp83_no_free_instance(kind):
         assert probe.rp.maxactive == 10
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kp79_kprobes_in_a_return_handler_are_missed(kind):
     module = load(kind)
@@ -136,7 +136,7 @@ def test_kp79_kprobes_in_a_return_handler_are_missed(kind):
     assert seen == [(True, 2)]
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kp80_kp84_disabled_or_unregistered_in_flight(kind):
     """A call that waits gets its handler if the probe was disabled meanwhile, and none if it was unregistered."""
@@ -158,7 +158,7 @@ def test_kp80_kp84_disabled_or_unregistered_in_flight(kind):
     assert not kprobes.kprobes_list()
 
 
-@isolated
+@isolated(shared=True)
 def test_kp82_several_on_one_frame():
     """Handlers in the reverse order of the entries; all but the oldest see the trampoline as their return address."""
     module = basic()
@@ -178,7 +178,7 @@ def test_kp82_several_on_one_frame():
     kprobes.unregister_kretprobes(probes)
 
 
-@isolated
+@isolated(shared=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handler_changes_what_the_function_returns(kind):
     module = load(kind)
@@ -214,7 +214,7 @@ def test_with_kprobes_on_the_same_entry_and_signals(kind):
     assert counted[0] == counted[1] == counted[3] >= before + 10000
 
 
-@isolated
+@isolated(shared=True)
 def test_kp75_the_checks_in_their_order():
     basic()
 
@@ -237,7 +237,7 @@ def test_kp75_the_checks_in_their_order():
     kprobes.unregister_kretprobe(rp)
 
 
-@isolated
+@isolated(shared=True)
 def test_kp24_kp25_functions_whose_returns_cannot_be_hooked():
     text = BASIC + "\ndefine i64 @swapcontext(i64 %x) noinline { ret i64 %x }\n"
     text += "define i64 @forks(i64 %x) noinline returns_twice { ret i64 %x }\n"
@@ -251,7 +251,7 @@ def test_kp24_kp25_functions_whose_returns_cannot_be_hooked():
         kprobes.register_kretprobe(kprobes.kretprobe(symbol_name="leaf"))
 
 
-@isolated
+@isolated(shared=True)
 def test_kp77_kp93_without_handlers():
     module = basic()
     rp = kprobes.kretprobe(symbol_name="leaf")
@@ -261,7 +261,7 @@ def test_kp77_kp93_without_handlers():
     assert kprobes.kprobes_blacklist().splitlines()[0].startswith("0x0000")
 
 
-@isolated
+@isolated(shared=True)
 def test_kp84_kp86_never_registered():
     basic()
     rp = kprobes.kretprobe(symbol_name="leaf")

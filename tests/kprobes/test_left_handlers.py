@@ -175,7 +175,7 @@ def test_the_next_hit_is_that_of_another_probe_at_a_stub(other):
     assert probe.nmissed == 0
 
 
-@isolated
+@isolated(shared=True)
 def test_a_hit_inside_a_running_handler_is_still_missed():
     """Below it on the same stack, and on a signal stack."""
     _module, around = load("int3")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from isolation import isolated
+from isolation import NUMBA, isolated
 
 pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
@@ -28,7 +28,7 @@ def _hits(target, *calls):
     return entered.hits, returned.hits
 
 
-@isolated(timeout=120)
+@isolated(modules=NUMBA, timeout=120)
 def test_all_copies_of_all_specialisations_are_meant():
     import numpy as np
     from numba import njit
@@ -56,7 +56,7 @@ def test_all_copies_of_all_specialisations_are_meant():
     assert _hits(f"{prefix}.calls_*", lambda: calls_fact(1)) == (1, 1)
 
 
-@isolated(timeout=120)
+@isolated(modules=NUMBA, timeout=120)
 def test_what_runs_a_body_that_was_inlined_has_the_functions_name():
     import numpy as np
     from numba import float64, vectorize
@@ -88,7 +88,7 @@ def test_what_runs_a_body_that_was_inlined_has_the_functions_name():
     assert _hits(f"{prefix}.Cell.*", lambda: cell.add(1.0), lambda: cell.half, lambda: Cell(1.0)) == (3, 3)
 
 
-@isolated(timeout=120)
+@isolated(modules=NUMBA, timeout=120)
 def test_a_name_that_is_not_there_is_answered_with_one_that_is():
     from numba import njit
 

@@ -76,11 +76,11 @@ def places() -> dict[str, LibraryCall]:
     return {**starts(), **of_libraries}
 
 
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_functions_without_stubs(native, every):
-    """Half of the places with jumps that land on instructions, the other half with such that absorb them; or all with both."""
+    """Every fifth place with jumps that land on instructions, and others with such that absorb them; or all with both."""
     prepare(starts()["endbr64"].name, ALL_KPROBES, native)
     for absorbing in (False, True):
         if absorbing:
@@ -99,11 +99,12 @@ def test_orders_at_the_entry_of_a_function_with_a_stub_with_fprobes_too(native):
     check(lambda: module["leaf"](1), f"{module.name}:leaf", orders, native)
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @isolated
-def test_orders_at_the_entry_of_library_functions_with_fprobes_too(native):
+def test_orders_at_the_entry_of_library_functions_with_fprobes_too(native, every):
     prepare("libm:nan", WITH_FPROBE, native)
-    for kind, one in one_of_each_kind().items():
+    for kind, one in [*one_of_each_kind().items()][native::every]:
         if not refused(one, native):
             check(one.call, one.name, some_orders(WITH_FPROBE, 8, 1, (kind, native)), native)
 

@@ -84,8 +84,9 @@ def test_images_come_and_go_in_any_order():
     assert entries() == before
 
 
+@pytest.mark.parametrize("objects", [60, pytest.param(200, marks=pytest.mark.stress)])
 @isolated
-def test_llvm_and_we_change_the_list_by_turns():
+def test_llvm_and_we_change_the_list_by_turns(objects):
     """Two threads: LLVM shows what it links to debuggers as well, without the GIL, and checks the list when it ends."""
     over = threading.Event()
 
@@ -97,7 +98,7 @@ def test_llvm_and_we_change_the_list_by_turns():
     before = entries()
     thread = threading.Thread(target=come_and_go)
     thread.start()
-    images = [NativeImage("linked", object_of_one_function()) for _ in range(200)]
+    images = [NativeImage("linked", object_of_one_function()) for _ in range(objects)]
     over.set()
     thread.join()
     assert len(entries()) == len(before) + 2 * len(images)  # MCJIT has a module of its own beside the object

@@ -96,7 +96,12 @@ def test_errors_are_objects_with_json(run):
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["trace", "vfs_*"], ["stat", "vfs_*", "--json"], ["trace", "vfs_*", "--json"]]
+    "words",
+    [
+        ["trace", "vfs_*"],
+        ["stat", "vfs_*", "--json"],
+        *(pytest.param(words, marks=pytest.mark.stress) for words in (["list"], ["trace", "vfs_*", "--json"])),
+    ],
 )
 def test_output_that_cannot_be_written(words):
     with Path("/dev/full").open("w") as full:
@@ -112,7 +117,9 @@ def test_output_that_cannot_be_written(words):
     assert (done.returncode, done.stderr) == (1, "fprobe: No space left on device\n")
 
 
-@pytest.mark.parametrize("words", ["list", "trace 'vfs_*'", "stat 'vfs_*' --json"])
+@pytest.mark.parametrize(
+    "words", ["list", "stat 'vfs_*' --json", pytest.param("trace 'vfs_*'", marks=pytest.mark.stress)]
+)
 def test_a_closed_stdout_is_no_error(words):
     command = f"{shlex.join(COMMAND)} {words} >&-"
     done = subprocess.run(

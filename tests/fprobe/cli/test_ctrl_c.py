@@ -18,6 +18,9 @@ from command import COMMAND, HAS_COMPILER, environment
 INTERRUPTED = 130
 
 
+OTHERS = [("spin.ll", 5), ("endless.ll", 1)]
+
+
 def interrupted(programs, *words, when, presses=1):
     """Output of a run that gets SIGINT once it has printed `when`, or where that is None, once its program runs."""
     process = subprocess.Popen(
@@ -64,8 +67,10 @@ def wait_until(process, when):
     return "".join(lines)
 
 
-@pytest.mark.parametrize("program", ["endless.ll", "spin.ll"])
-@pytest.mark.parametrize("presses", [1, 5])
+@pytest.mark.parametrize(
+    ("program", "presses"),
+    [("spin.ll", 1), ("endless.ll", 5), *(pytest.param(*both, marks=pytest.mark.stress) for both in OTHERS)],
+)
 def test_trace(programs, program, presses):
     out = interrupted(programs, "trace", "*", "-p", program, when="main() {", presses=presses)
     tail = out[out.rindex("main() interrupted") :]
@@ -75,7 +80,7 @@ def test_trace(programs, program, presses):
 
 
 def test_trace_json(programs):
-    out = interrupted(programs, "trace", "*", "-p", "endless.ll", "--json", when='"entry"')
+    out = interrupted(programs, "trace", "*", "-p", "spin.ll", "--json", when='"entry"')
     objects = [json.loads(line) for line in out.splitlines()]
     assert objects[-1]["type"] == "summary"
     assert objects[-1]["interrupted"] is True

@@ -42,7 +42,7 @@ def with_zlib_inside(directory, name, *flags):
     return {"PYTHONPATH": str(directory)}
 
 
-@pytest.mark.parametrize("flags", [(), ("-s",)])
+@pytest.mark.parametrize("flags", [(), pytest.param(("-s",), marks=pytest.mark.stress)])
 def test_the_probed_library_is_another_than_the_one_linked_in(launch, tmp_path, flags):
     """llvmlite loads libz."""
     environ = with_zlib_inside(tmp_path, "zlib", *flags)
@@ -135,7 +135,7 @@ def run(python, *words):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [(PYTHON_NAME, ()), (PYTHON_NAME, ("-s",)), ("service", ())],
+    [(PYTHON_NAME, ()), pytest.param(PYTHON_NAME, ("-s",), marks=pytest.mark.stress), ("service", ())],
     ids=["", "stripped", "other name"],
 )
 def test_zlib_in_the_executable_is_counted_at_both_ends(build, tmp_path, name, options):

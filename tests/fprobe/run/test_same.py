@@ -13,14 +13,12 @@ from run_corpus import PROGRAMS
 
 QUICK = (
     "prints",
-    "a chain of exceptions",
     "SIGSEGV",
     "the environment",
     "fork",
     "closes all descriptors",
     "exec of Python",
     "modules called like others",
-    "pytest",
 )
 """The others run under stress, and all of them in each mode."""
 

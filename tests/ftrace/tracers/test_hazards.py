@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from isolation import isolated
 from traced import CALLS, program, shown, tracing
 
@@ -60,8 +61,9 @@ def test_calls_in_signal_handlers_are_nested_where_they_interrupted() -> None:
     assert depths == [] and lines[-1].endswith("|  leaf();")
 
 
+@pytest.mark.parametrize("rounds", [12, pytest.param(40, marks=pytest.mark.stress)])
 @isolated(timeout=60)
-def test_tracers_are_switched_while_four_threads_run() -> None:
+def test_tracers_are_switched_while_four_threads_run(rounds: int) -> None:
     from fprobe.tracefs import tracefs
 
     module = program()
@@ -80,7 +82,7 @@ def test_tracers_are_switched_while_four_threads_run() -> None:
     for thread in threads:
         thread.start()
     running.wait()
-    for round_ in range(40):
+    for round_ in range(rounds):
         for name in ("function", "function_graph", "nop"):
             tracefs.write("current_tracer", name)
             tracefs.write("function_profile_enabled", str(round_ & 1))

@@ -61,7 +61,7 @@ def test_the_corpus_is_large() -> None:
     assert len(CORPUS) > 700
 
 
-@pytest.mark.parametrize("most", [150, pytest.param(700, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("most", [50, pytest.param(700, marks=pytest.mark.stress)])
 def test_edge_values_agree(machine: Machine, most: int) -> None:
     for name, function in CORPUS.items():
         limit = most // 7 if is_loop(name) else most
@@ -69,9 +69,20 @@ def test_edge_values_agree(machine: Machine, most: int) -> None:
         agree(machine, [(name, arguments) for arguments in inputs[:: len(inputs) // limit + 1]])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_drawn_values_agree(machine: Machine, data: st.DataObject) -> None:
+    agree_on_drawn(machine, data)
+
+
+@pytest.mark.stress
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_many_drawn_values_agree(machine: Machine, data: st.DataObject) -> None:
+    agree_on_drawn(machine, data)
+
+
+def agree_on_drawn(machine: Machine, data: st.DataObject) -> None:
     drawn = {word: data.draw(values(native_corpus_type(word)), word) for word in native_corpus.WORDS}
     again = {word: data.draw(values(native_corpus_type(word)), word) for word in native_corpus.WORDS}
     calls = []
