@@ -64,7 +64,6 @@ def company():
 
 def test_one_that_shares_its_child_leaves_the_next_neither_program_nor_probe(company):
     """Its output, its failure and its names are its own."""
-    leaves = "import os, fprobe, programs\nfprobe.attach('leaf', module=None) if 0 else fprobe\n"
     leaves = (
         "import os, fprobe, programs\nmodule = programs.basic()\nfprobe.attach('leaf').attach()\nprint(os.getpid())"
     )
