@@ -114,8 +114,13 @@ def test_images_of_a_source_with_names_are_meant_by_name_only(monkeypatch: pytes
         resolve("module.*")
 
 
-def test_llvm_which_we_load_ourselves_is_meant_only_by_name() -> None:
+def test_llvm_which_we_load_ourselves_is_not_meant_by_a_glob() -> None:
     """`*:*` would attach to five times as many functions of LLVM as of everything else."""
     assert "libllvmlite.so" not in {found.image.name for found in resolve("*:*Version*")}
+
+
+@pytest.mark.stress
+def test_llvm_which_we_load_ourselves_is_found_by_its_name() -> None:
+    """Reading its tables takes as long as those of all other libraries together."""
     expected = names("libllvmlite:LLVMPY_*Module")
     assert expected and names("*llvm*:LLVMPY_*Module") == expected

@@ -48,7 +48,7 @@ def fresh(**given):
     return module, rp
 
 
-@isolated(shared=True)
+@isolated
 def test_recursion_threads_and_signals():
     module, rp = fresh(maxactive=500)
     assert is_fast(rp)
@@ -128,7 +128,7 @@ def test_kp80_kp84_in_flight():
     assert counts == [(1, 1), (1, 1), (2, 1)]
 
 
-@isolated(shared=True)
+@isolated
 def test_kp79_kprobes_in_its_context_are_missed():
     module, rp = fresh()
     with kprobes.attach("leaf", pre=lambda *_: module["factorial"](4) and 0):
@@ -137,7 +137,7 @@ def test_kp79_kprobes_in_its_context_are_missed():
     kprobes.unregister_kretprobe(rp)
 
 
-@isolated(shared=True)
+@isolated
 def test_it_comes_and_goes_while_threads_call():
     module = basic(flavour="none")
     stop = threading.Event()
