@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sandbox.compile.codegen import TRIPLE, initialize_llvm, target_machine
 from sandbox.compile.objectfile import LoadableObject
 from sandbox.elf import tables
-from sandbox.loading.loaded_code import LoadedCode, call_each, drop_aliases, owners, remap
+from sandbox.loading.loaded_code import LoadedCode, call_guarded, drop_aliases, owners, remap
 from sandbox.memory import pages
 from sandbox.symbols import gdbjit
 from sandbox.symbols.table import Symbol, sorted_symbols
@@ -114,7 +114,7 @@ def loaded_code_of(obj: LoadableObject, name: str, engine: ExecutionEngine, clos
         sites=sites,
         site_functions=owners(sites, functions),
         texts=texts,
-        start=lambda: call_each(bases[section] + offset for section, offset in obj.constructors),
+        start=lambda: _construct(bases[section] + offset for section, offset in obj.constructors),
         discard=discard,
         debug_image=tables.placed(obj.data, bases),
     )
@@ -159,3 +159,8 @@ def _text_spans(obj: LoadableObject, bases: dict[int, int]) -> Iterator[tuple[in
         size = obj.sections[section][1]
         if size:
             yield bases[section], bases[section] + size
+
+
+def _construct(constructors: Iterable[int]) -> None:
+    for address in constructors:
+        call_guarded(address)

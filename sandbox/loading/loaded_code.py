@@ -37,13 +37,12 @@ class LoadedCode:
     """The file that the dynamic loader has opened, and the address that it has added to those in the file."""
 
 
-def call_each(functions: Iterable[int]) -> None:
-    """Call the functions at these addresses. Raises SandboxFault if calls are guarded and one faults."""
-    for address in functions:
-        guard = faults.installed
-        ctypes.CFUNCTYPE(None)(guard.entry(address) if guard else address)()
-        if guard:
-            guard.check()
+def call_guarded(function: int) -> None:
+    """Call the function at this address. Raises SandboxFault if calls are guarded and it faults."""
+    guard = faults.installed
+    ctypes.CFUNCTYPE(None)(guard.entry(function) if guard else function)()
+    if guard:
+        guard.check()
 
 
 def owners(sites: Sequence[int], functions: Sequence[Symbol]) -> list[Symbol]:

@@ -18,7 +18,7 @@ from sandbox.compile.objectfile import patchable_stub
 from sandbox.compile.stubs import STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
 from sandbox.loading.linker import LinkError
-from sandbox.loading.loaded_code import LoadedCode, call_each, drop_aliases, owners, remap
+from sandbox.loading.loaded_code import LoadedCode, call_guarded, drop_aliases, owners, remap
 from sandbox.symbols.libraries import read_symbols
 from sandbox.symbols.table import Symbol
 from sandbox.x86_64.encoding import NOP5
@@ -126,7 +126,7 @@ def open_library(
         sites=array("Q", [site for site, _ in traced]),
         site_functions=[owner for _, owner in traced],
         texts=texts,
-        start=lambda: _construct(base + library.constructors[0], library.constructors[1]),
+        start=lambda: _construct(base + library.constructors[0], library.constructors[1], functions),
         discard=close,
         shared_object=(library.data, base),
     )
@@ -161,6 +161,11 @@ def _text_spans(data: bytes, base: int) -> Iterator[tuple[int, int]]:
             yield base + segment.address, base + segment.address + segment.memory_size
 
 
-def _construct(table: int, size: int) -> None:
-    if size:
-        call_each((ctypes.c_uint64 * (size // 8)).from_address(table))
+def _construct(table: int, size: int, functions: Sequence[Symbol]) -> None:
+    """Call the constructors: those of the program guarded, that of the start-up files, `frame_dummy`, as it is."""
+    known = {function.address for function in functions}
+    for address in (ctypes.c_uint64 * (size // 8)).from_address(table) if size else ():
+        if address in known:
+            call_guarded(address)
+        else:
+            ctypes.CFUNCTYPE(None)(address)()

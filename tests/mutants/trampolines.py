@@ -63,14 +63,14 @@ FAST: tuple[Mutant, ...] = (
     _fast.without("entry-fast-count", "    incq $TALLY(%r11,%rdi)\n"),
     _fast.changed(
         "entry-fast-inside",
-        '$restore\n    movq $$0, $REC(%r11)\n    test %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
-        '$restore\n    test %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
+        '$leave\n    movq $$0, $REC(%r11)\n    ret\n"""\n\nBOTH_FAST',
+        '$leave\n    ret\n"""\n\nBOTH_FAST',
         NESTING,
     ),
     _fast.changed(
         "entry-fast-hooks",
-        '    test %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
-        '    cmp %rsp, %rsp\n    ret\n"""\n\nBOTH_FAST',
+        '_NOT_ZERO = "\\n    test %rsp, %rsp',
+        '_NOT_ZERO = "\\n    cmp %rsp, %rsp',
     ),
     _fast.changed(
         "both-fast-dead-node",
