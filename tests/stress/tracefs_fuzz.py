@@ -34,7 +34,7 @@ ROUND = 60
 WARM = 200
 """Rounds after which most of what the process needs once is there."""
 GROWTH = 32 << 20
-"""Bytes by which it may have grown since then, in any number of rounds: rarely used parts of the compiler, symbols of libraries."""
+"""Bytes by which it may have grown since then, in any number of rounds: parts of the compiler that are rarely used, symbols."""
 OF_ROUND = 1 << 8
 """Bytes that a round may leave behind besides, such as gaps in the heap."""
 PROPER = ("kprobe_events", "dynamic_events", "synthetic_events")
