@@ -190,6 +190,7 @@ def test_a_probe_in_the_middle_of_a_function_keeps_what_is_in_use_there():
 
     probe = kprobes.kprobe(addr=module["where"](), pre_handler=rounding)
     kprobes.register_kprobe(probe)
+    kprobes.wait_for_kprobe_optimizer()
     assert [module["middle"]() for _ in range(3)] == [0, 0, 0]
     kprobes.unregister_kprobe(probe)
     assert len(seen) == 3
