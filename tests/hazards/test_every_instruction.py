@@ -72,12 +72,10 @@ def hold(manner: str, times: int, rounds: int = ROUNDS) -> None:
     "manner",
     [
         "both, a word",
-        "both, 8 and 200 bytes",
         "registers",
-        "one node",
         "four probes",
-        "mcount",
         "jumps, a kretprobe",
+        *(pytest.param(each, marks=pytest.mark.stress) for each in ("both, 8 and 200 bytes", "one node", "mcount")),
     ],
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
@@ -105,7 +103,14 @@ def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
     hold(manner, ONCE if MANNERS[manner].jumping else EVERY)  # or each round of a search finds one more dead call
 
 
-@pytest.mark.parametrize("manner", ["kprobes, C, stepped", "kprobes, native, optimized", "kretprobes, C, optimized"])
+@pytest.mark.parametrize(
+    "manner",
+    [
+        "kprobes, C, stepped",
+        "kretprobes, C, optimized",
+        pytest.param("kprobes, native, optimized", marks=pytest.mark.stress),
+    ],
+)
 def test_a_signal_at_every_instruction_of_kprobes(manner: str) -> None:
     hold(manner, ONCE, FEW_ROUNDS)
 

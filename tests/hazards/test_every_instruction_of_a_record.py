@@ -76,10 +76,10 @@ def test_a_nested_record_at_every_instruction(manner: str) -> None:
     ("manner", "rounds", "stride"),
     [
         ("room", 12, 10),
-        ("direct", 14, 8),
         ("full", 20, 26),
         ("full, pages", 9, 8),
         ("jump, full", 28, 19),
+        pytest.param("direct", 14, 8, marks=pytest.mark.stress),
         pytest.param("room", 60, 2, marks=pytest.mark.stress),
         pytest.param("direct", 110, 1, marks=pytest.mark.stress),
         pytest.param("full", 130, 4, marks=pytest.mark.stress),

@@ -40,7 +40,9 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "mask", ["breakpoints", *(pytest.param(m, marks=pytest.mark.stress) for m in MASKS if m != "breakpoints")]
+)
 @pytest.mark.timeout(100)
 def test_the_same_on_machines_that_lack_something(mask: str) -> None:
     """HAZARDS: this class of machine hides bugs. `make masks` runs the whole suite so."""
