@@ -94,7 +94,9 @@ def test_one_nested_record_or_jump_at_each_step_of_a_record(manner: str, rounds:
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("manner", ["room", "full", "jump", "jump, full"])
-def test_one_nested_record_or_jump_at_each_single_step(manner: str) -> None:
-    stepper = step_through(manner, 700, 1)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("manner", "steps"), [("room", 700), ("full", 1500), ("jump", 700), ("jump, full", 1500)])
+def test_one_nested_record_or_jump_at_each_single_step(manner: str, steps: int) -> None:
+    """`steps`: more than a record takes; a new page takes more."""
+    stepper = step_through(manner, steps, 1)
     assert isinstance(stepper, AtEachStep) and stepper.past_the_end > 0
