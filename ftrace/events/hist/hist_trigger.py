@@ -13,7 +13,7 @@ from ftrace.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.events.hist.definition import Definition, parse_definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.events.hist.histograms import Histogram, HistRegistry, VariableScope, named, registry_of
-from ftrace.events.hist.native_table import NativeHistogram
+from ftrace.events.hist.per_thread_table import PerThreadHistogram
 from ftrace.events.hist.resolution import ActionResolver
 from ftrace.events.hist.shared_table import SharedHistogram
 from ftrace.events.hist.text import histogram_text
@@ -207,8 +207,8 @@ class _Command:
 
     def _table(self, made: HistTrigger) -> Histogram:
         definition = made.definition
-        if self._event.group != SYNTHETIC and NativeHistogram.supports(definition):
-            return NativeHistogram(definition, self._instance)
+        if self._event.group != SYNTHETIC and PerThreadHistogram.supports(definition):
+            return PerThreadHistogram(definition, self._instance)
         resolver = ActionResolver(
             self._event,
             self._instance,
@@ -252,7 +252,7 @@ def number_table(trigger: Trigger) -> tuple[int, NumberTable]:
     """The address of the first thread's table, and the layout. Raises InexpressibleError if hits do not update the table or
     count anything but numbers.
     """
-    if not isinstance(trigger, HistTrigger) or not isinstance(trigger.table, NativeHistogram):
+    if not isinstance(trigger, HistTrigger) or not isinstance(trigger.table, PerThreadHistogram):
         raise InexpressibleError
     native, definition = trigger.table.native, trigger.definition
     return int(native.base), NumberTable(

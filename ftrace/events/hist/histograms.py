@@ -11,13 +11,13 @@ from ftrace.events.hist.actions import ONMATCH, Action
 from ftrace.events.hist.definition import MAX_VARIABLES, Definition
 from ftrace.events.hist.errors import HistErrorCode, HistErrors
 from ftrace.events.hist.expressions import reference
-from ftrace.events.hist.native_table import NativeHistogram
+from ftrace.events.hist.per_thread_table import PerThreadHistogram
 from ftrace.events.hist.shared_table import SharedHistogram, VariableKey
 from ftrace.events.hist.values import HistField
 from ftrace.events.triggers.interfaces import EventFile, TraceInstance
 
 _OPERATORS = "+-*/"
-Histogram = NativeHistogram | SharedHistogram
+Histogram = PerThreadHistogram | SharedHistogram
 
 
 class HistTriggerData(Protocol):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ftrace.events.filters.fields import PlainField
 from ftrace.events.hist import map_records, table_records
 from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
-from ftrace.events.hist.native_table import NativeHistogram
+from ftrace.events.hist.per_thread_table import PerThreadHistogram
 from ftrace.events.hist.table_records import HEADER, TableHeader
 from ftrace.events.hist.text import heap_sort
 from ftrace.events.hit import synthetic_records
@@ -476,7 +476,7 @@ def test_each_thread_counts_in_a_table_of_its_own_and_readers_add_up(event):
 def test_plain_histograms_are_counted_natively(event):
     for text in ("keys=fd", "keys=name,fd.log2:vals=bl", "keys=common_pid.execname,cpu", "keys=common_stacktrace,fd"):
         event.triggers.write(f"hist:{text}")
-    assert all(isinstance(trigger.table, NativeHistogram) for trigger in event.triggers.hists)
+    assert all(isinstance(trigger.table, PerThreadHistogram) for trigger in event.triggers.hists)
 
 
 def test_te8_5_stacks_are_counted_natively_and_none_is_dropped(instance, event):

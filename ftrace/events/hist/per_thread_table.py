@@ -1,4 +1,4 @@
-"""NativeHistogram: create and read histograms that hits update in native code (see table_records)."""
+"""PerThreadHistogram: create and read histograms that each thread counts in a table of its own (see table_records)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sandbox.memory import mappings
 from sandbox.threads import tasks
 
 
-class NativeHistogram:
+class PerThreadHistogram:
     """A histogram with a table for each thread. Pages are charged when they are touched."""
 
     @staticmethod
