@@ -66,6 +66,20 @@ def test_calls_left_by_longjmp_with_several_probes_leave_no_nodes(names):
 
 
 @isolated(shared=True)
+def test_a_return_drops_the_calls_that_longjmp_has_left_above_it_before_its_handlers_run():
+    """The exit handler calls `leaf`, for which there is one node: that which `deep` had."""
+    import fprobe
+
+    module = load_c(LONGJMP)
+    inner = fprobe.attach(["deep", "leaf"], exit=lambda *hit: None, nr_maxactive=1)
+    with inner, fprobe.attach(["guarded"], exit=lambda *hit: module["leaf"](1)) as outer:
+        for _ in range(3):
+            module["guarded"](1)
+            assert stacks_not_empty() == []
+    assert (outer.counts.hits, inner.counts.hits, inner.counts.missed) == (3, 6, 0)
+
+
+@isolated(shared=True)
 def test_calls_deeper_than_the_shadow_stack_with_several_probes_are_misses():
     """RB-7: with the cause `depth`, and no node beyond the last."""
     import threading
