@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import pytest
 from isolation import isolated
@@ -66,6 +67,24 @@ def test_calls_left_by_longjmp_with_several_probes_leave_no_nodes(names):
 
 
 @isolated(shared=True)
+def test_entry_data_that_nobody_owns_is_free_again_once_the_shadow_stack_is_empty():
+    """A signal's handler that jumps past its call leaves it between the two instructions that release a node and its data."""
+    import fprobe
+    from ftrace.runtime import runtime
+
+    module = load_c(LONGJMP)
+    probes = [fprobe.attach(["deep", "leaf"], exit=lambda *hit: None, entry_data_size=200) for _ in range(2)]
+    with probes[0], probes[1]:
+        module["leaf"](1)
+        (task,) = [task for task in runtime().tasks() if task.tid == threading.get_native_id()]
+        task.data_top += 400
+        module["guarded"](1)
+        module["leaf"](1)
+        assert stacks_not_empty() == []
+    assert probes[0].counts.hits == probes[1].counts.hits == 3
+
+
+@isolated(shared=True)
 def test_a_return_drops_the_calls_that_longjmp_has_left_above_it_before_its_handlers_run():
     """The exit handler calls `leaf`, for which there is one node: that which `deep` had."""
     import fprobe
@@ -82,7 +101,6 @@ def test_a_return_drops_the_calls_that_longjmp_has_left_above_it_before_its_hand
 @isolated(shared=True)
 def test_calls_deeper_than_the_shadow_stack_with_several_probes_are_misses():
     """RB-7: with the cause `depth`, and no node beyond the last."""
-    import threading
 
     module = load_c(CALLS)
     first, second = counting_twice(["deepest"], nr_maxactive=1 << 20)

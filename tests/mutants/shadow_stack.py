@@ -54,7 +54,7 @@ SHADOW_STACK: tuple[Mutant, ...] = (
         "data-not-reset",
         "    if task.top == task.bottom:\n        task.data_top",
         "    if False:\n        task.data_top",
-        "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction_each_time[jumps, 200 bytes]",
+        LEFT,
     ),
     _rethook.changed(
         "greenlets-not-parked", "        park_dead(task, frame)\n        return", "        pass", GREENLETS
