@@ -102,9 +102,11 @@ class Arming:
         """
         self._find_all()
         if not all(pattern.is_settled for pattern in self._patterns()):
+            from kprobes.jump.optimize import wait_for_kprobe_optimizer
             from kprobes.library_loads import watch
 
             self._watches = watch(self.arm_loaded)
+            wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
             from kprobes import departures

@@ -135,7 +135,7 @@ def test_a_program_that_makes_errors_of_warnings_and_takes_our_signals(launch):
     zlib.compress(b"x")
     import bz2, lzma
     bz2.compress(b"x"); lzma.compress(b"x")
-    ctypes.CDLL("libm.so.6"); time.sleep(0.2)  # the probes of dlopen become jumps, whose removal checks the handlers
+    ctypes.CDLL("libm.so.6"); time.sleep(0.2)  # the probes of dlopen are jumps by now, whose removal checks the handlers
     """
     options = (
         "--stat",
