@@ -67,7 +67,7 @@ def text_length(value: ptr[Value]) -> u64:
 
 @native
 def dynamic_size(field: ptr[SyntheticField], value: ptr[Value]) -> u64:
-    """Bytes that a field takes after the fields."""
+    """Bytes that a field takes after the fields: no more than when it was measured, since that has set the value's extent."""
     if field.kind == DYNAMIC_TEXT:
         return text_length(value) + 1
     return 8 * (1 + stack_length(value)) if field.kind == DYNAMIC_STACK else 0
@@ -101,28 +101,34 @@ def put_field(field: ptr[SyntheticField], value: ptr[Value], record: ptr[u8]) ->
 
 
 @native
-def fill_record(event: ptr[SyntheticRecord], values: ptr[Value], record: ptr[u8], size: u64) -> void:
-    """Write all fields, and what is dynamic up to `size`; another thread may make its texts longer meanwhile."""
+def fill_record(event: ptr[SyntheticRecord], values: ptr[Value], record: ptr[u8]) -> void:
+    """Write all fields, and behind them what is dynamic."""
     for index in range(8, event.fixed):
         record[index] = 0
     at = event.fixed
     for index in range(min(event.count, MAX_FIELDS)):
         field = addressof(event.fields[index])
         value = addressof(values[index])
-        if field.kind < DYNAMIC_TEXT:
+        length = dynamic_size(field, value)
+        if length == 0:
             put_field(field, value, record)
         else:
-            length = min(dynamic_size(field, value), size - at)
-            if length != 0:
-                put_dynamic(field, value, record, at, length)
-                at += length
+            put_dynamic(field, value, record, at, length)
+            at += length
 
 
 @native
-def record_size(event: ptr[SyntheticRecord], values: ptr[Value]) -> u64:
+def measure(event: ptr[SyntheticRecord], values: ptr[Value]) -> u64:
+    """The record's size. Texts and stacks are cut to what they are now: another thread may make them longer meanwhile."""
     size = event.fixed
     for index in range(min(event.count, MAX_FIELDS)):
-        size += dynamic_size(addressof(event.fields[index]), addressof(values[index]))
+        field = addressof(event.fields[index])
+        value = addressof(values[index])
+        if field.kind == DYNAMIC_TEXT:
+            value.extent = text_length(value)
+        elif field.kind == DYNAMIC_STACK:
+            value.extent = 8 * stack_length(value)
+        size += dynamic_size(field, value)
     return size
 
 
@@ -134,11 +140,11 @@ def generate(argument: u64, values: ptr[u8], count: u64, point: ptr[StackPoint])
     if state.count == 0:
         return
     given = cast(ptr[Value], values)
-    size = record_size(event, given)
+    size = measure(event, given)
     record = begin_judged_record(state, size)
     if record == null:
         return
-    fill_record(event, given, record, size)
+    fill_record(event, given, record)
     for index in range(state.count):
         at: StackPoint = zeroed
         if point != null:
