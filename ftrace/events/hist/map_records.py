@@ -44,6 +44,7 @@ from sandbox.native import (
     struct,
     u8,
     u64,
+    unlikely,
     void,
     volatile_load,
     volatile_store,
@@ -55,8 +56,6 @@ MAX_HIST_CNT = 4
 """Histograms that a thread counts in at the same time, one within another."""
 TEXT_ROOM = 256
 """Bytes of a text in an entry, with its final 0 (STR_VAR_LEN_MAX)."""
-MAX_PARAMETERS = 64
-MAX_KEY_WORDS = 48
 VARIABLE_HEAD = 16
 """Bytes of an entry's variable, after which its text or its stack lies: a word that is 1 while it is set, and its value."""
 ON_MATCH, ON_MAX, ON_CHANGE = range(3)
@@ -143,6 +142,15 @@ class Pads(Structure):
 
     depth: u64
     pads: array[Pad, 4]
+
+
+@native(inline=True)
+def running_task() -> ptr[Task]:
+    """The running thread's task, which is claimed if it has none; null if none is free."""
+    task = current()
+    if unlikely(task == null):
+        task = task_get()
+    return task
 
 
 @native(inline=True)
@@ -271,8 +279,8 @@ def save(action: ptr[Action], hit: ptr[Hit], entry: u64) -> void:
             put_text(cast(ptr[u8], to), TEXT_ROOM, addressof(value))
         elif parameter.program.kind == NUMBER_KIND:
             store(cast(ptr[u64], to), value.word, "relaxed")
-        else:
-            store(cast(ptr[u64], to), cast(ptr[u64], value.word)[0], "relaxed")
+        elif put_stack(cast(ptr[u64], to), 1, addressof(value)) == 0:
+            store(cast(ptr[u64], to), 0, "relaxed")
     store(cast(ptr[u64], entry + action.saved), 1, "release")
 
 
@@ -343,11 +351,9 @@ def count_with(map: ptr[HistMap], pad: ptr[Pad]) -> void:
 def count_in_map(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
     """The call of such a histogram's trigger. A hit within too many others is not counted, as get_hist_pad() has it."""
     map = cast(ptr[HistMap], argument)
-    task = current()
+    task = running_task()
     if task == null:
-        task = task_get()
-        if task == null:
-            return
+        return
     pads = addressof(cast(ptr[Pads], map.pads)[cast(u64, task.index)])
     depth = volatile_load(addressof(pads.depth))
     if depth >= MAX_HIST_CNT:

@@ -273,8 +273,8 @@ def compute(program: ptr[Program], hit: ptr[Hit], value: ptr[Value]) -> void:
 
 
 @native
-def put_text(to: ptr[u8], room: u64, value: ptr[Value]) -> u64:
-    """Copy a text, cut to `room` bytes with a final 0. Returns its length without that."""
+def put_text(to: ptr[u8], room: u64, value: ptr[Value]) -> void:
+    """Copy a text, cut to `room` bytes with a final 0."""
     source = cast(ptr[u8], value.word)
     length: u64 = 0
     end = min(value.extent, room - 1)
@@ -282,7 +282,6 @@ def put_text(to: ptr[u8], room: u64, value: ptr[Value]) -> u64:
         to[length] = source[length]
         length += 1
     to[length] = 0
-    return length
 
 
 @native

@@ -7,11 +7,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from ftrace.events.filters.compiled import rseq_offset
 from ftrace.events.filters.predicates import COMM_SIZE
 from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.native_image import hist_image
-from ftrace.events.hist.programs import NUMBERS, made_program
+from ftrace.events.hist.programs import NUMBERS, made_program, made_source
 from ftrace.events.hist.table_records import COMPUTED, HEADER, KEY_AT, SHORT_KEY, NativeField, NativeTable, TableHeader
 from ftrace.events.hist.text import Contents, Entry, decoded_key
 from ftrace.events.hist.values import MASK, FieldValue, HistField
@@ -38,7 +37,8 @@ class PerThreadHistogram:
         self.native: Any = NativeTable.ctypes()
         """The native half, which hits use."""
         self._lay_out()
-        self._set_origin(instance)
+        self.native.source = source = made_source(instance)
+        self._keep.append(source)
         self._length = -(-(HEADER + self._places * self.native.entry) // mappings.PAGE) * mappings.PAGE
         self.native.stride = self._length
         self.native.base = mappings.reserve(self._length * tasks.CAPACITY)
@@ -72,12 +72,6 @@ class PerThreadHistogram:
         made.program = program = made_program(field.value, as_number=is_value)
         self._keep.append(program)
         return made
-
-    def _set_origin(self, instance: TraceInstance) -> None:
-        capture, origin = instance.capture_stack, self.native.origin
-        self._keep.append(capture)
-        origin.buffer, origin.rseq = instance.ring_buffer, rseq_offset()
-        origin.capture, origin.capture_argument = capture.address, capture.argument
 
     @property
     def is_plain(self) -> bool:

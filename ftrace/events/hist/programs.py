@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ftrace.events.filters.compiled import rseq_offset
 from ftrace.events.filters.predicates import DynamicText, StaticText
 from ftrace.events.hist import operations as op
 from ftrace.events.hist.values import (
@@ -28,6 +29,7 @@ from ftrace.events.hist.values import (
     Value,
     is_rounded_up,
 )
+from ftrace.events.triggers.interfaces import TraceInstance
 
 NUMBERS: Mapping[tuple[int, bool], int] = {
     (1, False): op.U8, (1, True): op.I8, (2, False): op.U16, (2, True): op.I16, (4, False): op.U32, (4, True): op.I32,
@@ -74,6 +76,14 @@ def made_program(
     kind = op.NUMBER_KIND if as_number else kind_of(value)
     made = op.Program.ctypes(ctypes.addressof(held), len(steps), kind)
     made.held = held
+    return made
+
+
+def made_source(instance: TraceInstance) -> Any:
+    """The Source of an instance's histograms."""
+    capture = instance.capture_stack
+    made = op.Source.ctypes(instance.ring_buffer, rseq_offset(), capture.address, capture.argument)
+    made.held = capture
     return made
 
 

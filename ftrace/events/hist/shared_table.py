@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from ftrace.events.filters.compiled import rseq_offset
 from ftrace.events.filters.predicates import COMM_SIZE
 from ftrace.events.hist import map_records
 from ftrace.events.hist.actions import ONCHANGE, ONMATCH, ONMAX, SAVE, SNAPSHOT, TRACE, Action
@@ -17,7 +16,7 @@ from ftrace.events.hist.definition import Definition
 from ftrace.events.hist.map_records import TEXT_ROOM, VARIABLE_HEAD, HistMap, Pads
 from ftrace.events.hist.native_image import hist_image
 from ftrace.events.hist.operations import NUMBER_KIND, STACK_KIND, STACK_WORDS, TEXT_KIND, Program
-from ftrace.events.hist.programs import OwnVariable, kind_of, made_program
+from ftrace.events.hist.programs import OwnVariable, kind_of, made_program, made_source
 from ftrace.events.hist.text import Contents, Entry, Snapshot, decoded_key
 from ftrace.events.hist.tracing_map import HEADER, MapHeader
 from ftrace.events.hist.values import Sort, Value
@@ -128,7 +127,9 @@ class SharedHistogram:
         self._claim(native.map.key_words * _WORD)
         native.sums = self._claim(_WORD * (1 + len(definition.values)))
         native.map.comm = self._claim(COMM_SIZE)
-        self._set_source()
+        native.source = source = made_source(self._instance)
+        self._keep.append(source)
+        native.pads = _pads()
         self._places = {key: index for index, key in enumerate(self.refers)}
         self._set(
             "key", map_records.MapKey, [(self._program(key.value), key.key_size // _WORD) for key in definition.keys]
@@ -144,13 +145,6 @@ class SharedHistogram:
         place = self._size
         self._size += size
         return place
-
-    def _set_source(self) -> None:
-        capture, source = self._instance.capture_stack, self.native.source
-        self._keep.append(capture)
-        source.buffer, source.rseq = self._instance.ring_buffer, rseq_offset()
-        source.capture, source.capture_argument = capture.address, capture.argument
-        self.native.pads = _pads()
 
     def _program(self, value: Value | OwnVariable, as_number: bool = False) -> Any:
         made = made_program(value, self._places, as_number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.events.hist.map_records import hash_of, mix, put_key
+from ftrace.events.hist.map_records import hash_of, mix, put_key, running_task
 from ftrace.events.hist.operations import WORD, Hit, Program, Source, Value, begin_hit, compute, read_number
 from ftrace.hit.hashing import first_place
 from ftrace.unwind.walk import StackPoint
@@ -12,8 +12,6 @@ from sandbox.native import (
     array,
     atomic_cas,
     cast,
-    extern,
-    fn,
     likely,
     load,
     native,
@@ -29,7 +27,6 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.system_calls import get_task_comm
-from sandbox.threads.tasks import Task, current
 
 MAX_KEYS, MAX_VALUES = 3, 2
 PROBES = 128
@@ -38,7 +35,6 @@ HEADER = 64
 KEY_AT = 2
 """Words of an entry before its key: a hash of the key (0 in a free place), and a flag that the key is complete."""
 
-task_get = extern("task_get", fn[ptr[Task]])
 
 SHORT_KEY = 4
 """Words of a key that count_short has memory for."""
@@ -69,7 +65,7 @@ class NativeTable(Structure):
     key_words: u64
     sums: u64  # offset of the sums in an entry
     comm: u64  # offset of the task's name, or 0
-    origin: Source
+    source: Source
     keys: u64
     values: u64
     fields: array[NativeField, 5]  # the keys, then the values
@@ -92,11 +88,9 @@ def number_of(field: ptr[NativeField], record: ptr[u8]) -> u64:
 @native(inline=True)
 def places(table: ptr[NativeTable]) -> u64:
     """Address of the running thread's table; 0 if it has none."""
-    task = current()
-    if unlikely(cast(u64, task) == 0):
-        task = task_get()
-        if cast(u64, task) == 0:
-            return 0
+    task = running_task()
+    if task == null:
+        return 0
     return table.base + cast(u64, task.index) * table.stride
 
 
@@ -182,7 +176,7 @@ def count_long(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoin
     if area != 0:
         hit: Hit = zeroed
         key: array[u64, 48] = zeroed
-        begin_hit(addressof(hit), addressof(table.origin), record, length, point)
+        begin_hit(addressof(hit), addressof(table.source), record, length, point)
         count_values(table, addressof(hit), area, addressof(key[0]))
 
 
@@ -194,7 +188,7 @@ def count_short(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoi
     if area != 0:
         hit: Hit = zeroed
         key: array[u64, 4] = zeroed
-        begin_hit(addressof(hit), addressof(table.origin), record, length, point)
+        begin_hit(addressof(hit), addressof(table.source), record, length, point)
         count_values(table, addressof(hit), area, addressof(key[0]))
 
 
