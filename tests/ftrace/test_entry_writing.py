@@ -93,7 +93,8 @@ def test_stubs_are_those_that_python_makes():
         exit=ROUTINE,
         template=at(template),
     )
-    image().call("write_keeping_stubs", at(given), at((ctypes.c_uint32 * 2)(1, 3)), 2)
+    chosen = (ctypes.c_uint32 * 2)(1, 3)  # a name keeps the memory alive during the call
+    image().call("write_keeping_stubs", at(given), at(chosen), 2)
     for index in range(4):
         where = STUB + index * STUB_SIZE
         expected = bytearray(keeping_stub(where, sites[index], ROUTINE) if index % 2 else bytes(STUB_SIZE))
