@@ -15,8 +15,8 @@ _HANDLER = """
 import os, sys, time
 from pathlib import Path
 from fprobe.handlers.resolve import ENTRY
-from ftrace.handlers.resolve import native
-from ftrace.runtime import runtime
+from ftrace.core.handlers.resolve import native
+from ftrace.core.runtime import runtime
 
 runtime()
 os.environ["FPROBE_CACHE_DIR"] = sys.argv[1]
@@ -38,7 +38,7 @@ print(*(nanoseconds for nanoseconds, _ in taken))
 _START = """
 import time
 start = time.process_time_ns()
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 runtime()
 print(time.process_time_ns() - start)
 """

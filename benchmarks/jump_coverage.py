@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import sandbox
-from ftrace.filters.lookup import ftrace_location
+from ftrace.core.filters.lookup import ftrace_location
 from kprobes.breakpoint.patching import patching
 from kprobes.jump import optimize
 from kprobes.jump.jumps import MOST_BORROWED

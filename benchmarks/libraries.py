@@ -15,7 +15,7 @@ from benchmarks import program
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import Attach, both_native, entry_native
 from fprobe.attachment import Attachment
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 
 TARGET = "libc:labs"
 """A function of three instructions. Python handlers are not for the C library: they are measured on another."""

@@ -13,7 +13,7 @@ from benchmarks import handlers, program
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import at_once, both_native, sample_loop
 from fprobe.attachment import Attachment
-from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
+from ftrace.core.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
 from sandbox.threads import contexts
 
 _THREADS = 1000

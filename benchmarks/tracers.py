@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
-from ftrace.events.trace_array import global_trace
-from ftrace.tracer import tracer
+from ftrace.core.tracer import tracer
+from ftrace.tracing.events.trace_array import global_trace
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fprobe
 import sandbox
 import sandbox.demo
-from ftrace.maps.listing import lines
+from ftrace.core.maps.listing import lines
 from sandbox.native import leading_zeros, ptr, rdtsc, struct, u64
 
 ticks = fprobe.Histogram(rows=65)

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrace.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.runtime import runtime
+from ftrace.core.shown import Row, Shown, table
+from ftrace.core.tracer import tracer
 from ftrace.hit import actions as native
 from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE, TIMED_CELL_SIZE
+from ftrace.hit.ring_buffer.layout import event_size
 from ftrace.ring_buffer.buffer import Buffer
-from ftrace.ring_buffer.layout import event_size
-from ftrace.runtime import runtime
-from ftrace.shown import Row, Shown, table
-from ftrace.tracer import tracer
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process.fork import ProcessBound

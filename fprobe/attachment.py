@@ -23,11 +23,11 @@ from fprobe.registration import (
     register_fprobe_syms,
     unregister_fprobe,
 )
-from ftrace.attaching import Attaching
-from ftrace.filters.resolve import is_compiled, is_there, may_be_compiled
-from ftrace.probe import Counts
-from ftrace.shown import Row, shortened
-from ftrace.sites.locations import Skipped
+from ftrace.core.attaching import Attaching
+from ftrace.core.filters.resolve import is_compiled, is_there, may_be_compiled
+from ftrace.core.probe import Counts
+from ftrace.core.shown import Row, shortened
+from ftrace.core.sites.locations import Skipped
 from sandbox.jit.arrivals import follow, unfollow
 from sandbox.process.gil import back_soon
 

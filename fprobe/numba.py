@@ -18,7 +18,7 @@ import pickle
 import struct
 from typing import Any, NamedTuple
 
-from ftrace.handlers.floats import regs_get_xmm
+from ftrace.core.handlers.floats import regs_get_xmm
 from sandbox.memory.pages import read
 from sandbox.numba import live, marking
 from sandbox.numba.description import Description, describe

@@ -59,7 +59,7 @@ class _Session:
     """The attachments and modules of one test."""
 
     def __init__(self, item: Any) -> None:
-        from ftrace.tracer import tracer
+        from ftrace.core.tracer import tracer
 
         self.item = item
         self.modules: list[Module] = []
@@ -81,7 +81,7 @@ class _Session:
         if not pattern:
             return
         from fprobe.calls.log import log_calls
-        from ftrace.filters.glob import parse
+        from ftrace.core.filters.glob import parse
 
         wanted = parse(pattern)
         sites = zip(module.sites, module.site_functions, strict=True)
@@ -97,7 +97,7 @@ class _Session:
 
     def end(self) -> list[str]:
         """Detach and unload everything. Returns the functions that the test itself has left probed."""
-        from ftrace.tracer import tracer
+        from ftrace.core.tracer import tracer
 
         for attachment in (*self.attached, *(trace.probe for trace in self.traces)):
             attachment.detach()

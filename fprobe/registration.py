@@ -11,12 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fprobe.handlers.resolve import resolve_pair
-from ftrace import ops as ftrace
-from ftrace.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
-from ftrace.entries.neighbours import join_neighbours, placing
-from ftrace.filters.resolve import is_compiled, is_named
-from ftrace.handlers.kinds import Resolved, entry_kind, exit_kind
-from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.core import ops as ftrace
+from ftrace.core.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
+from ftrace.core.entries.neighbours import join_neighbours, placing
+from ftrace.core.filters.resolve import is_compiled, is_named
+from ftrace.core.handlers.kinds import Resolved, entry_kind, exit_kind
+from ftrace.core.handlers.python_handler import HandlerErrors
+from ftrace.core.ops import ftrace_ops
+from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core.probe import Counts, NativeProbe
+from ftrace.core.shown import Row, Shown, handler_name
+from ftrace.core.sites.locations import Located, Selection, Skipped
+from ftrace.core.tracer import tracer
 from ftrace.hit.records import (
     ASSIST,
     COMPLETE,
@@ -29,12 +35,6 @@ from ftrace.hit.records import (
     PYTHON,
     STOPPED,
 )
-from ftrace.ops import ftrace_ops
-from ftrace.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
-from ftrace.probe import Counts, NativeProbe
-from ftrace.shown import Row, Shown, handler_name
-from ftrace.sites.locations import Located, Selection, Skipped
-from ftrace.tracer import tracer
 from sandbox.images import jit
 from sandbox.images.near_misses import near_misses
 from sandbox.native import NativeFunction

@@ -4,7 +4,7 @@
 
     tracefs.write("dynamic_events", "f:opens vfs_open* flags=$arg2:x32", append=True)
 
-The environment variable FPROBE_EVENTS has start-up definitions (ftrace.events.boot).
+The environment variable FPROBE_EVENTS has start-up definitions (ftrace.tracing.events.boot).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 
 from fprobe.events.lines import register_fprobe_events
-from ftrace.events.boot import awaits_library, setup_boot_events, try_again
-from ftrace.tracefs.tree import tracefs
+from ftrace.tracing.events.boot import awaits_library, setup_boot_events, try_again
+from ftrace.tracing.tracefs.tree import tracefs
 from kprobes.events.lines import register_kprobe_events
 from kprobes.library_loads import LibraryWatch
 

@@ -1,4 +1,4 @@
-from ftrace.handlers.registers import regs_return_value as regs_return_value
+from ftrace.core.handlers.registers import regs_return_value as regs_return_value
 from kprobes.attachment import Attachment as Attachment
 from kprobes.attachment import ReturnAttachment as ReturnAttachment
 from kprobes.attachment import attach as attach

@@ -7,9 +7,9 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ftrace.attaching import Attaching
-from ftrace.handlers.python_handler import HandlerErrors
-from ftrace.shown import Row, shortened
+from ftrace.core.attaching import Attaching
+from ftrace.core.handlers.python_handler import HandlerErrors
+from ftrace.core.shown import Row, shortened
 from kprobes import departures, registration
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.handlers.counting import Count, PythonCount, is_python

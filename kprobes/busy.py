@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ftrace.core.tracer import tracer
 from ftrace.hit.dispatch import SHARED_BUSY
-from ftrace.tracer import tracer
 from kprobes.hit.runtime import kprobe_runtime
 from sandbox.threads import contexts
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-from ftrace.maps import per_task
+from ftrace.core.maps import per_task
 from kprobes.handlers.native_decorator import native
 from kprobes.registration import register_kretprobe, unregister_kretprobe
 from kprobes.return_probe import kretprobe

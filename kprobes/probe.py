@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.handlers.kinds import Resolved
-from ftrace.handlers.python_handler import HandlerErrors
+from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.handlers.python_handler import HandlerErrors
+from ftrace.core.shown import Row, Shown, handler_name
 from ftrace.hit.records import FOREIGN, PYTHON
-from ftrace.shown import Row, Shown, handler_name
 from kprobes.fast import single
 from kprobes.handlers.resolve import FAULT, POST, PRE, is_plain, resolve_for
 from kprobes.hit import attribution

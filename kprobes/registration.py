@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ftrace.tracer import before_detaching, tracer
+from ftrace.core.tracer import before_detaching, tracer
 from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
 from kprobes.fast import return_stubs
 from kprobes.jump.optimize import jump_optimizer

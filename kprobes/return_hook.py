@@ -21,7 +21,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ftrace.tracer import tracer
+from ftrace.core.tracer import tracer
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
@@ -42,7 +42,7 @@ from sandbox.process import fork
 from sandbox.process.once import once
 
 if TYPE_CHECKING:
-    from ftrace.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import Resolved
     from kprobes.fast.single import FastPath
     from kprobes.place.aggregate import Aggregate
 

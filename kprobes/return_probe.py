@@ -8,8 +8,8 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.handlers.python_handler import HandlerErrors, kept_too_long
-from ftrace.shown import Row, Shown, handler_name
+from ftrace.core.handlers.python_handler import HandlerErrors, kept_too_long
+from ftrace.core.shown import Row, Shown, handler_name
 from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
 from kprobes.hit.records import Instance
 from kprobes.probe import kprobe
@@ -19,7 +19,7 @@ from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from ftrace.handlers.kinds import Resolved, Role
+    from ftrace.core.handlers.kinds import Resolved, Role
 
 _MOST = 1 << 20
 _OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}

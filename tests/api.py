@@ -24,7 +24,7 @@ MODULES = {
     "fprobe.tracefs": ("tracefs",),
     "kprobes": (),
     "sandbox": (),
-    "ftrace.ops": (
+    "ftrace.core.ops": (
         "ftrace_ops",
         "register_ftrace_function",
         "unregister_ftrace_function",
@@ -33,7 +33,7 @@ MODULES = {
         "ftrace_set_filter_ip",
         "ftrace_ops_set_global_filter",
     ),
-    "ftrace.direct": ("register_ftrace_direct", "unregister_ftrace_direct"),
+    "ftrace.core.direct": ("register_ftrace_direct", "unregister_ftrace_direct"),
     "ftrace.ring_buffer.buffer": ("Buffer",),
 }
 """Of each module the names that are shown: all that a package exports where none are given."""

@@ -65,7 +65,7 @@ def pytest_configure(config):
     directory = _kept(config) if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else None
     if directory:
         environment = {cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1", **os.environ}
-        command = [sys.executable, "-c", "from ftrace.runtime import runtime; runtime()"]
+        command = [sys.executable, "-c", "from ftrace.core.runtime import runtime; runtime()"]
         _making.append(subprocess.Popen(command, env=environment))
 
 

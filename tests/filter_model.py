@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrace.events.filters import predicates as tests
-from ftrace.events.filters.predicates import COMM_SIZE, COMPARISONS
-from ftrace.filters.glob import Pattern
+from ftrace.core.filters.glob import Pattern
+from ftrace.tracing.events.filters import predicates as tests
+from ftrace.tracing.events.filters.predicates import COMM_SIZE, COMPARISONS
 
 
 @dataclass(frozen=True)

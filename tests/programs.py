@@ -101,7 +101,7 @@ def is_patched(module: Any, name: str) -> bool:
 
 def assert_untouched() -> None:
     """Nothing is registered, every stub of every module is a NOP, and no call is on a shadow stack."""
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     assert tracer().enabled == []
     for module in sandbox.modules():
@@ -118,7 +118,7 @@ def assert_untouched() -> None:
 
 def stacks_not_empty() -> list[str]:
     """Tasks with nodes, or entry data, of calls that are over."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from sandbox.threads.tasks import DATA_STACK, STRIDE
 
     native = runtime()
@@ -140,7 +140,7 @@ def nodes_lost(probe: Any) -> int:
     """How many return nodes of the fprobe are neither free nor at a call, once no call of it is left; below 0: too many."""
     import ctypes
 
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from sandbox.threads.tasks import STRIDE, Counters
 
     native, tasks = probe.ops.probe.native, runtime()

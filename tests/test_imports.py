@@ -144,7 +144,7 @@ def test_a_package_alone_is_light(package):
 _START = """
 import sandbox, sys
 sandbox.IMPORTED += 10**10  # whatever was edited just now
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 runtime()
 print(*sys.modules)
 """
@@ -171,7 +171,7 @@ _HANDLER = """
 import sys
 import fprobe
 from fprobe.handlers.resolve import ENTRY
-from ftrace.handlers.resolve import native
+from ftrace.core.handlers.resolve import native
 
 @fprobe.native
 def handler(fp, ip, ret_ip, regs, data):

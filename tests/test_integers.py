@@ -11,9 +11,9 @@ from programs import basic
 
 import fprobe
 import kprobes
-from ftrace import direct
-from ftrace.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ips, register_ftrace_function
-from ftrace.tracer import tracer
+from ftrace.core import direct
+from ftrace.core.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ips, register_ftrace_function
+from ftrace.core.tracer import tracer
 from sandbox.native import u64
 
 WRONG = ["1234", 8.5, None, b"1"]

@@ -68,9 +68,9 @@ def test_one_that_shares_its_child_leaves_the_next_neither_program_nor_probe(com
         "import os, fprobe, programs\nmodule = programs.basic()\nfprobe.attach('leaf').attach()\nprint(os.getpid())"
     )
     finds = (
-        "import os, sandbox.loading.module as loaded, ftrace.tracer\n"
+        "import os, sandbox.loading.module as loaded, ftrace.core.tracer\n"
         "assert 'module' not in globals()\n"
-        "print(os.getpid(), loaded.modules(), [*ftrace.tracer.tracer().enabled])"
+        "print(os.getpid(), loaded.modules(), [*ftrace.core.tracer.tracer().enabled])"
     )
     first, failed, last = (company.run(source, 30) for source in (leaves, "assert 1 > 2, 'as it must'", finds))
     assert (first.returncode, failed.returncode, last.returncode) == (0, 1, 0)

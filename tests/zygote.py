@@ -45,10 +45,12 @@ _IMPORTS = (
     *(f"sandbox.loading.{name}" for name in ("adoption", "calls", "csource", "load", "native_program", "sharedobject", "thunks")),
     *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.fields", "front.frontend", "front.graph")),
     "sandbox.native.front.lint", "sandbox.native.model", "sandbox.numba.description", "sandbox.numba.images",
-    "ftrace.direct", "ftrace.events.boot", "ftrace.events.hit.handlers", "ftrace.files.tracing_on",
-    "ftrace.filters.function_probes", "ftrace.filters.lookup", "ftrace.handlers.native_handler", "ftrace.hit.python_call",
-    "ftrace.maps.listing", "ftrace.maps.variable", "ftrace.output.trace", "ftrace.runtime", "ftrace.tracefs.files",
-    "ftrace.tracefs.tree", "ftrace.unwind.stacktrace", "ftrace.x86_64.trampolines",
+    "ftrace.core.direct", "ftrace.tracing.events.boot", "ftrace.tracing.events.hit.handlers", "ftrace.tracing.files.tracing_on",
+    "ftrace.core.filters.function_probes", "ftrace.core.filters.lookup", "ftrace.core.handlers.native_handler",
+    "ftrace.hit.python_call",
+    "ftrace.core.maps.listing", "ftrace.core.maps.variable", "ftrace.tracing.output.trace", "ftrace.core.runtime",
+    "ftrace.tracing.tracefs.files",
+    "ftrace.tracing.tracefs.tree", "ftrace.core.unwind.stacktrace", "ftrace.hit.x86_64.trampolines",
     "kprobes.attachment", "kprobes.events.event_place", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
     "kprobes.hit.assembly", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.calls.log", "fprobe.events.lines", "fprobe.export.formats",
@@ -290,7 +292,7 @@ def _run(source: str) -> int:
 
 def _clear_up() -> None:
     """Leave the next test neither probes nor programs."""
-    from ftrace.tracer import detach_all
+    from ftrace.core.tracer import detach_all
     from sandbox.loading.module import modules
 
     detach_all()

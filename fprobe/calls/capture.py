@@ -26,11 +26,11 @@ from fprobe.calls.capture_handlers import (
 )
 from fprobe.handlers.resolve import ENTRY as ENTRY_ROLE
 from fprobe.handlers.resolve import EXIT as EXIT_ROLE
-from ftrace.files.tracing_on import switch_address
-from ftrace.handlers.resolve import native
+from ftrace.core.handlers.resolve import native
 from ftrace.hit.hashing import first_place
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.buffer import Buffer
+from ftrace.tracing.files.tracing_on import switch_address
 from sandbox.native import NativeFunction
 
 SIZE_KB = 8192

@@ -6,12 +6,12 @@ For each function, one `Sight` says what to record at the entry and another at t
 from __future__ import annotations
 
 from fprobe.handlers.native import native
-from ftrace.handlers.floats import read_xmm
+from ftrace.core.handlers.floats import read_xmm
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
-from ftrace.ring_buffer.records import Mark, Reservation, Ring, RingBuffer, slot_at
-from ftrace.ring_buffer.writer import commit, reserve
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.ring_buffer.records import Mark, Reservation, Ring, RingBuffer, slot_at
+from ftrace.hit.ring_buffer.writer import commit, reserve
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,

@@ -12,10 +12,10 @@ from typing import Any
 from fprobe.attachment import Attachment, attach
 from fprobe.calls.capture import CallCapture, Event
 from fprobe.registration import functions_of
-from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
-from ftrace.sites.locations import Location
-from ftrace.unwind.stacktrace import is_rethook_trampoline
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.core.handlers.registers import regs_get_kernel_argument, regs_return_value
+from ftrace.core.sites.locations import Location
+from ftrace.core.unwind.stacktrace import is_rethook_trampoline
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.abi.convention import ARGUMENT_REGISTERS
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from ftrace.probe import Counts
+    from ftrace.core.probe import Counts
 
 
 def summarise(

@@ -123,7 +123,7 @@ def _stub(site: Site) -> tuple[int, list[Line]]:
     """The code that the site jumps to: its entry and its exit, without the data between them."""
     import ctypes
 
-    from ftrace.x86_64 import stubs
+    from ftrace.hit.x86_64 import stubs
     from sandbox.symbols.disassembly import disassemble
 
     displacement = ctypes.c_int32.from_address(site.address + 1).value
@@ -140,7 +140,7 @@ def _landmarks(site: Site, base: int) -> dict[int, str]:
     import ctypes
 
     from ftrace.hit.records import StubRecord
-    from ftrace.x86_64 import stubs
+    from ftrace.hit.x86_64 import stubs
 
     record: Any = StubRecord
     slot = ctypes.c_uint64.from_address(base + record.offset("slot")).value
@@ -223,7 +223,7 @@ def _detour(site: Site) -> tuple[int, list[Line]]:
     import ctypes
 
     from fprobe.cli.matching import detoured
-    from ftrace.x86_64.entry_detour import DETOUR_SIZE, ENTRY
+    from ftrace.hit.x86_64.entry_detour import DETOUR_SIZE, ENTRY
     from sandbox.symbols.disassembly import disassemble
 
     block, index = detoured(site.symbol)

@@ -77,7 +77,7 @@ def _llvm() -> Answer:
 
 
 def _switch() -> Answer:
-    from ftrace.tracer import OFF_VARIABLE
+    from ftrace.core.tracer import OFF_VARIABLE
 
     value = os.environ.get(OFF_VARIABLE, "")
     if value in ("", "0"):

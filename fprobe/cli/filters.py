@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from fprobe.cli.matching import match_image, names_image
 
 if TYPE_CHECKING:
-    from ftrace.sites.locations import Selection
+    from ftrace.core.sites.locations import Selection
 
 
 def set_filter(patterns: Sequence[str]) -> None:
     """Trace the functions that match, of any image. Raises OSError for what set_ftrace_filter does not accept, and Failure."""
     from fprobe.tracefs import tracefs
-    from ftrace.filters.set_ftrace_filter import FilterFile
+    from ftrace.core.filters.set_ftrace_filter import FilterFile
 
     for pattern in patterns:
         if names_image(pattern):
@@ -35,7 +35,7 @@ def leave_out_this_thread() -> None:
 def show_only_inside(patterns: Sequence[str]) -> None:
     """Let function_graph show only calls inside the functions that match. Raises as `set_filter` does."""
     from fprobe.tracefs import tracefs
-    from ftrace.tracers.graph_rules import FUNCTIONS, graph_rules
+    from ftrace.tracing.tracers.graph_rules import FUNCTIONS, graph_rules
 
     for pattern in [pattern for pattern in patterns if not names_image(pattern)]:
         tracefs.write("set_graph_function", f"{pattern}\n", append=True)
@@ -48,7 +48,7 @@ def show_only_inside(patterns: Sequence[str]) -> None:
 
 def _selected(pattern: str) -> Selection:
     """The locations of the functions of images that match. What cannot be hooked at return is left out by the tracer."""
-    from ftrace.entries.locate import examine_returns, locate_addresses
+    from ftrace.core.entries.locate import examine_returns, locate_addresses
 
     selection = locate_addresses(match_image(pattern).addresses).selection
     examine_returns(selection)

@@ -12,7 +12,7 @@ from fprobe.cli.options import Target, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Refusals, Site
-    from ftrace.sites.detoured import DetouredBlock
+    from ftrace.core.sites.detoured import DetouredBlock
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 

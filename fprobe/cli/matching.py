@@ -13,7 +13,7 @@ from sandbox.symbols.near import did_you_mean
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from ftrace.sites.detoured import DetouredBlock
+    from ftrace.core.sites.detoured import DetouredBlock
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
@@ -128,8 +128,8 @@ def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
 
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
-    from ftrace.filters.glob import Match as Kind
-    from ftrace.filters.glob import index_of, parse
+    from ftrace.core.filters.glob import Match as Kind
+    from ftrace.core.filters.glob import index_of, parse
 
     pattern = parse(text)
     if pattern.kind is Kind.INDEX:
@@ -195,7 +195,7 @@ def names_image(pattern: str) -> bool:
 
 def match_image(pattern: str) -> Match:
     """The functions that a pattern for an image matches. The library is loaded if necessary. Raises Failure if there are none."""
-    from ftrace.entries.locate import locate
+    from ftrace.core.entries.locate import locate
 
     _load_library(pattern)
     try:
@@ -212,7 +212,7 @@ def match_image(pattern: str) -> Match:
 
 def symbols_of_image(pattern: str) -> list[Symbol]:
     """The functions that a pattern for an image matches, also those that cannot be probed. Raises Failure if there are none."""
-    from ftrace.filters.resolve import resolve
+    from ftrace.core.filters.resolve import resolve
 
     match_image(pattern)
     return [found.function for found in resolve(pattern)]
@@ -236,8 +236,8 @@ def _load_library(pattern: str) -> None:
 
 def reason_in_image(symbol: Symbol) -> str:
     """Why a function that `match_image` has found cannot be probed; '' if it can."""
-    from ftrace.entries.locate import locations_of
-    from ftrace.filters.resolve import Found
+    from ftrace.core.entries.locate import locations_of
+    from ftrace.core.filters.resolve import Found
     from sandbox.images.sources import image_at
 
     image = image_at(symbol.address)
@@ -247,8 +247,8 @@ def reason_in_image(symbol: Symbol) -> str:
 
 def detoured(symbol: Symbol) -> tuple[DetouredBlock, int]:
     """The location of a function that `match_image` has found. Raises LookupError if it has a stub instead of a detour."""
-    from ftrace.sites.detoured import DetouredBlock
-    from ftrace.tracer import tracer
+    from ftrace.core.sites.detoured import DetouredBlock
+    from ftrace.core.tracer import tracer
 
     location = tracer().table.location(symbol.address)
     if location is None or not isinstance(location.block, DetouredBlock):

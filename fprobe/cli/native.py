@@ -13,7 +13,7 @@ from fprobe.handlers.native_file import NativeFileError, NativeHandlers, load_fi
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
-    from ftrace.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import Resolved
     from sandbox.loading.native_image import NativeImage
 
 
@@ -46,7 +46,7 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
 
 def show(console: Console, maps: dict[str, Any]) -> None:
     """Print the contents of maps; with --json, an object for each."""
-    from ftrace.maps.listing import entries, lines
+    from ftrace.core.maps.listing import entries, lines
     from sandbox import symbol_table
 
     def describe(key: int) -> str:
@@ -103,7 +103,7 @@ def compile_handler(handler: Any) -> NativeImage:
 
 def _compiled(handler: Any, is_exit: bool) -> Resolved:
     from fprobe.handlers.resolve import ENTRY, EXIT
-    from ftrace.handlers.resolve import native
+    from ftrace.core.handlers.resolve import native
 
     with _compile_errors():
         try:

@@ -73,7 +73,7 @@ def _load(target: Target, runs: bool) -> Module:
 
 def _guard_constructors() -> None:
     """Start the runtime, which the verb needs in any case, before the program's constructors can fault."""
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     tracer()
 

@@ -23,12 +23,12 @@ from fprobe.registration import (
     register_fprobe,
     unregister_fprobe,
 )
-from ftrace.events.dynevent import NotThisType, dyn_event_register
-from ftrace.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
-from ftrace.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
-from ftrace.probe_args.errors import ErrorCode, error
-from ftrace.probe_args.fetch import Argument
-from ftrace.probe_args.scope import Scope
+from ftrace.tracing.events.dynevent import NotThisType, dyn_event_register
+from ftrace.tracing.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
+from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
+from ftrace.tracing.probe_args.errors import ErrorCode, error
+from ftrace.tracing.probe_args.fetch import Argument
+from ftrace.tracing.probe_args.scope import Scope
 from sandbox.abi.btf import Prototype
 from sandbox.images.prototypes import prototype
 

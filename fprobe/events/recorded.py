@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
-from ftrace.events import dynevent
-from ftrace.events.error_log import errors_heard
-from ftrace.events.probe_event import Probe
-from ftrace.output.cmdlines import saved_cmdlines
 from ftrace.ring_buffer.reader import Follower
-from ftrace.tracefs.trace_files import InstanceDirectory
+from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.error_log import errors_heard
+from ftrace.tracing.events.probe_event import Probe
+from ftrace.tracing.output.cmdlines import saved_cmdlines
+from ftrace.tracing.tracefs.trace_files import InstanceDirectory
 from sandbox.process import fork
 
 if TYPE_CHECKING:
-    from ftrace.events.probe_event import ProbeEvent
-    from ftrace.events.trace_array import TraceArray
     from ftrace.ring_buffer.pages import Block
     from ftrace.ring_buffer.reader import Record
+    from ftrace.tracing.events.probe_event import ProbeEvent
+    from ftrace.tracing.events.trace_array import TraceArray
 
 _POLL = 0.01
 """Seconds between two checks of the buffer: a hit does not wake the reader."""

@@ -15,7 +15,7 @@ from typing import Any
 from fprobe.calls.text import HEADER, CallTree, duration_text, folded_stack
 from fprobe.export.print_fmt import arguments
 from fprobe.export.trace_dat_reader import Instance, Trace
-from ftrace.events.hit.builtin_records import FTRACE_TRAMPOLINE_MARKER
+from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.reader import Record
 
 ENTER, LEAVE, INSTANT = "enter", "leave", "instant"

@@ -12,11 +12,11 @@ from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_reader import Instance, merged, records_of
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.tracefs import tracefs
-from ftrace.events.trace_array import TraceArray, global_trace
-from ftrace.output import symbols
-from ftrace.output.cmdlines import saved_cmdlines
+from ftrace.core.runtime import RUNTIME
 from ftrace.ring_buffer.reader import Record
-from ftrace.runtime import RUNTIME
+from ftrace.tracing.events.trace_array import TraceArray, global_trace
+from ftrace.tracing.output import symbols
+from ftrace.tracing.output.cmdlines import saved_cmdlines
 from sandbox.images import library_images
 from sandbox.symbols.process_text import is_patchable
 from sandbox.symbols.table import symbol_table

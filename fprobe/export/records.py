@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from fprobe.export.formats import EventFormat, text
 from fprobe.export.print_fmt import printed
 from fprobe.export.trace_dat_reader import UNKNOWN, Instance
-from ftrace.events.hit.builtin_records import FTRACE_TRAMPOLINE_MARKER
-from ftrace.output.context import timestamp
+from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.reader import Record
+from ftrace.tracing.output.context import timestamp
 
 
 class Symbols(Protocol):

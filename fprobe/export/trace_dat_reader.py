@@ -30,7 +30,7 @@ from fprobe.export.trace_dat_sections import (
     VERSION,
     Cpu,
 )
-from ftrace.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
+from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.pages import decode
 from ftrace.ring_buffer.reader import Record
 

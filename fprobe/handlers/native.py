@@ -26,7 +26,7 @@ Python = TypeVar("Python", bound=Callable[..., Any])
 def parameters() -> tuple[Type, ...]:
     """The types of a handler's parameters: fp, entry_ip, ret_ip, regs, entry_data."""
     from ftrace.hit.records import Probe
-    from ftrace.x86_64.pt_regs import pt_regs
+    from ftrace.hit.x86_64.pt_regs import pt_regs
     from sandbox.native import ptr, u8, u64
 
     return (ptr[Probe], u64, u64, ptr[pt_regs], ptr[u8])

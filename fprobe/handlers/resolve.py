@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.handlers.kinds import Resolved, Role
-from ftrace.handlers.python_handler import python_handler
-from ftrace.handlers.resolve import resolve
+from ftrace.core.handlers.kinds import Resolved, Role
+from ftrace.core.handlers.python_handler import python_handler
+from ftrace.core.handlers.resolve import resolve
 from ftrace.hit.records import FOREIGN, PYTHON
 from sandbox.native import i32, void
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from ftrace.handlers.python_handler import HandlerErrors
+    from ftrace.core.handlers.python_handler import HandlerErrors
 
 _PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 _NUMBERS = frozenset({"entry_ip", "ret_ip"})

@@ -9,10 +9,15 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled, set_stack_tracer_enabled, stack_tracer_enabled
-from ftrace.kstrtox import simple_strtoul
-from ftrace.tracefs.nodes import Directory, Handle, Node, TextFile
-from ftrace.tracefs.tree import Tracefs
+from ftrace.core.kstrtox import simple_strtoul
+from ftrace.tracing.files.sysctl import (
+    ftrace_enabled,
+    set_ftrace_enabled,
+    set_stack_tracer_enabled,
+    stack_tracer_enabled,
+)
+from ftrace.tracing.tracefs.nodes import Directory, Handle, Node, TextFile
+from ftrace.tracing.tracefs.tree import Tracefs
 from kprobes import kprobes_optimization, set_kprobes_optimization
 from kprobes.events.debugfs import debugfs
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ftrace.hit.hashing import first_place
 from ftrace.hit.records import Probe
-from ftrace.ring_buffer.clock_state import clock_now, scaled_by
-from ftrace.ring_buffer.records import Mark, Reservation, Ring, RingBuffer
-from ftrace.ring_buffer.writer import commit, reserve
+from ftrace.hit.ring_buffer.clock_state import clock_now, scaled_by
+from ftrace.hit.ring_buffer.records import Mark, Reservation, Ring, RingBuffer
+from ftrace.hit.ring_buffer.writer import commit, reserve
 from sandbox.native import (
     Structure,
     addressof,
@@ -41,7 +41,7 @@ DURATIONS = 256
 TIMED_CELL_SIZE = CELL_SIZE + 4 * DURATIONS
 
 tracing_switch = global_var(u64, 1, name="tracing_on")
-"""Whether records are kept: 0 or 1 (ftrace.files.tracing_on)."""
+"""Whether records are kept: 0 or 1 (ftrace.tracing.files.tracing_on)."""
 
 
 @struct

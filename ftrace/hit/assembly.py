@@ -5,13 +5,13 @@ from __future__ import annotations
 from ftrace.hit import dispatch
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
-from ftrace.x86_64 import entry_detour, keeping_stub, stubs, trampolines
-from ftrace.x86_64.assembly_text import with_call_frames
-from ftrace.x86_64.guard import GUARDED_READ
-from ftrace.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
-from ftrace.x86_64.restorer import RESTORER
-from ftrace.x86_64.thread_start import THREAD_START
-from ftrace.x86_64.vector_reads import VECTOR_READS
+from ftrace.hit.x86_64 import entry_detour, keeping_stub, stubs, trampolines
+from ftrace.hit.x86_64.assembly_text import with_call_frames
+from ftrace.hit.x86_64.guard import GUARDED_READ
+from ftrace.hit.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
+from ftrace.hit.x86_64.restorer import RESTORER
+from ftrace.hit.x86_64.thread_start import THREAD_START
+from ftrace.hit.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import tasks
 from sandbox.x86_64.cpu import SaveArea
 

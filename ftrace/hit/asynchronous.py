@@ -8,7 +8,7 @@ an empty mask blocks nothing and cannot be detected.
 
 from __future__ import annotations
 
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     addressof,
     bool_,

@@ -1,11 +1,11 @@
 """The slow path of an entry: every case that the fast trampolines do not handle.
 
-`dispatch_entry` is called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs. The order of events is that of
-the kernel's fprobe_handler() for fprobes and of arch_ftrace_ops_list_func() for bare ops.
+`dispatch_entry` is called by the trampolines of `ftrace.hit.x86_64.trampolines` with a full pt_regs. The order of events is that
+of the kernel's fprobe_handler() for fprobes and of arch_ftrace_ops_list_func() for bare ops.
 
-The multi-probe trampolines (ftrace.x86_64.multi_probe_trampolines) call `multi_probe_one` and `multi_probe_cancel`: they do for
-each probe what the single-probe trampolines do, under the locks of the list and of callbacks. The slow path takes and releases
-these locks for each probe, which is most of its cost.
+The multi-probe trampolines (ftrace.hit.x86_64.multi_probe_trampolines) call `multi_probe_one` and `multi_probe_cancel`: they do
+for each probe what the single-probe trampolines do, under the locks of the list and of callbacks. The slow path takes and
+releases these locks for each probe, which is most of its cost.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ftrace.hit.records import (
 )
 from ftrace.hit.recursion import CREDIT, FAST, FTRACE, INSIDE, LIST, LIST_NORMAL, SWITCH, trylock, unlock
 from ftrace.hit.rethook import drop_above, drop_dead, node_fill, node_release, node_reserve
-from ftrace.x86_64.pt_regs import USER_CS, pt_regs
-from ftrace.x86_64.stubs import RETURN_POINT, SITE_SIZE
+from ftrace.hit.x86_64.pt_regs import USER_CS, pt_regs
+from ftrace.hit.x86_64.stubs import RETURN_POINT, SITE_SIZE
 from sandbox.native import (
     Structure,
     addressof,

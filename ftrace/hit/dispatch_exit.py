@@ -1,7 +1,7 @@
 """The slow path of a return: every case that the fast exit trampolines do not handle.
 
-`dispatch_exit` is called by the trampolines of `ftrace.x86_64.trampolines` with a full pt_regs. The order of events is that of
-the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
+`dispatch_exit` is called by the trampolines of `ftrace.hit.x86_64.trampolines` with a full pt_regs. The order of events is that
+of the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_dat
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import addressof, cast, extern, fn, native, null, ptr, signal_fence, trap, u32, u64, void
 from sandbox.threads.tasks import Node, Task, counters, current
 

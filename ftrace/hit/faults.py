@@ -1,7 +1,7 @@
 """Faults in guarded code: the signal ends what faulted, and not the process.
 
-A guarded call returns to its caller, where ftrace.fault_guard raises an exception. A guarded read, with which a handler copies
-from a bad pointer, returns an errno, and is counted.
+A guarded call returns to its caller, where ftrace.core.fault_guard raises an exception. A guarded read, with which a handler
+copies from a bad pointer, returns an errno, and is counted.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def fault_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 
 
 GUARDED_READS = ("ftrace_probe_read", "ftrace_probe_read_str")
-"""The functions that handlers call, from ftrace.x86_64.guard."""
+"""The functions that handlers call, from ftrace.hit.x86_64.guard."""
 
 copy_words = extern("ftrace_probe_read", fn[i64, u64, u64, u64])
 zero_words = extern("ftrace_probe_zero", fn[void])

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ftrace.hit.address_table import Table, look_up, table_set
-from ftrace.unwind.walk import StackPoint
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.unwind.walk import StackPoint
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,

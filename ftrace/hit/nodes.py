@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ftrace.hit.parking import EMPTY, is_spare
 from ftrace.hit.records import ARMED_IN_NODE, ProbeList
-from ftrace.x86_64.stubs import EXIT_POINT, RETURN_POINT
+from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import (
     addressof,
     array,

@@ -2,15 +2,15 @@
 
 New threads join a list that is followed if the thread that makes them is in it, and ending threads leave it, as in
 trace_filter_add_remove_task() of kernel/trace/trace_pid.c. A hook on pthread_create notes which lists the calling thread is in,
-and sends the new thread through `ftrace_thread_start` (ftrace.x86_64.thread_start): it joins them before its routine begins. A
-new thread leaves the lists that it does not join: its id may be that of an ended thread whose end was not noticed.
+and sends the new thread through `ftrace_thread_start` (ftrace.hit.x86_64.thread_start): it joins them before its routine begins.
+A new thread leaves the lists that it does not join: its id may be that of an ended thread whose end was not noticed.
 """
 
 from __future__ import annotations
 
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import INSIDE
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,

@@ -8,7 +8,7 @@ This module is the only native code that knows CPython. The symbols are the inte
 CPython gives an unknown thread a state and links it into its list: under a lock, but not under the GIL. A child forked at that
 moment finds the lock taken, and up to Python 3.11 waits for it inside `os.fork`; or it finds the list half changed. So threads
 that are about to get a state are counted; `os.fork` waits until there are none, and holds off new ones
-(`ftrace.handlers.python_handler`). A thread that has a state skips all this. States are released under the GIL, which the
+(`ftrace.core.handlers.python_handler`). A thread that has a state skips all this. States are released under the GIL, which the
 forking thread holds.
 """
 

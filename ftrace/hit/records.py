@@ -1,6 +1,6 @@
 """The records that a hit reads: probes, immutable probe lists, and the data of a stub.
 
-`fill_list` lays out a probe list for the trampolines; ftrace.sites.lists chooses its contents and its trampolines.
+`fill_list` lays out a probe list for the trampolines; ftrace.core.sites.lists chooses its contents and its trampolines.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ProbeList(Structure):
 
 @struct
 class StubRecord(Structure):
-    """The words before and after a stub's code (ftrace.x86_64.stubs)."""
+    """The words before and after a stub's code (ftrace.hit.x86_64.stubs)."""
 
     ip: u64  # the site: entry_ip
     after_prologue: u16  # 1: the return slot is at 8(%rbp) (mcount), and the classic swap is used

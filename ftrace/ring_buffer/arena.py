@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ftrace.ring_buffer import backing, clock, comms
+from ftrace.core.runtime import runtime
+from ftrace.hit.ring_buffer import comms
+from ftrace.hit.ring_buffer.clock_state import SCALED
+from ftrace.hit.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry, slot_number
+from ftrace.hit.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
+from ftrace.ring_buffer import backing, clock
 from ftrace.ring_buffer.backing import shared
-from ftrace.ring_buffer.clock_state import SCALED
-from ftrace.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry, slot_number
-from ftrace.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
-from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.process import fork
 from sandbox.process.once import once

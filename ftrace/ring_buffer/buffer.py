@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ftrace.core.runtime import runtime
+from ftrace.hit.ring_buffer import layout
+from ftrace.hit.ring_buffer.records import RingBuffer
 from ftrace.ring_buffer import clock as clocks
-from ftrace.ring_buffer import layout, reader
+from ftrace.ring_buffer import reader
 from ftrace.ring_buffer.arena import Rings, arena
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
-from ftrace.ring_buffer.records import RingBuffer
-from ftrace.runtime import runtime
 from sandbox.process import fork
 from sandbox.process.integers import between, whole
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ftrace.ring_buffer.clock_state import COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
+from ftrace.hit.ring_buffer.clock_state import COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
 from sandbox.memory.pages import is_denied
 
 SECOND = 1_000_000_000
@@ -84,7 +84,7 @@ class Fit(NamedTuple):
 
 def sample(system: int) -> Fit:
     """Read the counter and a system clock together. Returns the closest of several readings."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     read_tsc = runtime().image.call
     best = None

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrace.ring_buffer.layout import (
+from ftrace.hit.ring_buffer.layout import (
     COMMIT_MASK,
     DATA_TYPE_MAX,
     DELTA_BITS,

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ftrace.ring_buffer.layout import (
+from ftrace.hit.ring_buffer.layout import (
     COMMIT_MASK,
     DIRECTORY_ENTRY,
     HEADER,
@@ -19,8 +19,8 @@ from ftrace.ring_buffer.layout import (
     SLOTS,
     Geometry,
 )
+from ftrace.hit.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK, PageMeta, Slot
 from ftrace.ring_buffer.pages import Page
-from ftrace.ring_buffer.records import CONSUMED_MASK, PAGE_BITS, PAGE_MASK, PageMeta, Slot
 
 _ENTRY = struct.Struct("<QQ32s64s")
 _FILE = struct.Struct("<QQQ")

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftrace.sites.poke import BREAKPOINTS, TAILS, Poke
-from ftrace.sites.trapping import refuse_blocked_traps
-from ftrace.tracer import tracer
+from ftrace.core.sites.trapping import refuse_blocked_traps
+from ftrace.core.tracer import tracer
+from ftrace.hit.poke import BREAKPOINTS, TAILS, Poke
 from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
 from sandbox.process import fork
@@ -142,7 +142,7 @@ def write(text: TextMapping, address: int, data: bytes) -> None:
 
 
 class Pokes:
-    """Changes of several bytes of running code: (text mapping, address, new bytes, offsets of heads); see ftrace.sites.poke."""
+    """Changes of several bytes of running code: (text mapping, address, new bytes, offsets of heads); see ftrace.hit.poke."""
 
     def __init__(self, changes: Iterable[tuple[TextMapping, int, bytes, Sequence[int]]]) -> None:
         pokes = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrace.unwind.unwinding import FrameDescription
+from ftrace.core.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
 from kprobes.hit.records import Record
 from kprobes.x86_64.slot import DETOUR, RECORD, SLOT_SIZE

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ftrace.kstrtox import kstrtobool
-from ftrace.tracefs.nodes import Directory, TextFile
-from ftrace.tracefs.tree import Tracefs
+from ftrace.core.kstrtox import kstrtobool
+from ftrace.tracing.tracefs.nodes import Directory, TextFile
+from ftrace.tracing.tracefs.tree import Tracefs
 from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe

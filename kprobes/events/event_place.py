@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrace.events.probe_event import split_symbol_offset
-from ftrace.kstrtox import kstrtoull
-from ftrace.probe_args.errors import ErrorCode, error
+from ftrace.core.kstrtox import kstrtoull
+from ftrace.tracing.events.probe_event import split_symbol_offset
+from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes.place import placing
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.process_text import library_called

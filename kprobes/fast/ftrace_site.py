@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ftrace import ops as ftrace
+from ftrace.core import ops as ftrace
+from ftrace.core.ops import ftrace_ops
+from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core.probe import NativeProbe
+from ftrace.core.tracer import tracer
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, STOPPED, WANTS_REGS
-from ftrace.ops import ftrace_ops
-from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
-from ftrace.probe import NativeProbe
-from ftrace.tracer import tracer
 from kprobes.fast.single import SingleOps
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime

@@ -13,15 +13,15 @@ import ctypes
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ftrace.core.probe import NativeProbe
+from ftrace.core.runtime import runtime
+from ftrace.core.sites.lists import ListRecord
+from ftrace.core.tracer import tracer
+from ftrace.core.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_EXIT
-from ftrace.probe import NativeProbe
-from ftrace.runtime import runtime
-from ftrace.sites.lists import ListRecord
-from ftrace.tracer import tracer
-from ftrace.unwind.unwinding import FrameDescription, describe_stubs
-from ftrace.x86_64.frames import HOOKED_TO
-from ftrace.x86_64.keeping_stub import DROP_RETURN_KEEPING, SLOT_RESTORED, keeping_stub
-from ftrace.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
+from ftrace.hit.x86_64.frames import HOOKED_TO
+from ftrace.hit.x86_64.keeping_stub import DROP_RETURN_KEEPING, SLOT_RESTORED, keeping_stub
+from ftrace.hit.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes.breakpoint import patching
 from kprobes.fast.single import FastReturn
 from kprobes.hit.records import RETURN_DATA
@@ -33,7 +33,7 @@ from sandbox.x86_64.encoding import displacement, jump
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ftrace.sites.lists import ListRecord
+    from ftrace.core.sites.lists import ListRecord
     from kprobes.jump.detours import Detour
     from kprobes.place.aggregate import Aggregate
     from sandbox.memory.mappings import TextMapping

@@ -3,7 +3,7 @@
 On an ftrace location it has an ftrace_ops of its own, on the fast trampolines. At a jump, a kretprobe has a list of its own,
 on the same trampolines (kprobes.fast.return_stubs).
 
-Such a probe gets a native half (ftrace.probe) at registration, which arms it while it is the only one; with others at the
+Such a probe gets a native half (ftrace.core.probe) at registration, which arms it while it is the only one; with others at the
 place it takes the general path (kprobes.fast.ftrace_site). On the fast path, the instances of a kretprobe are nodes of the
 shadow stack. One pool counts both kinds of instances, so that no more than `maxactive` calls are in progress, however they
 were hooked.
@@ -17,15 +17,15 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from ftrace import ops as ftrace
-from ftrace.handlers.kinds import entry_kind, exit_kind
+from ftrace.core import ops as ftrace
+from ftrace.core.handlers.kinds import entry_kind, exit_kind
+from ftrace.core.ops import ftrace_ops
+from ftrace.core.ops_flags import FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core.probe import NativeProbe
+from ftrace.core.runtime import runtime
+from ftrace.core.sites.lists import ListRecord
+from ftrace.core.tracer import tracer
 from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED, UNLOCKED
-from ftrace.ops import ftrace_ops
-from ftrace.ops_flags import FTRACE_OPS_FL_SAVE_REGS
-from ftrace.probe import NativeProbe
-from ftrace.runtime import runtime
-from ftrace.sites.lists import ListRecord
-from ftrace.tracer import tracer
 from kprobes.handlers.native_decorator import EventFunction
 from kprobes.handlers.resolve import ENTRY, PRE, RETURN, keeps_registers, registers
 from kprobes.hit.records import Child, Instance

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.handlers.kinds import foreign_address
-from ftrace.maps import Array
-from ftrace.shown import Row, Shown
+from ftrace.core.handlers.kinds import foreign_address
+from ftrace.core.maps import Array
+from ftrace.core.shown import Row, Shown
 from kprobes.handlers.native_decorator import native
 from sandbox.native import NativeFunction, u64
 from sandbox.process import fork

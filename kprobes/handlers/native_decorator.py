@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import Child, Instance
 from sandbox.native import ptr, u64
 from sandbox.native.function import Options, check_now, enclosing_names, plain_function

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ftrace.handlers import native_link, resolve
-from ftrace.handlers.kinds import Resolved, Role
-from ftrace.handlers.python_handler import python_handler
+from ftrace.core.handlers import native_link, resolve
+from ftrace.core.handlers.kinds import Resolved, Role
+from ftrace.core.handlers.python_handler import python_handler
 from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.hit.records import Instance
 from sandbox.native import NativeFunction, i32, void

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ftrace.events.hit.event_state import EventState
 from ftrace.hit.assembly import common
+from ftrace.hit.events.event_state import EventState
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, NOT_INSIDE, KprobeCtlblk
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.x86_64 import detour, optimized_detour, single_handlers

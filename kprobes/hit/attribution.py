@@ -35,7 +35,7 @@ from sandbox.threads.tasks import TEXT, Task, Text, current
 from sandbox.x86_64.syscalls import SYS_WRITE
 
 if TYPE_CHECKING:
-    from ftrace.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import Resolved
     from sandbox.loading.native_image import NativeImage
     from sandbox.symbols.table import Symbol
 

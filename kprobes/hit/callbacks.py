@@ -8,8 +8,8 @@ from __future__ import annotations
 from ftrace.hit.dispatch import Hit
 from ftrace.hit.records import KPROBE
 from ftrace.hit.recursion import FTRACE, trylock, unlock
-from ftrace.x86_64.pt_regs import pt_regs
-from ftrace.x86_64.stubs import SITE_SIZE
+from ftrace.hit.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.hit.control import IN_STUB, finish, get_kprobe_ctlblk, is_running, is_running_in_stub, start
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.x86_64.pt_regs import USER_CS, USER_SS, pt_regs
+from ftrace.hit.x86_64.pt_regs import USER_CS, USER_SS, pt_regs
 from kprobes.hit.control import get_kprobe_ctlblk
 from kprobes.hit.records import Record
 from sandbox.native import Structure, bool_, cast, extern, fn, i32, native, ptr, struct, u32, u64, void

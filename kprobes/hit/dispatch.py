@@ -7,7 +7,7 @@ have been sent to a detour. Re-entrancy is tracked for each task: `Task.kprobe` 
 from __future__ import annotations
 
 from ftrace.hit.recursion import CREDIT, INSIDE
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.control import finish, get_kprobe_ctlblk, start, unmark
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe

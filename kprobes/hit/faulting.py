@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import call, in_signal_handler, into_detour, regs_from, regs_to
 from kprobes.hit.control import ON_FRAME, finish, get_kprobe_ctlblk, start

@@ -12,8 +12,8 @@ from ftrace.hit.nodes import EXIT_FROM_STUB, arm, frame_of, node_data, word_at
 from ftrace.hit.records import Probe, ProbeList
 from ftrace.hit.recursion import CREDIT, SWITCH
 from ftrace.hit.rethook import node_fill, node_reserve
-from ftrace.x86_64.pt_regs import pt_regs
-from ftrace.x86_64.stubs import EXIT_POINT
+from ftrace.hit.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.stubs import EXIT_POINT
 from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, finish, get_kprobe_ctlblk, start
 from kprobes.hit.records import (

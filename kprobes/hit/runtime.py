@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ftrace.core.runtime import runtime
 from ftrace.hit import address_table
-from ftrace.runtime import runtime
 from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit

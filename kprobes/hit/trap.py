@@ -7,7 +7,7 @@ asynchronous signals are blocked only while the instruction is executed in its s
 
 from __future__ import annotations
 
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import Outer, into_detour, into_nmi, out_of_nmi, regs_from, regs_to
 from kprobes.hit.control import OFF_FRAME, ON_FRAME, get_kprobe_ctlblk, is_running
 from kprobes.hit.dispatch import (

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.unwind.unwinding import FrameDescription
+from ftrace.core.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
 from kprobes.hit.records import Record
 from kprobes.x86_64.optimized_detour import DETOUR_SIZE, ENTRY, RECORD

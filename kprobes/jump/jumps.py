@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.sites.poke import BREAKPOINTS, HEADS, STAGES
-from ftrace.tracer import tracer
-from ftrace.x86_64.stubs import SITE_SIZE
+from ftrace.core.tracer import tracer
+from ftrace.hit.poke import BREAKPOINTS, HEADS, STAGES
+from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
 from kprobes.fast.return_stubs import call_through, hooked_point, update_fast_returns
 from kprobes.hit.runtime import kprobe_runtime

@@ -12,9 +12,9 @@ import struct
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.sites import locations
-from ftrace.tracer import tracer
-from ftrace.x86_64.stubs import SITE_SIZE
+from ftrace.core.sites import locations
+from ftrace.core.tracer import tracer
+from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
 from kprobes.breakpoint.slots import InsnSlotCache
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
@@ -28,7 +28,7 @@ from sandbox.x86_64.instruction import Flow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrace.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import Resolved
     from kprobes.fast.single import FastPath
     from kprobes.jump.detours import Detour
     from kprobes.x86_64.classify import Classified

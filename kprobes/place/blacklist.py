@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
-from ftrace.sites.refusals import called_by_hits, named_refusal
+from ftrace.core.sites.refusals import called_by_hits, named_refusal
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.place.functions import return_refusal
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules

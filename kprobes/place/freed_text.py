@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ftrace.runtime import runtime
-from ftrace.tracer import UNMAPPED, image_blocks, take_out_image, tracer
+from ftrace.core.runtime import runtime
+from ftrace.core.tracer import UNMAPPED, image_blocks, take_out_image, tracer
 from kprobes.breakpoint.patching import patching
 from kprobes.fast import return_stubs
 from kprobes.jump.optimize import jump_optimizer

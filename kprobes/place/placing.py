@@ -7,8 +7,8 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.sites.refusals import runs_python
-from ftrace.tracer import tracer
+from ftrace.core.sites.refusals import runs_python
+from ftrace.core.tracer import tracer
 from kprobes.place import aggregate, blacklist
 from kprobes.place.aggregate import Aggregate
 from kprobes.place.functions import function_around

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.entries.neighbours import neighbours, retreat_from
+from ftrace.core.entries.neighbours import neighbours, retreat_from
 from kprobes.breakpoint.patching import check_traps, patching
 from kprobes.fast import ftrace_site, return_stubs
 from kprobes.jump.jumps import LONGEST
@@ -109,7 +109,7 @@ _POST = "a kprobe with a post_handler is at its entry; it needs the first instru
 
 
 class Kprobes:
-    """The interface of kprobes to ftrace.entries.neighbours."""
+    """The interface of kprobes to ftrace.core.entries.neighbours."""
 
     def hold(self) -> contextlib.AbstractContextManager[None]:
         return patching()
@@ -148,6 +148,6 @@ def _join(place: Aggregate) -> None:
 
 
 def join_ftrace() -> None:
-    """Register `Kprobes` with ftrace.entries.neighbours."""
+    """Register `Kprobes` with ftrace.core.entries.neighbours."""
     if not neighbours:
         neighbours.append(Kprobes())

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import Template
 
-from ftrace.x86_64.assembly_text import with_call_frames
-from ftrace.x86_64.images import whole
+from ftrace.hit.x86_64.assembly_text import with_call_frames
+from ftrace.hit.x86_64.images import whole
 from kprobes.x86_64 import unwinding
 from kprobes.x86_64.unwinding import REGISTERS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import NO_REGISTER, Emulated, Operand
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, POPF_FLAGS, Operation
 from sandbox.native import addressof, array, bool_, cast, extern, fn, native, ptr, u32, u64, zeroed

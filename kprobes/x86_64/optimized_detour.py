@@ -26,8 +26,8 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.x86_64.assembly_text import with_call_frames
-from ftrace.x86_64.keeping_stub import RESTORE_FLAGS
+from ftrace.hit.x86_64.assembly_text import with_call_frames
+from ftrace.hit.x86_64.keeping_stub import RESTORE_FLAGS
 from kprobes.x86_64 import unwinding
 from kprobes.x86_64.unwinding import REGISTERS, step, steps_of
 from sandbox.x86_64.encoding import INT3, jump

@@ -1,12 +1,12 @@
 """Return stubs: calls whose return was hooked at a breakpoint or jump return to them.
 
 Where r10, r11 and the flags are free, a return stub is the second half of an ftrace stub; elsewhere it preserves every
-register and flag (ftrace.x86_64.keeping_stub).
+register and flag (ftrace.hit.x86_64.keeping_stub).
 """
 
 from __future__ import annotations
 
-from ftrace.x86_64.stubs import (
+from ftrace.hit.x86_64.stubs import (
     SITE_SIZE,
     SLOT,
     STUB_SIZE,

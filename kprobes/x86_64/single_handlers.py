@@ -1,6 +1,6 @@
 """The handlers that ftrace's fast trampolines call for a single kprobe or kretprobe, as assembly text (AT&T).
 
-Called as any native handler of a probe list (ftrace.x86_64.trampolines), under the same conditions:
+Called as any native handler of a probe list (ftrace.hit.x86_64.trampolines), under the same conditions:
 
     rdi = Probe, whose `action` is the Child or Kretprobe   rsi = ip   rdx = the parent   rcx = pt_regs (the *_regs ones only)
     r8 = data of the return node, or 0 if there is none     returns eax = 0 to continue, else to cancel the return
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import Template
 
-from ftrace.x86_64.assembly_text import with_blocks, with_call_frames
+from ftrace.hit.x86_64.assembly_text import with_blocks, with_call_frames
 
 _BEGIN = """0:  mov %fs:$TASK, %r11
     cmpq $$0, $KPROBE(%r11)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.x86_64.frames import (
+from ftrace.hit.x86_64.frames import (
     AND,
     BRA,
     DEF_CFA,

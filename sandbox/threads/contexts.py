@@ -103,7 +103,7 @@ installed: Contexts | None = None
 
 def _contexts() -> Contexts:
     if installed is None:
-        raise RuntimeError("contexts exist once function tracing has been started (ftrace.tracer.tracer())")
+        raise RuntimeError("contexts exist once function tracing has been started (ftrace.core.tracer.tracer())")
     return installed
 
 

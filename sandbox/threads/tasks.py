@@ -2,8 +2,8 @@
 
 A *task* is the record of a thread that has hit a probe. Records are in one preallocated slab, `STRIDE` bytes apart: the `Task`
 header and the shadow stack. The rows of `Counters` follow at the same stride, one line for each registered probe
-(ftrace.counter_file). A thread finds its record through a `pthread` key whose offset from %fs is discovered at start-up: a new
-thread reads 0 there and claims a record on its first hit; the key's destructor releases it.
+(ftrace.core.counter_file). A thread finds its record through a `pthread` key whose offset from %fs is discovered at start-up: a
+new thread reads 0 there and claims a record on its first hit; the key's destructor releases it.
 This allocates nothing.
 """
 
@@ -163,9 +163,7 @@ class Task(Structure):
     kprobe_ctlblk: array[u64, KPROBE_CTLBLK]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
-    vectors: (
-        u64  # where the vector registers are kept while a Python or C handler runs (ftrace.handlers.floats); 0: nowhere
-    )
+    vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.core.handlers.floats); 0: nowhere
 
 
 IN_NO_LIST = 1

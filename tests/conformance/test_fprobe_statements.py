@@ -12,8 +12,8 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
-from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.core.ops_flags import FTRACE_OPS_FL_RECURSION
+from ftrace.hit.x86_64.pt_regs import pt_regs
 
 
 @pytest.fixture(scope="module")

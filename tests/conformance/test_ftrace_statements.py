@@ -16,11 +16,10 @@ from programs import basic, is_patched, site_bytes, site_of
 
 import fprobe
 import sandbox
-from ftrace import ops as ftrace
-from ftrace import ops_flags
-from ftrace.dyn_ftrace.record import MODIFIED, TOUCHED
-from ftrace.files.sysctl import set_ftrace_enabled
-from ftrace.filters.lookup import (
+from ftrace.core import ops as ftrace
+from ftrace.core import ops_flags
+from ftrace.core.dyn_ftrace.record import MODIFIED, TOUCHED
+from ftrace.core.filters.lookup import (
     enabled_functions,
     ftrace_location,
     ftrace_location_range,
@@ -28,7 +27,7 @@ from ftrace.filters.lookup import (
     ftrace_text_reserved,
     touched_functions,
 )
-from ftrace.ops import (
+from ftrace.core.ops import (
     ftrace_free_filter,
     ftrace_get_regs,
     ftrace_ops,
@@ -36,8 +35,9 @@ from ftrace.ops import (
     ftrace_set_notrace,
     register_ftrace_function,
 )
-from ftrace.ops import unregister_ftrace_function as unregister
-from ftrace.tracer import tracer
+from ftrace.core.ops import unregister_ftrace_function as unregister
+from ftrace.core.tracer import tracer
+from ftrace.tracing.files.sysctl import set_ftrace_enabled
 from sandbox.loading.module import ModuleState
 from sandbox.x86_64.encoding import NOP5
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import sandbox
-from ftrace.files.tracing_on import read_tracing_on, write_tracing_on
-from ftrace.filters.set_ftrace_filter import FilterFile, read_filter
+from ftrace.core.filters.set_ftrace_filter import FilterFile, read_filter
+from ftrace.tracing.files.tracing_on import read_tracing_on, write_tracing_on
 
 GOLDEN = Path(__file__).parent / "golden"
 LATER = re.compile(r"stacktrace|enable_event|kprobe|cat (trace|events/\S*)$")

@@ -8,8 +8,8 @@ import pytest
 from programs import basic
 
 import sandbox
-from ftrace.filters.set_ftrace_filter import FilterFile
-from ftrace.ops import (
+from ftrace.core.filters.set_ftrace_filter import FilterFile
+from ftrace.core.ops import (
     ftrace_get_regs,
     ftrace_ops,
     ftrace_ops_set_global_filter,
@@ -17,7 +17,7 @@ from ftrace.ops import (
     register_ftrace_function,
     unregister_ftrace_function,
 )
-from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core.ops_flags import FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 
 F1, F2 = "trace_selftest_dynamic_test_func", "trace_selftest_dynamic_test_func2"
 FUNCTIONS = f"define void @{F1}() noinline {{ ret void }}\ndefine void @{F2}() noinline {{ ret void }}\n"

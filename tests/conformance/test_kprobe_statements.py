@@ -13,10 +13,10 @@ from isolation import isolated
 from programs import basic, is_patched, site_bytes
 
 import kprobes
-from ftrace import ops as ftrace
-from ftrace.filters.lookup import enabled_functions
-from ftrace.ops import ftrace_ops
-from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
+from ftrace.core import ops as ftrace
+from ftrace.core.filters.lookup import enabled_functions
+from ftrace.core.ops import ftrace_ops
+from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from kprobes.hit import records
 from kprobes.jump import optimize
 from sandbox.x86_64.instruction import MAX_INSN_SIZE

@@ -188,7 +188,7 @@ class Traced:
         self.results: dict[str, int] = {}
 
     def kretprobe(self, name: str) -> kretprobe:
-        from ftrace.unwind.stacktrace import stack_trace_save, stack_trace_save_regs
+        from ftrace.core.unwind.stacktrace import stack_trace_save, stack_trace_save_regs
 
         def handler(ri, regs):
             assert not preemptible()

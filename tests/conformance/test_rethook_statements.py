@@ -12,9 +12,9 @@ from programs import basic, site_of
 
 import fprobe
 import sandbox
+from ftrace.core.ops import change_flags
+from ftrace.core.tracer import tracer
 from ftrace.hit.records import STOPPED
-from ftrace.ops import change_flags
-from ftrace.tracer import tracer
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_rh10_rh18_of_several_nodes_with_one_frame_the_oldest_knows_the_return_a
 _LOST = """
 import ctypes
 import fprobe
-from ftrace.tracer import tracer
+from ftrace.core.tracer import tracer
 from programs import basic
 
 module = basic()

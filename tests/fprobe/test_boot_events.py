@@ -7,7 +7,7 @@ import shutil
 import pytest
 from isolation import run_source
 
-from ftrace.events.boot import definitions
+from ftrace.tracing.events.boot import definitions
 
 SOURCE = """
 import sandbox

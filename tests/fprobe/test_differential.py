@@ -87,7 +87,7 @@ def check_everything_probed(loaded: Loaded) -> None:
 def check_coming_and_going(loaded: Loaded) -> None:
     """Another thread attaches and detaches all the time, over one word and over breakpoints in turn."""
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     expected = loaded.run()
     stop = threading.Event()

@@ -20,8 +20,8 @@ import kprobes
 import sandbox
 from fprobe.actions import Count, Record, Stat
 from fprobe.tracefs import tracefs
-from ftrace.filters.set_ftrace_filter import FilterFile
-from ftrace.ops import ftrace_ops, ftrace_set_filter_ip, register_ftrace_function, unregister_ftrace_function
+from ftrace.core.filters.set_ftrace_filter import FilterFile
+from ftrace.core.ops import ftrace_ops, ftrace_set_filter_ip, register_ftrace_function, unregister_ftrace_function
 from ftrace.ring_buffer.buffer import Buffer
 from kprobes.jump.optimize import set_kprobes_optimization
 from sandbox.native import i32, u64, void

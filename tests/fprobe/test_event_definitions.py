@@ -10,8 +10,8 @@ from isolation import isolated
 
 import sandbox
 from fprobe.tracefs import tracefs
-from ftrace.events import dynevent
-from ftrace.events.registry import event_registry
+from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.registry import event_registry
 
 IR = """
 define i32 @add(i32 %first, i32 %second) { %sum = add i32 %first, %second ret i32 %sum }

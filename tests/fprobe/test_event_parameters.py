@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 import sandbox
-from ftrace.probe_args.arguments import parse_arguments
-from ftrace.probe_args.fetch import EntryArgument
-from ftrace.probe_args.scope import Scope
+from ftrace.tracing.probe_args.arguments import parse_arguments
+from ftrace.tracing.probe_args.fetch import EntryArgument
+from ftrace.tracing.probe_args.scope import Scope
 from sandbox.abi.btf import prototype
 
 C = """

@@ -12,9 +12,9 @@ from isolation import isolated
 
 import sandbox
 from fprobe.tracefs import tracefs
-from ftrace.events.registry import event_registry
-from ftrace.events.trace_array import global_trace
-from ftrace.probe_args.layout import record_text
+from ftrace.tracing.events.registry import event_registry
+from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.probe_args.layout import record_text
 
 PROGRAM = """
 define i64 @ev_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }

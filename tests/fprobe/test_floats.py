@@ -9,7 +9,7 @@ from isolation import isolated
 
 import fprobe
 import sandbox
-from ftrace.handlers.floats import (
+from ftrace.core.handlers.floats import (
     float_argument,
     float_return_value,
     regs_get_xmm,
@@ -101,7 +101,7 @@ def test_x87_in_use_all_registers_are_kept_elsewhere_and_can_still_be_read(progr
 
 @isolated
 def test_native_handlers_read_and_change_them():
-    from ftrace.maps import Array
+    from ftrace.core.maps import Array
 
     module = sandbox.load(PROGRAM, name="floats")
     found = Array(u64, 2)

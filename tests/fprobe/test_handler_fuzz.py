@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrace.handlers.native_link import ALLOWED
+from ftrace.core.handlers.native_link import ALLOWED
 from sandbox.native import NativeError, Unit, i32, void
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.verify import verify_object

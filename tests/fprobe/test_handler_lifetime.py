@@ -13,8 +13,8 @@ from isolation import isolated
 
 import fprobe
 import sandbox
-from ftrace.maps.variable import PerTask
-from ftrace.runtime import runtime
+from ftrace.core.maps.variable import PerTask
+from ftrace.core.runtime import runtime
 from sandbox.native import array, i32, struct, u64, void
 from sandbox.symbols import source_lines
 from sandbox.symbols.table import symbol_table

@@ -16,7 +16,7 @@ from programs import basic, is_patched
 
 import fprobe
 import sandbox
-from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
 
 
 @pytest.fixture(scope="module")

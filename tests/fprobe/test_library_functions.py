@@ -16,10 +16,10 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace.entries import locate
-from ftrace.filters.resolve import resolve
-from ftrace.sites.detoured import DetouredBlock
-from ftrace.tracer import tracer
+from ftrace.core.entries import locate
+from ftrace.core.filters.resolve import resolve
+from ftrace.core.sites.detoured import DetouredBlock
+from ftrace.core.tracer import tracer
 from sandbox.native import i32, ptr, u64
 from sandbox.symbols.libraries import libraries
 

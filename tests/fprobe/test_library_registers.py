@@ -10,8 +10,8 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace.sites.entry_plans import Mechanism
-from ftrace.tracer import tracer
+from ftrace.core.sites.entry_plans import Mechanism
+from ftrace.core.tracer import tracer
 from sandbox.native import cast, i32, ptr, u64
 
 counted = fprobe.Array(u64, 4, shared=True)

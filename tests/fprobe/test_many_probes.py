@@ -13,8 +13,8 @@ from programs import basic, load_c
 
 import fprobe
 import kprobes
-from ftrace.runtime import runtime
-from ftrace.tracer import tracer
+from ftrace.core.runtime import runtime
+from ftrace.core.tracer import tracer
 from sandbox.threads.tasks import COUNTER_LINES
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -89,7 +89,7 @@ def test_calls_that_are_jumped_out_of_give_the_nodes_of_many_probes_back():
 
 @isolated(shared=True)
 def test_65536_probes_for_a_process_and_each_counts_alone():
-    from ftrace.probe import NativeProbe
+    from ftrace.core.probe import NativeProbe
 
     module, lines = basic(), tracer().table.lines
     assert COUNTER_LINES >= 65536

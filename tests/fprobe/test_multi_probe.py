@@ -64,8 +64,8 @@ def attached(mix, module, log, notes, complete):
     import several_native as handlers
 
     import fprobe
+    from ftrace.core.ops_flags import FTRACE_OPS_FL_RECURSION
     from ftrace.hit.records import DISABLED, STOPPED
-    from ftrace.ops_flags import FTRACE_OPS_FL_RECURSION
 
     made = []
     for number, (chosen, note) in enumerate(zip(mix.probes, notes, strict=True)):
@@ -96,7 +96,7 @@ def outcome(mix, module, complete):
     from several_native import LOG, Notes
 
     import fprobe
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     log = (ctypes.c_uint64 * (LOG + 1))()
     notes = [Notes.ctypes() for _ in range(mix.count)]
@@ -114,7 +114,7 @@ def outcome(mix, module, complete):
 
 def compare(seeds):
     import sandbox
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = sandbox.load(IR, name="several", opt=2)
     names = {runtime().image.address(name): name for name in ("ftrace_entry_multi", "ftrace_entry_full")}

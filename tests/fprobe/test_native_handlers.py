@@ -14,7 +14,7 @@ from isolation import isolated
 from programs import basic, site_of
 
 import fprobe
-from ftrace.maps import Map
+from ftrace.core.maps import Map
 from sandbox.native import NativeError
 
 
@@ -156,7 +156,7 @@ def _defined(source: str) -> Any:
 
 HEAD = """from __future__ import annotations
 import fprobe
-from ftrace.maps import Map
+from ftrace.core.maps import Map
 from sandbox.native import addressof, array, i32, probe_read, ptr, u8, u64, zeroed
 hits = fprobe.Hash(u64, u64, 16)
 shared = fprobe.Array(u64, 2, shared=True)

@@ -197,7 +197,7 @@ sys.path.insert(0, {path!r})
 import numba
 numba.config.CACHE_DIR = {cache!r}
 import numba_cached, fprobe, fprobe.numba
-from ftrace.tracer import tracer
+from ftrace.core.tracer import tracer
 if {stubs}: fprobe.numba.install()
 with fprobe.attach("numba:numba_cached.*", action=fprobe.Stat()) as probe:
     assert (numba_cached.caller(3), numba_cached.caller(0.5), numba_cached.callee(1)) == (7, 2, 2)

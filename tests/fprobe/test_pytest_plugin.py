@@ -44,7 +44,7 @@ PASSING = """
         assert probe.hits == 2 and probe.counts.missed == 0
 
     def test_nothing_is_left_of_the_test_before(basic, fprobe_attach):
-        from ftrace.tracer import tracer
+        from ftrace.core.tracer import tracer
         assert tracer().enabled == []
         shortage = fprobe_attach("factorial", exit=lambda *hit: None, nr_maxactive=2)
         basic["factorial"](5)
@@ -125,7 +125,7 @@ FAILING = """
         fprobe.register_fprobe(fprobe.fprobe(), "[lo]*")
 
     def test_all_is_as_it_was(fprobe_load):
-        from ftrace.tracer import tracer
+        from ftrace.core.tracer import tracer
         basic = fprobe_load(Path("basic.ll"))
         assert len(tracer().enabled) == 1  # that of --fprobe-trace
 

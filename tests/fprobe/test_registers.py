@@ -8,7 +8,7 @@ import pytest
 from programs import basic, site_of
 
 import fprobe
-from ftrace.handlers.registers import (
+from ftrace.core.handlers.registers import (
     instruction_pointer,
     instruction_pointer_set,
     kernel_stack_pointer,
@@ -17,7 +17,7 @@ from ftrace.handlers.registers import (
     regs_return_value,
     regs_set_return_value,
 )
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import u64
 
 values = fprobe.Array(u64, 16)

@@ -90,7 +90,7 @@ def test_fp11_a_notfilter_that_matches_nothing_undoes_everything(program, fp):
 
 
 def test_fp11_index_numbers_select_by_position(program, fp):
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     position = 1 + [location.name for location in tracer().table.everything().locations()].index("leaf")
     fprobe.register_fprobe(fp, str(position))

@@ -7,8 +7,8 @@ from steps import steps
 
 import fprobe
 import sandbox
-from ftrace.ops import ftrace_set_filter
-from ftrace.runtime import runtime
+from ftrace.core.ops import ftrace_set_filter
+from ftrace.core.runtime import runtime
 from sandbox.generate import generate_flat
 from sandbox.loading.module import Module
 from sandbox.native import i32, ptr, u64

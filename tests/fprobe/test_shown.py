@@ -12,7 +12,7 @@ from programs import basic
 
 import fprobe
 import kprobes
-from ftrace.probe import Counts
+from ftrace.core.probe import Counts
 
 
 @pytest.fixture(scope="module")

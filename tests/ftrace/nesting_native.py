@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.records import Probe
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import Structure, cast, fn, i32, native, ptr, struct, u64, void
 
 

@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 from ftrace.hit.records import Probe
-from ftrace.ring_buffer.records import Mark, Reservation, RingBuffer
-from ftrace.ring_buffer.writer import commit, reserve
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
+from ftrace.hit.ring_buffer.writer import commit, reserve
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed
 
 TYPE = 1315

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrace.x86_64.assembly_text import DepthError, with_call_frames
+from ftrace.hit.x86_64.assembly_text import DepthError, with_call_frames
 
 TEXT = """
     .globl f

@@ -13,8 +13,8 @@ import pytest
 from isolation import isolated
 from programs import basic, is_patched, site_of, text_of
 
-from ftrace.dyn_ftrace import bug, bug_report
-from ftrace.tracer import tracer
+from ftrace.core.dyn_ftrace import bug, bug_report
+from ftrace.core.tracer import tracer
 
 RULE = "------------[ ftrace bug ]------------"
 
@@ -135,11 +135,11 @@ def test_ft69_ftrace_bug_kills():
 def test_ft70_fp46_after_ftrace_kill():
     import fprobe
     from fprobe.registration import register_fprobe, unregister_fprobe
-    from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
-    from ftrace.filters.lookup import available_filter_functions, enabled_functions, touched_functions
-    from ftrace.filters.set_ftrace_filter import FilterFile, read_filter
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ip, register_ftrace_function
-    from ftrace.ops import unregister_ftrace_function as unregister
+    from ftrace.core.filters.lookup import available_filter_functions, enabled_functions, touched_functions
+    from ftrace.core.filters.set_ftrace_filter import FilterFile, read_filter
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, ftrace_set_filter_ip, register_ftrace_function
+    from ftrace.core.ops import unregister_ftrace_function as unregister
+    from ftrace.tracing.files.sysctl import ftrace_enabled, set_ftrace_enabled
 
     module = basic()
     entered, left, seen = [], [], []
@@ -179,7 +179,7 @@ def test_ft70_fp46_after_ftrace_kill():
 @isolated
 def test_ft58_of_several_modules_none_is_written_if_one_has_a_foreign_byte():
     import fprobe
-    from ftrace.sites.block import SiteBlock
+    from ftrace.core.sites.block import SiteBlock
 
     first, second = basic(), basic()
     write_like_a_debugger(site_of(second, "other"), b"\xcc")
@@ -203,7 +203,7 @@ def test_ft58_of_several_modules_none_is_written_if_one_has_a_foreign_byte():
 
 @isolated
 def test_a_live_filter_change_that_fails_leaves_filter_and_sites_as_they_were():
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
 
     module, second = basic(), basic()
     seen = []

@@ -14,7 +14,7 @@ def _demo():
 
 @isolated
 def test_ft15_a_callback_gets_ip_and_the_return_address_of_the_traced_function():
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
     from sandbox import symbol_table
 
     module = _demo()
@@ -34,14 +34,14 @@ def test_ft15_a_callback_gets_ip_and_the_return_address_of_the_traced_function()
 
 @isolated
 def test_ft17_full_registers_if_anybody_on_the_function_asked_for_them():
-    from ftrace.ops import (
+    from ftrace.core.ops import (
         ftrace_get_regs,
         ftrace_ops,
         ftrace_set_filter,
         register_ftrace_function,
         unregister_ftrace_function,
     )
-    from ftrace.ops_flags import FTRACE_OPS_FL_SAVE_REGS
+    from ftrace.core.ops_flags import FTRACE_OPS_FL_SAVE_REGS
 
     module = _demo()
     seen = []
@@ -63,8 +63,8 @@ def test_ft17_full_registers_if_anybody_on_the_function_asked_for_them():
 def test_ft45_one_ops_may_modify_ip_on_a_function():
     import errno
 
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
-    from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY
 
     _demo()
 
@@ -94,8 +94,8 @@ def test_ft45_one_ops_may_modify_ip_on_a_function():
 
 @isolated
 def test_ft51_ft54_contexts_are_told_apart_and_do_not_block_each_other():
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
-    from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.core.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
     from sandbox.threads import contexts
 
     module = _demo()
@@ -125,9 +125,9 @@ def test_ft80_ftrace_enabled_0_makes_every_site_a_nop_and_1_patches_again():
     import errno
 
     import fprobe
-    from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
-    from ftrace.ops_flags import FTRACE_OPS_FL_PERMANENT
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+    from ftrace.core.ops_flags import FTRACE_OPS_FL_PERMANENT
+    from ftrace.tracing.files.sysctl import ftrace_enabled, set_ftrace_enabled
 
     module = _demo()
     site = module.symbol("vfs_open").address

@@ -10,7 +10,7 @@ def test_detach_all_leaves_the_text_as_it_was_loaded():
     import fprobe
     import sandbox
     import sandbox.demo
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
 
     module = sandbox.load(sandbox.demo.source(), name="demo")
     text = module.texts[0]

@@ -13,11 +13,11 @@ from programs import basic, is_patched, site_of
 
 import fprobe
 import sandbox
-from ftrace.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
-from ftrace.filters.lookup import enabled_functions, touched_functions
-from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
-from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
-from ftrace.tracer import detach_all, tracer
+from ftrace.core.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
+from ftrace.core.filters.lookup import enabled_functions, touched_functions
+from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function, unregister_ftrace_function
+from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core.tracer import detach_all, tracer
 
 # counts: keeps everything, notes where it returns to and where the function does. doubles: changes the first argument.
 # skips: never comes to the function, as the parent's address is on top behind its own.

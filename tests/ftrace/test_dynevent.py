@@ -6,11 +6,11 @@ import errno
 
 import pytest
 
-from ftrace.events import dynevent
-from ftrace.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split, run_commands
-from ftrace.events.error_log import ErrorLog
-from ftrace.events.registry import EventRegistry, TraceEvent, enable_state, set_all_enabled
-from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError
+from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split, run_commands
+from ftrace.tracing.events.error_log import ErrorLog
+from ftrace.tracing.events.registry import EventRegistry, TraceEvent, enable_state, set_all_enabled
+from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError
 
 
 def commands(text):

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from isolation import isolated
 
-from ftrace.sites.entry_plans import Choice, Mechanism, choices
+from ftrace.core.sites.entry_plans import Choice, Mechanism, choices
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.x86_64 import heads

@@ -8,11 +8,11 @@ from functools import cache
 
 import pytest
 
-from ftrace.x86_64 import entry_writing
-from ftrace.x86_64.entry_detour import DETOUR_SIZE, detour_template, entry_detour
-from ftrace.x86_64.entry_writing import COPY_SIZES, Detour, Stubs
-from ftrace.x86_64.keeping_stub import keeping_stub
-from ftrace.x86_64.stubs import SLOT, STUB_SIZE, TO_BODY_BY_CALL
+from ftrace.hit.x86_64 import entry_writing
+from ftrace.hit.x86_64.entry_detour import DETOUR_SIZE, detour_template, entry_detour
+from ftrace.hit.x86_64.entry_writing import COPY_SIZES, Detour, Stubs
+from ftrace.hit.x86_64.keeping_stub import keeping_stub
+from ftrace.hit.x86_64.stubs import SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.x86_64 import heads

@@ -160,7 +160,7 @@ def test_registers_that_were_not_in_use_are_not_in_use_after_a_handler():
 def test_an_x87_unit_that_is_in_use_but_empty_needs_no_complete_saving():
     """One long double, in the whole life of a thread, must not make every handler after it slow."""
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = load_c(SOURCE)
     assert module["x87"]() & X87

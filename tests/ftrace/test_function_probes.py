@@ -12,12 +12,12 @@ from programs import is_patched
 import fprobe
 import sandbox
 from fprobe.calls.log import log_calls
-from ftrace.files.tracing_on import read_tracing_on, tracing_is_on, tracing_off, tracing_on, write_tracing_on
-from ftrace.filters.function_probes import probe_lines
-from ftrace.filters.lookup import enabled_functions
-from ftrace.filters.set_ftrace_filter import FilterFile, read_filter, register_ftrace_command
-from ftrace.ops import ftrace_ops, ftrace_set_filter
-from ftrace.tracer import detach_all, tracer
+from ftrace.core.filters.function_probes import probe_lines
+from ftrace.core.filters.lookup import enabled_functions
+from ftrace.core.filters.set_ftrace_filter import FilterFile, read_filter, register_ftrace_command
+from ftrace.core.ops import ftrace_ops, ftrace_set_filter
+from ftrace.core.tracer import detach_all, tracer
+from ftrace.tracing.files.tracing_on import read_tracing_on, tracing_is_on, tracing_off, tracing_on, write_tracing_on
 
 EVERYTHING = "#### all functions enabled ####\n"
 

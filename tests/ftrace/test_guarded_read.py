@@ -5,7 +5,7 @@ import mmap
 
 import pytest
 
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 
 EFAULT, E2BIG, EINVAL = -14, -7, -22
 PAGE = mmap.PAGESIZE

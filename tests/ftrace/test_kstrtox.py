@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from ftrace.kstrtox import kstrtobool, kstrtoll, kstrtouint, kstrtoull, simple_strtoul
+from ftrace.core.kstrtox import kstrtobool, kstrtoll, kstrtouint, kstrtoull, simple_strtoul
 
 
 @pytest.mark.parametrize(

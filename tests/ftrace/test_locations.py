@@ -9,9 +9,9 @@ from isolation import isolated
 from programs import basic, site_of
 
 import sandbox
-from ftrace.filters.glob import parse
-from ftrace.sites.locations import Selection
-from ftrace.tracer import tracer
+from ftrace.core.filters.glob import parse
+from ftrace.core.sites.locations import Selection
+from ftrace.core.tracer import tracer
 
 
 def named(program, name):

@@ -9,7 +9,7 @@ from isolation import isolated
 def test_ft73_available_filter_functions_lists_every_stub_in_table_order():
     import sandbox
     import sandbox.demo
-    from ftrace.filters.lookup import available_filter_functions
+    from ftrace.core.filters.lookup import available_filter_functions
 
     module = sandbox.load(sandbox.demo.source(), name="demo")
     lines = available_filter_functions().splitlines()
@@ -26,8 +26,8 @@ def test_ft74_ft75_enabled_functions_in_the_kernels_columns():
     import fprobe
     import sandbox
     import sandbox.demo
-    from ftrace.filters.lookup import enabled_functions
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.core.filters.lookup import enabled_functions
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
 
     sandbox.load(sandbox.demo.source(), name="demo")
     assert enabled_functions() == ""
@@ -50,8 +50,8 @@ def test_ft74_the_callbacks_name():
     from programs import basic
 
     import sandbox
-    from ftrace.filters.lookup import enabled_functions
-    from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
+    from ftrace.core.filters.lookup import enabled_functions
+    from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ftrace_function
 
     module = basic()
     sandbox.load("define i32 @native_callback() { ret i32 0 }\n", name="callbacks")

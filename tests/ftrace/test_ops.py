@@ -9,11 +9,11 @@ import errno
 import pytest
 from programs import is_patched, site_of
 
-from ftrace import ops as ftrace
+from ftrace.core import ops as ftrace
+from ftrace.core.ops import ftrace_ops
+from ftrace.core.ops_flags import FTRACE_OPS_FL_DELETED, FTRACE_OPS_FL_IPMODIFY
+from ftrace.core.tracer import tracer
 from ftrace.hit.records import MAX_PROBES_PER_SITE
-from ftrace.ops import ftrace_ops
-from ftrace.ops_flags import FTRACE_OPS_FL_DELETED, FTRACE_OPS_FL_IPMODIFY
-from ftrace.tracer import tracer
 
 
 @pytest.fixture

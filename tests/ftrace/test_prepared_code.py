@@ -65,7 +65,7 @@ def _call(address, value):
 
 
 def _blocks():
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     return {type(block).__name__ for block in tracer().table.of_images}
 
@@ -123,7 +123,7 @@ def test_a_function_without_a_stub_beside_one_that_has_one():
 def test_kprobes_on_a_stub_join_the_location_and_switching_off_leaves_them_alone():
     import fprobe
     import kprobes
-    from ftrace.files.sysctl import set_ftrace_enabled
+    from ftrace.tracing.files.sysctl import set_ftrace_enabled
 
     (f, g), close = _mcjit()
     with kprobes.attach(g, action=kprobes.Count()) as met:

@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from ftrace.events.dynevent import parse_event_name, sanitized
-from ftrace.probe_args.arguments import DentryLayout, expand, expand_dentries, parse_arguments
-from ftrace.probe_args.errors import ErrorCode, Finding, ProbeError
-from ftrace.probe_args.fetch import (
+from ftrace.tracing.events.dynevent import parse_event_name, sanitized
+from ftrace.tracing.probe_args.arguments import DentryLayout, expand, expand_dentries, parse_arguments
+from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError
+from ftrace.tracing.probe_args.fetch import (
     Comm,
     Dereference,
     EntryArgument,
@@ -24,9 +24,9 @@ from ftrace.probe_args.fetch import (
     Store,
     SymbolAddress,
 )
-from ftrace.probe_args.layout import field_text, format_text, print_fmt, record_layout, record_text
-from ftrace.probe_args.scope import Scope
-from ftrace.probe_args.types import Bitfield
+from ftrace.tracing.probe_args.layout import field_text, format_text, print_fmt, record_layout, record_text
+from ftrace.tracing.probe_args.scope import Scope
+from ftrace.tracing.probe_args.types import Bitfield
 from sandbox.abi.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
 
 S32, U32, U64, CHAR = Int(32, True), Int(32, False), Int(64, False), Int(8, True)

@@ -9,9 +9,9 @@ import pytest
 from isolation import isolated
 
 import fprobe
-from ftrace.handlers.registers import regs_get_kernel_argument, regs_return_value
-from ftrace.runtime import runtime
-from ftrace.tracer import tracer
+from ftrace.core.handlers.registers import regs_get_kernel_argument, regs_return_value
+from ftrace.core.runtime import runtime
+from ftrace.core.tracer import tracer
 from sandbox.native import cast, null, ptr, u64
 
 IR = """target triple = "x86_64-unknown-linux-gnu"

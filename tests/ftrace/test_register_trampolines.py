@@ -12,7 +12,7 @@ from isolation import isolated
 from programs import nodes_lost
 
 from ftrace.hit.records import Probe
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import cast, i32, native, null, ptr, u64, void
 
 PROGRAM = """target triple = "x86_64-unknown-linux-gnu"

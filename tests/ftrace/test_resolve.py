@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import sandbox
-from ftrace.filters.resolve import resolve
+from ftrace.core.filters.resolve import resolve
 from sandbox.images import sources
 from sandbox.images.image import Image
 from sandbox.images.library_images import LibraryImage
@@ -108,7 +108,7 @@ class _JustInTime:
 
 def test_images_of_a_source_with_names_are_meant_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*sources.sources(), _JustInTime()]
-    monkeypatch.setattr("ftrace.filters.resolve.sources", lambda: found)
+    monkeypatch.setattr("ftrace.core.filters.resolve.sources", lambda: found)
     assert names("jitted:module.*") == ["module.square"]
     with pytest.raises(LookupError):
         resolve("module.*")

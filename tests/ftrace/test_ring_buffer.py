@@ -120,7 +120,7 @@ def test_a_thread_that_overwrites_all_during_each_copy_by_python_does_not_keep_t
 
 
 def test_the_handler_is_plain_machine_code_that_calls_only_the_slow_path() -> None:
-    from ftrace.handlers.native_link import HandlerCode
+    from ftrace.core.handlers.native_link import HandlerCode
     from sandbox.native.back.verify import verify_object
 
     assert (
@@ -435,9 +435,9 @@ def test_python_records_events_of_any_length() -> None:
 def test_snapshots_that_threads_take_while_others_record_and_clear_lose_no_ring() -> None:
     import threading
 
+    from ftrace.core.runtime import runtime
     from ftrace.ring_buffer.arena import arena
     from ftrace.ring_buffer.buffer import Buffer
-    from ftrace.runtime import runtime
 
     buffer, stop = Buffer(size_kb=16), threading.Event()
     buffer.allocate_snapshot()
@@ -469,8 +469,8 @@ def test_snapshots_that_threads_take_while_others_record_and_clear_lose_no_ring(
 @isolated
 def test_a_record_abandoned_while_the_next_page_is_linked_counts_no_other_records() -> None:
     """The slot names the new page, but its sequence and its tail are still those of the full one."""
+    from ftrace.hit.ring_buffer.records import PAGE_MASK, Ring, Slot
     from ftrace.ring_buffer.buffer import Buffer
-    from ftrace.ring_buffer.records import PAGE_MASK, Ring, Slot
 
     module, buffer = program(), Buffer()
     ring = Ring.ctypes.from_address(buffer._live.address)
@@ -496,8 +496,8 @@ def test_a_record_abandoned_while_the_next_page_is_linked_counts_no_other_record
 @isolated
 def test_a_record_publishes_what_others_left_unpublished() -> None:
     """As after a publication that records of signal handlers interrupted again and again, on two pages."""
+    from ftrace.hit.ring_buffer.records import PAGE_MASK, Slot
     from ftrace.ring_buffer.buffer import Buffer
-    from ftrace.ring_buffer.records import PAGE_MASK, Slot
 
     module, buffer = program(), Buffer()
     with recorded(buffer):

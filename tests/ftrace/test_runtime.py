@@ -14,7 +14,7 @@ compiled, compile_ir = [], compile.compile_ir
 compile.compile_ir = lambda *given: compiled.append(given) or compile_ir(*given)
 
 import fprobe
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 from kprobes.hit.runtime import kprobe_runtime
 
 kprobe_runtime()

@@ -14,22 +14,22 @@ from isolation import isolated
 from programs import is_patched, site_of
 
 import sandbox
-from ftrace.filters.set_ftrace_filter import (
+from ftrace.core.filters.set_ftrace_filter import (
     TOKEN_LIMIT,
     FilterFile,
     read_filter,
     register_ftrace_command,
     unregister_ftrace_command,
 )
-from ftrace.ops import (
+from ftrace.core.ops import (
     ftrace_ops,
     ftrace_ops_set_global_filter,
     ftrace_set_filter,
     register_ftrace_function,
     unregister_ftrace_function,
 )
-from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY
-from ftrace.tracer import tracer
+from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY
+from ftrace.core.tracer import tracer
 from sandbox.loading.module import ModuleState
 
 EVERYTHING = "#### all functions enabled ####\n"

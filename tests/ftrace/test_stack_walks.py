@@ -31,8 +31,8 @@ CALL long top(long n) { signal(SIGUSR2, handler); return interrupted(n) + leaf(n
 
 
 def _walked(ip, sp, bp):
-    from ftrace.runtime import runtime
-    from ftrace.unwind.walk import MAX_DEPTH, StackPoint
+    from ftrace.core.runtime import runtime
+    from ftrace.hit.unwind.walk import MAX_DEPTH, StackPoint
 
     point, entries = StackPoint.ctypes(ip, sp, bp), (ctypes.c_uint64 * MAX_DEPTH)()
     count = runtime().image.call("ftrace_walk_stack", ctypes.addressof(point), ctypes.addressof(entries), MAX_DEPTH)
@@ -42,7 +42,7 @@ def _walked(ip, sp, bp):
 def _compared(target, call):
     """How deep the stacks were that both ways have seen at calls of `target`; those outside the program are dropped."""
     import fprobe
-    from ftrace.unwind.code_map import unwind_tables
+    from ftrace.core.unwind.code_map import unwind_tables
 
     depths = set()
 
@@ -103,7 +103,7 @@ def test_without_tables_by_frame_pointers():
     import tempfile
 
     import fprobe
-    from ftrace.unwind.code_map import unwind_tables
+    from ftrace.core.unwind.code_map import unwind_tables
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "bare.c")
@@ -126,7 +126,7 @@ def test_without_tables_by_frame_pointers():
 def test_nothing_that_a_walk_is_given_harms():
     import random
 
-    from ftrace.unwind.code_map import unwind_tables
+    from ftrace.core.unwind.code_map import unwind_tables
 
     module = sandbox.load(sandbox.demo.source(), name="demo")
     unwind_tables().refresh()
@@ -141,7 +141,7 @@ def test_nothing_that_a_walk_is_given_harms():
 
 @isolated
 def test_a_module_that_is_gone_ends_the_walk():
-    from ftrace.unwind.code_map import unwind_tables
+    from ftrace.core.unwind.code_map import unwind_tables
 
     module = sandbox.load(sandbox.demo.source(), name="demo")
     unwind_tables().refresh()

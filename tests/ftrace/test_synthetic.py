@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from ftrace.events import dynevent, synthetic
-from ftrace.events.error_log import error_log
-from ftrace.events.registry import event_registry
+from ftrace.tracing.events import dynevent, synthetic
+from ftrace.tracing.events.error_log import error_log
+from ftrace.tracing.events.registry import event_registry
 
 
 @pytest.fixture(autouse=True)

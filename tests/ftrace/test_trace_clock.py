@@ -8,7 +8,7 @@ import time
 
 from isolation import isolated
 
-from ftrace.ring_buffer import clock_state
+from ftrace.hit.ring_buffer import clock_state
 
 NAMES = ["local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot", "tai", "x86-tsc"]
 FOLLOWED = {

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from ftrace.tracefs.files import README
-from ftrace.tracefs.nodes import Directory, TextFile
-from ftrace.tracefs.tree import Tracefs
+from ftrace.tracing.tracefs.files import README
+from ftrace.tracing.tracefs.nodes import Directory, TextFile
+from ftrace.tracing.tracefs.tree import Tracefs
 
 
 class Box:

@@ -12,8 +12,8 @@ def test_a_thread_that_nobody_knows_and_that_keeps_sigtrap_blocked_is_waited_for
     import time
     from unittest import mock
 
-    from ftrace.runtime import runtime
-    from ftrace.sites.trapping import refuse_blocked_traps
+    from ftrace.core.runtime import runtime
+    from ftrace.core.sites.trapping import refuse_blocked_traps
 
     logged, slept = [], []
     handler = logging.Handler()

@@ -8,10 +8,10 @@ import pytest
 
 import fprobe.tracefs  # noqa: F401  (the files of all packages)
 import sandbox
-from ftrace.events.registry import event_registry
-from ftrace.events.trace_array import global_trace
-from ftrace.output.lines import fitted
-from ftrace.tracefs.tree import tracefs
+from ftrace.tracing.events.registry import event_registry
+from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.output.lines import fitted
+from ftrace.tracing.tracefs.tree import tracefs
 
 PROGRAM = "define i64 @we_one(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }"
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import kprobes
 import sandbox
 from fprobe.tracefs import tracefs
-from ftrace.events import dynevent
-from ftrace.events.error_log import error_log
-from ftrace.events.registry import TraceEvent, event_registry
-from ftrace.probe_args.arguments import dentry_layout
-from ftrace.probe_args.layout import COMMON_SIZE, Field
+from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.error_log import error_log
+from ftrace.tracing.events.registry import TraceEvent, event_registry
+from ftrace.tracing.probe_args.arguments import dentry_layout
+from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 from sandbox.symbols.table import symbol_table
 
 KERNEL = "kernel"

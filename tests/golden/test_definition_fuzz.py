@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.registry import event_registry
-from ftrace.probe_args.types import is_good_name
+from ftrace.tracing.events.registry import event_registry
+from ftrace.tracing.probe_args.types import is_good_name
 
 HEADS = st.sampled_from(
     ["p", "r", "f", "t", "p:ev", "r3:ev", "f:g/ev", "p:g.", "r:g-1/e", "f5:ev", "p:", "-:ev", "!p:ev", "-:g/", "s:syn"]

@@ -7,7 +7,7 @@ what did not agree between them].
 from __future__ import annotations
 
 from ftrace.hit.records import Probe
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import addressof, atomic_add, cast, i32, native, null, ptr, single_add, u64, void
 
 

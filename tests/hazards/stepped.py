@@ -257,9 +257,9 @@ MANNERS: dict[str, Manner] = {
 def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
     """The code that a hit runs: the functions, their stubs, the runtime, the handlers."""
     from fprobe.handlers.resolve import ENTRY, EXIT
-    from ftrace.handlers.resolve import native
-    from ftrace.runtime import runtime
-    from ftrace.tracer import tracer
+    from ftrace.core.handlers.resolve import native
+    from ftrace.core.runtime import runtime
+    from ftrace.core.tracer import tracer
     from sandbox.native import NativeFunction
 
     spans = [(text.base, text.end) for text in module.texts] + [runtime().image.text]

@@ -33,7 +33,7 @@ TEXT = ctypes.create_string_buffer(b"a text of some words")
 def defined(manner: str) -> dict[str, Any]:
     """The enabled events by the functions' names."""
     from fprobe.tracefs import tracefs
-    from ftrace.events.registry import event_registry
+    from ftrace.tracing.events.registry import event_registry
 
     events = {}
     for name in NAMES:
@@ -45,8 +45,8 @@ def defined(manner: str) -> dict[str, Any]:
 
 def spans_of(module: Any, events: dict[str, Any]) -> list[tuple[int, int]]:
     """The code that a hit runs: the functions, their stubs, the runtimes, what records early."""
-    from ftrace.runtime import runtime
-    from ftrace.tracer import tracer
+    from ftrace.core.runtime import runtime
+    from ftrace.core.tracer import tracer
     from kprobes.hit.runtime import kprobe_runtime
 
     spans = [(text.base, text.end) for text in module.texts] + [runtime().image.text, kprobe_runtime().image.text]
@@ -61,7 +61,7 @@ def complaints_of(events: dict[str, Any], calls: int) -> list[str]:
 
     A record that meets a page switch is lost, and counted (RINGBUFFER).
     """
-    from ftrace.events.trace_array import global_trace
+    from ftrace.tracing.events.trace_array import global_trace
 
     buffer, complaints = global_trace().buffer, []
     found = Counter(int.from_bytes(record.data[:2], "little") for record in buffer.records())

@@ -190,7 +190,7 @@ def _is_lone_jump(place: int) -> bool:
 
 def left_behind() -> list[str]:
     """Tasks that are still marked."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     fields, control = ("rec", "context", "kprobe", "preempt"), ("status", "child", "frame", "stepping", "trap")
     marks = [marks_of(task, fields, control) for task in runtime().tasks()]

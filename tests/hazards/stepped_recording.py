@@ -78,8 +78,8 @@ def _spans(manner: str) -> list[tuple[int, int]]:
     from recording_native import record_pair
 
     from fprobe.handlers.resolve import ENTRY
-    from ftrace.handlers.resolve import native
-    from ftrace.runtime import runtime
+    from ftrace.core.handlers.resolve import native
+    from ftrace.core.runtime import runtime
 
     image = runtime().image
     if "pages" in manner:
@@ -94,9 +94,9 @@ def _direct(recorder: Any) -> tuple[int, int, int, int]:
     from recording_native import record_pair
 
     from fprobe.handlers.resolve import ENTRY
-    from ftrace.handlers.resolve import native
+    from ftrace.core.handlers.resolve import native
     from ftrace.hit.records import Probe
-    from ftrace.x86_64.pt_regs import pt_regs
+    from ftrace.hit.x86_64.pt_regs import pt_regs
 
     recorder.probe = Probe.ctypes(action=recorder.buffer.address)
     entry = native(record_pair, ENTRY).keep.address("record_pair")
@@ -104,7 +104,7 @@ def _direct(recorder: Any) -> tuple[int, int, int, int]:
 
 
 def _slow_functions() -> set[str]:
-    from ftrace.ring_buffer import clock_state, pool, switching, writer
+    from ftrace.hit.ring_buffer import clock_state, pool, switching, writer
     from sandbox.native import NativeFunction
 
     modules = (clock_state, pool, switching, writer)
@@ -124,7 +124,7 @@ def keep_fit(recorder: Any) -> Any:
 
 def late(recorder: Any, held: list[Any]) -> list[str]:
     """Records with a later stamp than the counter had when the call after theirs began, which the record of that has as its ip."""
-    from ftrace.ring_buffer.clock_state import Segment
+    from ftrace.hit.ring_buffer.clock_state import Segment
 
     clock = recorder.buffer._live.clock_state
     assert clock.interval == _NEVER
@@ -174,7 +174,7 @@ def main(manner: str, rounds: int) -> int:
     """Record, say where, call, check; the exit status."""
     from programs import load_c
 
-    from ftrace.ring_buffer.records import Slot
+    from ftrace.hit.ring_buffer.records import Slot
 
     recorder = Recorder(size_kb=32 << 10)
     driver = load_c(DRIVER)

@@ -79,7 +79,7 @@ MANNERS = {
 
 def change_of_credits(manner: Manner) -> list[tuple[int, int]]:
     """Where that instruction is, behind the check that the pool is not shared."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from sandbox.x86_64.decoding import decoder
 
     start = runtime().image.address(manner.routine)

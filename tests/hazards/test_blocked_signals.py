@@ -13,7 +13,7 @@ def test_the_threads_that_block_a_signal_are_found(count):
     import threading
     import time
 
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from sandbox.threads.blocked_signals import threads_blocking
 
     ready, over = threading.Barrier(2 * count + 1), threading.Event()

@@ -29,7 +29,7 @@ def number_of(probe) -> int:
 
 
 def pages() -> int:
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     return os.fstat(runtime().counters.fd).st_blocks // 8
 
@@ -37,7 +37,7 @@ def pages() -> int:
 @isolated
 def test_another_process_reads_the_counts():
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = basic()
     with fprobe.attach(["factorial"], action=fprobe.Stat(), nr_maxactive=4) as probe:
@@ -70,8 +70,8 @@ def test_a_file_without_counters_is_refused():
 @isolated(timeout=60)
 def test_1000_threads_take_a_page_each_and_readers_none():
     import fprobe
-    from ftrace.runtime import runtime
-    from ftrace.tracer import tracer
+    from ftrace.core.runtime import runtime
+    from ftrace.core.tracer import tracer
 
     module, lines = load_c(THREADS), tracer().table.lines
     with fprobe.attach(["leaf"], action=fprobe.Stat(), nr_maxactive=2000) as probe:
@@ -108,7 +108,7 @@ def in_child(check) -> None:
 @isolated
 def test_a_forked_child_counts_in_a_file_of_its_own():
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = basic()
     with fprobe.attach(["factorial"], action=fprobe.Stat(), nr_maxactive=5) as probe:
@@ -184,7 +184,7 @@ for _ in range(3):
         module["factorial"](10)
         assert (probe.hits, probe.counts.missed) == (10, 0)
     del probe
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 print("file" if runtime().counters.readable else "memory")
 """
 
@@ -221,7 +221,7 @@ def test_a_limit_of_the_size_of_files_is_named(limit, what):
 @isolated
 def test_counters_whose_descriptor_the_program_has_closed():
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = basic()
     with fprobe.attach(["factorial"], action=fprobe.Stat(), nr_maxactive=4) as probe:

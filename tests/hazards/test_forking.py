@@ -17,7 +17,7 @@ from programs import basic, load_c
 
 import fprobe
 import kprobes
-from ftrace.handlers import python_handler
+from ftrace.core.handlers import python_handler
 from kprobes.hit.records import Kretprobe
 from sandbox.loading.csource import find_compiler
 

@@ -168,7 +168,7 @@ def test_fork_in_c_child_of_a_thread_without_the_gil_passes_python_handlers_over
 @isolated
 def test_a_change_of_a_thread_that_the_child_does_not_have_holds_up_no_fork_of_the_child():
     """The parent waited for it as long as it does, and forked all the same."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     in_child = runtime().image.call
     words = ForkWords.from_address(mappings.fork_words())

@@ -18,8 +18,8 @@ from programs import load_c
 
 import fprobe
 import kprobes
+from ftrace.core.runtime import runtime
 from ftrace.hit.parking import SPARES
-from ftrace.runtime import runtime
 from sandbox.native import i32, ptr, u64
 
 greenlet = pytest.importorskip("greenlet")
@@ -167,7 +167,7 @@ def test_more_calls_in_one_place_than_there_are_stubs_for_are_missed():
 IMPORTED_LATER = """
 import ctypes, sys
 import kprobes
-from ftrace.runtime import runtime
+from ftrace.core.runtime import runtime
 from sandbox.native import u64
 import fprobe
 

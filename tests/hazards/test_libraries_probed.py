@@ -99,7 +99,7 @@ def test_what_hits_call_is_refused_under_each_of_its_names():
     import ctypes
 
     import fprobe
-    from ftrace.entries.locate import locate_addresses
+    from ftrace.core.entries.locate import locate_addresses
 
     address = ctypes.cast(ctypes.CDLL(None).pthread_setspecific, ctypes.c_void_p).value
     (refused,) = locate_addresses([address]).skipped

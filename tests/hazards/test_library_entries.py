@@ -140,7 +140,7 @@ def test_patching_while_threads_run_the_code() -> None:
 
 @isolated(timeout=100)
 def test_an_image_that_goes_takes_its_locations_with_it() -> None:
-    from ftrace.tracer import take_out_image, tracer
+    from ftrace.core.tracer import take_out_image, tracer
     from sandbox.images.sources import image_at
 
     library = ctypes.CDLL(str(built()))

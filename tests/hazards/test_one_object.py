@@ -19,9 +19,9 @@ import fprobe
 import kprobes
 import sandbox
 from fprobe.tracefs import tracefs
-from ftrace import ops as ftrace
-from ftrace.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
-from ftrace.tracer import tracer
+from ftrace.core import ops as ftrace
+from ftrace.core.direct import modify_ftrace_direct, register_ftrace_direct, unregister_ftrace_direct
+from ftrace.core.tracer import tracer
 
 ROUNDS = 2
 BOTH_WAYS = ("register", "unregister")

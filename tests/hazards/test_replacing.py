@@ -200,7 +200,7 @@ def test_unload_with_frames_in_flight_is_busy_and_names_them():
 
     import fprobe
     import sandbox
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     module = sandbox.load(
         "define i64 @waits(ptr %f, i64 %x) noinline { %r = call i64 %f(i64 %x)  %s = add i64 %r, 0  ret i64 %s }\n",
@@ -264,7 +264,7 @@ def test_unload_a_probe_on_that_module_alone_does_not_spread_to_the_next():
 @isolated(shared=True)
 def test_unload_a_filter_set_before_does_not_reach_into_the_module_that_has_gone():
     import sandbox
-    from ftrace import ops as ftrace
+    from ftrace.core import ops as ftrace
 
     module = basic()
     ops = ftrace.ftrace_ops()
@@ -326,7 +326,7 @@ def test_unload_refused_by_somebody_else_leaves_the_probes_on():
 def test_lists_and_counters_are_freed_when_the_last_call_has_returned(times):
     """Thousands of registrations do not run out of counter lines, lists or memory."""
     import fprobe
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     module = basic()
     before = text_of(module)
@@ -418,7 +418,7 @@ def test_fork_while_another_thread_loads_a_module():
     assert status == 0
 
 
-@pytest.mark.parametrize("first", ["kprobes.breakpoint.patching", "ftrace.tracer"])
+@pytest.mark.parametrize("first", ["kprobes.breakpoint.patching", "ftrace.core.tracer"])
 @isolated(shared=True)
 def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
     """The locks that a fork holds are taken in the order in which they are taken elsewhere, whichever was there first."""
@@ -428,7 +428,7 @@ def test_fork_while_another_thread_goes_from_the_kprobes_lock_to_ftraces(first):
     import time
 
     importlib.import_module(first)
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     basic()
     lock = tracer().table.lock
@@ -462,7 +462,7 @@ def test_fork_while_another_thread_is_filling_a_node():
     import threading
 
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from sandbox.threads.tasks import NODE, Node
 
     module = basic()

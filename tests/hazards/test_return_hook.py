@@ -119,7 +119,7 @@ def test_mutual_tail_recursion_grows_the_shadow_stack_up_to_its_limit(kind):
 def test_longjmp_out_of_hooked_functions_leaks_no_nodes():
     """`drop what is below sp` alone leaks a node for each; the pool would run dry."""
     import fprobe
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     module = load_c(LONGJMP)
     back, probe = counting(["guarded", "deep", "deeper", "leaf"], nr_maxactive=8)
@@ -502,7 +502,7 @@ def test_longjmp_over_more_stack_than_any_limit():
     import threading
 
     import fprobe
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     module = load_c(DEEP)
     seen = []
@@ -526,7 +526,7 @@ def test_other_stacks_where_a_threads_own_is_known():
     import threading
     from pathlib import Path
 
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from sandbox.threads.thread_key import main_stack, own_stack
 
     field = runtime().key.stack_field

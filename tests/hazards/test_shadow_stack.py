@@ -70,7 +70,7 @@ def test_calls_left_by_longjmp_with_several_probes_leave_no_nodes(names):
 def test_entry_data_that_nobody_owns_is_free_again_once_the_shadow_stack_is_empty():
     """A signal's handler that jumps past its call leaves it between the two instructions that release a node and its data."""
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = load_c(LONGJMP)
     probes = [fprobe.attach(["deep", "leaf"], exit=lambda *hit: None, entry_data_size=200) for _ in range(2)]

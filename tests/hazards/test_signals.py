@@ -109,7 +109,7 @@ def test_a_signal_while_sites_come_and_go(forced):
     import threading
 
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     runtime().force_breakpoints = forced
     module = load_c(SHAKEN)
@@ -166,7 +166,7 @@ def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed()
     import threading
 
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     runtime().force_breakpoints = 1
     module = load_c(SHAKEN)
@@ -342,8 +342,8 @@ def test_forced_breakpoints_the_protocol_by_hand():
     import ctypes
 
     import fprobe
-    from ftrace.runtime import runtime
-    from ftrace.sites.block import SiteBlock
+    from ftrace.core.runtime import runtime
+    from ftrace.core.sites.block import SiteBlock
 
     native = runtime()
     native.force_breakpoints = 1
@@ -373,7 +373,7 @@ def test_forced_breakpoints_in_two_modules_by_turns(turns):
     import threading
 
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     runtime().force_breakpoints = 1
     modules = [basic(), basic()]
@@ -407,8 +407,8 @@ def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
     from programs import site_of
 
     import fprobe
-    from ftrace.runtime import runtime
-    from ftrace.tracer import tracer
+    from ftrace.core.runtime import runtime
+    from ftrace.core.tracer import tracer
     from sandbox.threads.signals import ucontext
 
     first, second = basic(), basic()
@@ -432,7 +432,7 @@ def test_a_trap_that_is_handled_when_its_batch_is_over_is_run_again():
 @isolated(shared=True)
 def test_a_signals_handler_makes_a_functions_first_call_inside_anothers():
     """Each gets an entrance of its own, and neither waits for the other."""
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
     from sandbox.memory import mappings
 
     tracer()

@@ -74,7 +74,7 @@ NAMES = ["leaf", "many", "real", "by_value", "on_path", "calm"]
 def churn(cycles: int, seconds: float) -> None:
     """Attach and detach, in every manner, until both limits are reached."""
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = load_c(PROGRAM)
     before = text_of(module)

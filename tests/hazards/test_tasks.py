@@ -50,7 +50,7 @@ long all_at_once(long n) {
 def test_a_record_that_is_just_being_claimed_has_no_calls_yet():
     """Who looks through the shadow stacks meanwhile may see it: another thread has claimed the one behind it already."""
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = basic()
     with fprobe.attach(["leaf"], entry=lambda *hit: None):
@@ -68,7 +68,7 @@ def test_a_record_that_is_just_being_claimed_has_no_calls_yet():
 @isolated
 def test_thread_pointer_reuse_new_threads_start_with_an_empty_record():
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     module = load_c(THREADS)
     expected = module["one_by_one"](500, 0)

@@ -29,7 +29,7 @@ def test_no_mapping_is_ever_writable_and_executable():
     import ctypes
 
     import fprobe
-    from ftrace.sites.block import SiteBlock
+    from ftrace.core.sites.block import SiteBlock
 
     module = basic()
     ctypes.CFUNCTYPE(None)(lambda: None)
@@ -68,7 +68,7 @@ def test_a_debuggers_write_to_the_page_does_not_hide_ours(forced):
     import ctypes
 
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     runtime().force_breakpoints = forced
     module = basic()
@@ -194,7 +194,7 @@ def test_the_environment_variable_switches_all_probing_off():
 @isolated(shared=True)
 def test_flavours_of_stubs(flavour, forced):
     import fprobe
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     runtime().force_breakpoints = forced
     module = basic(flavour=flavour)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import Record
 from kprobes.place.aggregate import describe_emulated
 from kprobes.x86_64.classify import classify

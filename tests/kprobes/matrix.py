@@ -240,7 +240,7 @@ class Probed:
         return probe
 
     def _ops(self) -> Any:
-        from ftrace import ops as ftrace
+        from ftrace.core import ops as ftrace
 
         probe = ftrace.ftrace_ops(self.handlers[0].address)
         ftrace.ftrace_set_filter(probe, self.name)
@@ -296,7 +296,7 @@ def observe(outer: Kind, inner: Kind, between: str, module: Any) -> dict[str, An
 
 def _called(hit: Probed, within: Probed, between: str, module: Any) -> Any:
     """What the function with the outer probe returns."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     context_call = runtime().image.address("context_call")
     addresses = [module.symbol(probed.name).address for probed in (hit, within)]
@@ -315,7 +315,7 @@ def cells(whole: bool) -> Iterator[tuple[Kind, Kind, str]]:
 
 def main() -> None:
     """The cells, a line each: all if `whole` is given."""
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     tracer()

@@ -19,7 +19,7 @@ COUNTS = (0, 1, 2, 1 << 32, (1 << 32) + 1)
 
 def after(emulator, code, address=0x1000, **registers):
     """The registers after an instruction at `address`."""
-    from ftrace.x86_64.pt_regs import pt_regs
+    from ftrace.hit.x86_64.pt_regs import pt_regs
 
     regs = pt_regs.ctypes(ip=address, **registers)
     emulator.carry_out(decode(bytes.fromhex(code), address), regs)

@@ -6,7 +6,7 @@ import pytest
 
 import kprobes
 import sandbox
-from ftrace.handlers.floats import float_argument, float_return_value, set_float_argument
+from ftrace.core.handlers.floats import float_argument, float_return_value, set_float_argument
 
 PROGRAM = "define double @tripled(double %x) noinline { %r = fmul double %x, 3.0  ret double %r }"
 

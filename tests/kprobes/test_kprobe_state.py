@@ -15,9 +15,9 @@ from programs import basic
 
 import fprobe
 import kprobes
-from ftrace import ops as ftrace
-from ftrace.ops import ftrace_ops
-from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core import ops as ftrace
+from ftrace.core.ops import ftrace_ops
+from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from kprobes.breakpoint.slots import PSEUDO_SYMBOL
 from kprobes.hit.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
 from kprobes.jump import optimize
@@ -256,7 +256,7 @@ def test_kp50_kp51_kp53_the_two_ops_of_ftrace_locations():
 
 @isolated
 def test_kp54_once_ftrace_is_dead():
-    from ftrace.dyn_ftrace.bug import ftrace_kill
+    from ftrace.core.dyn_ftrace.bug import ftrace_kill
 
     module = basic()
     hits = []

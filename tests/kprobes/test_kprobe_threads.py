@@ -76,7 +76,7 @@ def test_kp57_a_handler_registers_a_probe_while_another_thread_waits_for_it(offs
 @isolated(shared=True)
 def test_kp57_a_batch_on_ftrace_locations_waits_once():
     """However many probes leave, the handlers that may run are waited for at its end."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     basic()
     waits = []
@@ -218,7 +218,7 @@ def test_kp81_instances_that_the_forking_thread_is_using_are_not_free_in_the_chi
 @isolated(shared=True)
 def test_a_function_is_called_for_the_first_time_while_a_handler_is_linked():
     """Both want the text and the fault guard; who registers has the text already."""
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
     from kprobes.breakpoint.patching import patching
 
     module = basic()

@@ -17,10 +17,10 @@ from programs import basic, site_of
 import fprobe
 import kprobes
 import sandbox
-from ftrace.filters.lookup import enabled_functions
+from ftrace.core.filters.lookup import enabled_functions
+from ftrace.core.runtime import runtime
+from ftrace.core.tracer import tracer
 from ftrace.hit.records import KPROBE, ProbeList
-from ftrace.runtime import runtime
-from ftrace.tracer import tracer
 from kprobes.fast import return_stubs, single
 from sandbox.native import i32, u64
 from sandbox.symbols.table import symbol_table

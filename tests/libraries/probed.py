@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import fprobe
-from ftrace.runtime import runtime
-from ftrace.sites.detoured import DetouredBlock
-from ftrace.tracer import tracer
+from ftrace.core.runtime import runtime
+from ftrace.core.sites.detoured import DetouredBlock
+from ftrace.core.tracer import tracer
 from sandbox.native import i32, u64
 from sandbox.symbols.libraries import libraries
 from sandbox.symbols.process_text import library_called

@@ -22,7 +22,7 @@ THREADS = "tests/hazards/test_tasks.py::test_many_threads_every_hit_is_counted"
 SHORTCUTS = "tests/fprobe/test_event_shortcuts.py"
 LEAN = "tests/ftrace/tracers/test_lean_trampolines.py"
 
-_fast = Part("ftrace/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
+_fast = Part("ftrace/hit/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
 
 FAST: tuple[Mutant, ...] = (
     _fast.changed(
@@ -146,7 +146,7 @@ FAST: tuple[Mutant, ...] = (
     _fast.changed("exit-fast-jumped-past", "    jne 8f\n    sub $$$NODE, %r9", "    sub $$$NODE, %r9", JUMPS("both")),
 )
 
-_multi = Part("ftrace/x86_64/multi_probe_trampolines.py", (MULTI_PROBE, IMAGES))
+_multi = Part("ftrace/hit/x86_64/multi_probe_trampolines.py", (MULTI_PROBE, IMAGES))
 
 MULTI_PROBE_SITES: tuple[Mutant, ...] = (
     _multi.changed("multi-dead-node", "    jbe 8f\n", "", LEFT),
@@ -178,7 +178,7 @@ MULTI_PROBE_SITES: tuple[Mutant, ...] = (
     _multi.changed("multi-credit-back", "    add %r8, $TALLY(%r11,%rax)\n    testl", "    testl"),
 )
 
-_complete = Part("ftrace/x86_64/trampolines.py", (ENTRY_EXIT,))
+_complete = Part("ftrace/hit/x86_64/trampolines.py", (ENTRY_EXIT,))
 
 COMPLETE: tuple[Mutant, ...] = (
     _complete.without("complete-redirected", "    je entry_redirect\n"),
@@ -193,7 +193,7 @@ COMPLETE: tuple[Mutant, ...] = (
     _complete.without("slow-to-return", "    subq $$$SLOW_TO_RETURN, (%rsp)\n", THREADS, NESTING),
 )
 
-_stubs = Part("ftrace/x86_64/stubs.py", (THREADS, NESTING))
+_stubs = Part("ftrace/hit/x86_64/stubs.py", (THREADS, NESTING))
 
 STUBS: tuple[Mutant, ...] = (
     _stubs.changed("stub-no-task", "_rel8(0x74, 22, 104)", "bytes.fromhex('6690')"),
@@ -201,7 +201,7 @@ STUBS: tuple[Mutant, ...] = (
     _stubs.changed("stub-not-on-top", "_rel8(0x75, 88, 98)", "bytes.fromhex('6690')", TAILS),
 )
 
-_registers = Part("ftrace/x86_64/register_trampolines.py", ("tests/ftrace/test_register_trampolines.py",))
+_registers = Part("ftrace/hit/x86_64/register_trampolines.py", ("tests/ftrace/test_register_trampolines.py",))
 
 ALL_REGISTERS: tuple[Mutant, ...] = (
     _registers.without("regs-no-credit", "    js both_regs_no_credit\n"),
@@ -217,7 +217,7 @@ _single = Part("kprobes/x86_64/single_handlers.py", (SHORTCUTS,))
 
 SINGLE: tuple[Mutant, ...] = (_single.without("single-event-probe", "    mov %r11, $RI_RP-$HEADER(%r8)\n"),)
 
-_foreign = Part("ftrace/x86_64/foreign_call.py", ("tests/ftrace/test_foreign_call.py",))
+_foreign = Part("ftrace/hit/x86_64/foreign_call.py", ("tests/ftrace/test_foreign_call.py",))
 
 # The first three need a CPU with AVX-512.
 FOREIGN: tuple[Mutant, ...] = (

@@ -319,7 +319,7 @@ def test_words_that_do_not_fit_are_named(program, name, words, error, message):
 
 def test_a_chained_call_keeps_its_chain_when_calls_are_guarded():
     """A guard uses r10, where a `nest` parameter is passed: such calls are not guarded."""
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     source = """define i64 @chained_guarded(ptr nest %chain, i64 %a) {
       %c = load i64, ptr %chain

@@ -12,7 +12,7 @@ import pytest
 import fprobe
 import kprobes
 import sandbox
-from ftrace.ops import ftrace_ops
+from ftrace.core.ops import ftrace_ops
 from ftrace.ring_buffer.buffer import Buffer
 from sandbox.native import u64
 

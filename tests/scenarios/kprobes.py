@@ -9,7 +9,7 @@ from typing import Any
 
 import kprobes.place.switch as switch
 import kprobes.registration as api
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.events.debugfs import write_kprobes_enabled
 from kprobes.hit.records import Instance
 from kprobes.jump import optimize

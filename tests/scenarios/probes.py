@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from fprobe import registration
-from ftrace import ops as ftrace
-from ftrace import ops_flags
-from ftrace.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
-from ftrace.x86_64.pt_regs import pt_regs
+from ftrace.core import ops as ftrace
+from ftrace.core import ops_flags
+from ftrace.core.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
 from tests.scenarios.machine import Machine

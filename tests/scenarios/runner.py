@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
-from ftrace.tracer import tracer
+from ftrace.core.tracer import tracer
+from ftrace.tracing.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from kprobes.place import aggregate
 from kprobes.place.blacklist import kprobe_add_ksym_blacklist
 from sandbox.process.cpus import num_possible_cpus, set_num_possible_cpus

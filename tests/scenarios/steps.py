@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe import registration
-from ftrace import ops as ftrace
-from ftrace.files.sysctl import ftrace_enabled, set_ftrace_enabled
-from ftrace.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
-from ftrace.tracer import tracer
+from ftrace.core import ops as ftrace
+from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
+from ftrace.core.tracer import tracer
+from ftrace.tracing.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from tests.scenarios import kprobes
 from tests.scenarios.machine import Machine, NotSupported, attempt
 from tests.scenarios.probes import Fprobe

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sandbox
-from ftrace.tracer import tracer
+from ftrace.core.tracer import tracer
 from kprobes.fast.return_stubs import is_return_stub
 from sandbox.loading.module import Module
 from tests.scenarios.assembly import RETURN, label_table, module_ir, parse_targets

@@ -15,7 +15,7 @@ from stress_program import NAMES
 from stress_watch import Watched
 
 import fprobe
-from ftrace import ops as ftrace
+from ftrace.core import ops as ftrace
 
 FREE = tuple(name for name in NAMES if name not in {f"{letter}{n}" for letter in "fg" for n in range(8)})
 """What the probe that is always there does not cover."""

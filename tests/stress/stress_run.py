@@ -33,8 +33,8 @@ from stress_program import CALLS, NAMES, SOURCE, calls_of
 
 import fprobe
 import kprobes
-from ftrace.runtime import runtime
-from ftrace.x86_64.stubs import SITE_SIZE
+from ftrace.core.runtime import runtime
+from ftrace.hit.x86_64.stubs import SITE_SIZE
 
 STEP = 0.5
 """Seconds between two checks, which take 90 ms with coming to rest."""

@@ -23,10 +23,10 @@ from programs import assert_untouched
 from tracefs_texts import EVENTS, Texts
 
 import kprobes
-from ftrace.events.registry import event_registry
+from ftrace.hit.ring_buffer.records import PAGE_MASK
 from ftrace.ring_buffer.arena import arena
-from ftrace.ring_buffer.records import PAGE_MASK
 from ftrace.ring_buffer.view import RingView
+from ftrace.tracing.events.registry import event_registry
 from tests.golden.machine import Machine
 
 ROUND = 60

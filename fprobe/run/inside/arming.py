@@ -15,8 +15,8 @@ from fprobe.run.inside.own_modules import OURS
 from fprobe.run.inside.patterns import Pattern, described, new_functions, plain_values
 from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
-from ftrace.entries.locate import outside
-from ftrace.filters.resolve import Found, inlined_calls, is_compiled
+from ftrace.core.entries.locate import outside
+from ftrace.core.filters.resolve import Found, inlined_calls, is_compiled
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries

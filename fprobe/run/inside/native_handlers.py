@@ -9,7 +9,7 @@ from fprobe.handlers.native_file import NativeHandlers, load_file, split
 from fprobe.run import session
 from fprobe.run.inside.own_modules import importing_from
 from fprobe.run.inside.table import Table
-from ftrace.maps.areas import Map, memory
+from ftrace.core.maps.areas import Map, memory
 from sandbox.memory.mappings import PAGE
 
 Loaded = tuple[NativeHandlers, dict[str, tuple[int, int]]]

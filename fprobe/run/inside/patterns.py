@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ftrace.filters.resolve import Found, images_meant, is_compiled, resolve
+from ftrace.core.filters.resolve import Found, images_meant, is_compiled, resolve
 from sandbox.images.image import Image
 from sandbox.symbols.libraries import Library
 

@@ -13,8 +13,8 @@ from typing import Any
 from fprobe.handlers.native import native
 from fprobe.run import session
 from fprobe.run.inside.table import Table
-from ftrace.runtime import runtime
-from ftrace.unwind.stacktrace import stack_trace_save
+from ftrace.core.runtime import runtime
+from ftrace.core.unwind.stacktrace import stack_trace_save
 from sandbox.native import ptr, rdtsc, u64
 from sandbox.process.once import cached_property
 from sandbox.symbols.libraries import Library, library_at

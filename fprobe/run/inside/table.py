@@ -7,9 +7,9 @@ from typing import Any
 
 from fprobe.actions import Action
 from fprobe.run import session
-from ftrace.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.runtime import runtime
 from ftrace.hit.call_table import CELL, EVENTS_AT, CallTable
-from ftrace.runtime import runtime
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process import fork

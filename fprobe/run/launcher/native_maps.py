@@ -9,9 +9,9 @@ from typing import Any
 from fprobe.handlers.native_file import load_file
 from fprobe.run import session
 from fprobe.run.launcher.results import Process
-from ftrace.maps.areas import Map
-from ftrace.maps.hash import Hash
-from ftrace.maps.listing import entries, lines
+from ftrace.core.maps.areas import Map
+from ftrace.core.maps.hash import Hash
+from ftrace.core.maps.listing import entries, lines
 from sandbox.threads.counters import used
 
 _CHUNK = 1 << 20

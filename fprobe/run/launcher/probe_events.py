@@ -19,8 +19,8 @@ from fprobe.export.trace_dat_reader import Instance, merged
 from fprobe.run import session
 from fprobe.run.launcher.names import Names
 from fprobe.run.launcher.results import Process
-from ftrace.ring_buffer import comms
-from ftrace.ring_buffer.layout import Geometry
+from ftrace.hit.ring_buffer import comms
+from ftrace.hit.ring_buffer.layout import Geometry
 from ftrace.ring_buffer.reader import Record, of_slot
 from ftrace.ring_buffer.view import MemoryFile, RingView
 from sandbox.memory import mappings

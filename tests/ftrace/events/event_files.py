@@ -6,11 +6,11 @@ import ctypes
 
 from event_records import FIELDS, record
 
-from ftrace.events.hist.operations import Value
-from ftrace.events.triggers.interfaces import NativeCall
-from ftrace.events.triggers.trigger import trigger_image
-from ftrace.events.triggers.trigger_file import EventTriggers
-from ftrace.unwind.walk import StackPoint
+from ftrace.hit.events.operations import Value
+from ftrace.hit.unwind.walk import StackPoint
+from ftrace.tracing.events.triggers.interfaces import NativeCall
+from ftrace.tracing.events.triggers.trigger import trigger_image
+from ftrace.tracing.events.triggers.trigger_file import EventTriggers
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from ftrace.events.filters.fields import PlainField
+from ftrace.tracing.events.filters.fields import PlainField
 
 FIELDS = (
     PlainField("unsigned long", "__probe_ip", 8, 8),

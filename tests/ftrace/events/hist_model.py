@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import filter_model
 
-from ftrace.events.filters.predicates import StaticText
-from ftrace.events.hist import values
-from ftrace.events.hist.actions import ONMATCH, ONMAX, SAVE, TRACE
-from ftrace.events.hist.shared_table import SharedHistogram
+from ftrace.tracing.events.filters.predicates import StaticText
+from ftrace.tracing.events.hist import values
+from ftrace.tracing.events.hist.actions import ONMATCH, ONMAX, SAVE, TRACE
+from ftrace.tracing.events.hist.shared_table import SharedHistogram
 
 MASK = (1 << 64) - 1
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": lambda a, b: a // b if b else MASK}

@@ -7,9 +7,9 @@ import errno
 import pytest
 from event_records import FIELDS
 
-from ftrace.events.filters.errors import FilterError
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.filters.filter_file import GROUP_HELP, EventFilter, write_group_filter
+from ftrace.tracing.events.filters.errors import FilterError
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.filters.filter_file import GROUP_HELP, EventFilter, write_group_filter
 
 
 class Log(list):

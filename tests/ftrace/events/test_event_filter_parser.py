@@ -13,10 +13,10 @@ from filter_model import passes as record_passes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.filters.errors import FilterError, FilterErrorCode
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.filters.operands import parse_cpulist, possible_cpus
-from ftrace.events.filters.parser import parse_filter
+from ftrace.tracing.events.filters.errors import FilterError, FilterErrorCode
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.filters.operands import parse_cpulist, possible_cpus
+from ftrace.tracing.events.filters.parser import parse_filter
 
 CODE = FilterErrorCode
 
@@ -164,7 +164,7 @@ def test_the_cpu_of_the_task():
 
 @pytest.fixture
 def eight_cpus(monkeypatch):
-    monkeypatch.setattr("ftrace.events.filters.operands.possible_cpus", lambda: 8)
+    monkeypatch.setattr("ftrace.tracing.events.filters.operands.possible_cpus", lambda: 8)
 
 
 @pytest.mark.usefixtures("eight_cpus")

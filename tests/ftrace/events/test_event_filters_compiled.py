@@ -12,11 +12,11 @@ from filter_model import Context, passes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.filters.compiled import FilterCode, compile_filter
-from ftrace.events.filters.errors import FilterError
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.filters.parser import parse_filter
-from ftrace.handlers.native_link import ALLOWED
+from ftrace.core.handlers.native_link import ALLOWED
+from ftrace.tracing.events.filters.compiled import FilterCode, compile_filter
+from ftrace.tracing.events.filters.errors import FilterError
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.filters.parser import parse_filter
 from sandbox.native import Unit
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.verify import verify_object
@@ -104,7 +104,7 @@ class _Glob:
     """match_glob, given its pattern at run time: no compilation for each."""
 
     def __init__(self):
-        from ftrace.events.filters import matching
+        from ftrace.tracing.events.filters import matching
         from sandbox.loading.native_image import NativeImage
 
         self._image = NativeImage.of(Unit("glob-test", [matching.match_glob], bounded=False))
@@ -153,7 +153,7 @@ def test_the_cpu_is_the_one_that_the_thread_runs_on():
 
 
 def test_without_a_sequences_area_the_cpu_is_asked_of_the_kernel(monkeypatch):
-    monkeypatch.setattr("ftrace.events.filters.compiled.rseq_offset", lambda: 0)
+    monkeypatch.setattr("ftrace.tracing.events.filters.compiled.rseq_offset", lambda: 0)
     filter_ = parse_filter("cpu >= 0 && cpu < 4096", FIELDS)
     assert compile_filter(filter_).passes(record())
 

@@ -11,15 +11,13 @@ from event_files import Instance, hit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.hist import map_records, table_records
-from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
-from ftrace.events.hist.per_thread_table import PerThreadHistogram
-from ftrace.events.hist.table_records import HEADER, TableHeader
-from ftrace.events.hist.text import heap_sort
-from ftrace.events.hit import synthetic_records
-from ftrace.events.triggers import records
-from ftrace.events.triggers.trigger_file import AVAILABLE
+from ftrace.hit.events import map_records, records, synthetic_records, table_records
+from ftrace.hit.events.table_records import HEADER, TableHeader
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.hist.hist_trigger import read_hists, register_hist_command
+from ftrace.tracing.events.hist.per_thread_table import PerThreadHistogram
+from ftrace.tracing.events.hist.text import heap_sort
+from ftrace.tracing.events.triggers.trigger_file import AVAILABLE
 from sandbox.native import Unit
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.verify import verify_object

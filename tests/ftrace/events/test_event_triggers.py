@@ -10,7 +10,7 @@ from event_files import Instance, hit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.triggers.trigger_file import AVAILABLE
+from ftrace.tracing.events.triggers.trigger_file import AVAILABLE
 
 
 @pytest.fixture

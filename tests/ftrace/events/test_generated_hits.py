@@ -8,8 +8,8 @@ import pytest
 from event_files import Instance, hit
 from isolation import isolated
 
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.hist.hist_trigger import read_hists, register_hist_command
 
 register_hist_command()
 

@@ -7,9 +7,9 @@ import errno
 import pytest
 from event_files import Instance, hit
 
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
-from ftrace.events.triggers.trigger_file import AVAILABLE
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.hist.hist_trigger import read_hists, register_hist_command
+from ftrace.tracing.events.triggers.trigger_file import AVAILABLE
 
 register_hist_command()
 

@@ -11,9 +11,9 @@ from hist_model import HistModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrace.events.filters.fields import PlainField
-from ftrace.events.hist.hist_trigger import read_hists, register_hist_command
-from ftrace.events.hist.shared_table import SharedHistogram
+from ftrace.tracing.events.filters.fields import PlainField
+from ftrace.tracing.events.hist.hist_trigger import read_hists, register_hist_command
+from ftrace.tracing.events.hist.shared_table import SharedHistogram
 
 register_hist_command()
 

@@ -6,11 +6,11 @@ import struct
 
 from isolation import isolated
 
-from ftrace.output.graph import Columns
-from ftrace.output.lines import LineFormat
-from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracers.available import function_graph
+from ftrace.tracing.output.graph import Columns
+from ftrace.tracing.output.lines import LineFormat
+from ftrace.tracing.output.options import TraceOptions
+from ftrace.tracing.tracers.available import function_graph
 
 UNKNOWN = 0xFFFE
 """A type that no event has: the text is short."""

@@ -65,8 +65,8 @@ def test_te3_12_printk_msg_only_needs_trace_printk() -> None:
 @isolated
 def test_te3_12_bin_and_hex_show_the_two_addresses_of_a_function() -> None:
     from fprobe.tracefs import tracefs
-    from ftrace.events.builtin import FUNCTION, KERNEL_STACK
-    from ftrace.events.trace_array import global_trace
+    from ftrace.tracing.events.builtin import FUNCTION, KERNEL_STACK
+    from ftrace.tracing.events.trace_array import global_trace
 
     global_trace().buffer.write(FUNCTION.id, b"abcdefghijklmnop")
     tracefs.write("trace_options", "nocontext-info")
@@ -90,8 +90,8 @@ def test_te3_8_sym_userobj_shows_file_and_offset() -> None:
     import struct
 
     from fprobe.tracefs import tracefs
-    from ftrace.events.builtin import USER_STACK
-    from ftrace.events.trace_array import global_trace
+    from ftrace.tracing.events.builtin import USER_STACK
+    from ftrace.tracing.events.trace_array import global_trace
     from sandbox.memory.mappings import mappings
 
     here = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0

@@ -64,7 +64,7 @@ def follow(option: str, pids: str, notrace: bool = False) -> str:
 
 def hooks() -> int:
     """How many operations are registered: with no tracer and no event enabled, those on pthread_create."""
-    from ftrace.tracer import tracer
+    from ftrace.core.tracer import tracer
 
     return len(tracer().enabled)
 

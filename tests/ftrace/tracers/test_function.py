@@ -246,7 +246,7 @@ def test_te4_12_te4_1_switching_tracers() -> None:
     with tracing(" function \n"):
         assert tracefs.read("trace_options").splitlines()[-2:] == ["nofunc_stack_trace", "nofunc-no-repeats"]
         assert error_of(tracefs.write, "options/test_nop_refuse", "1") == "EINVAL"
-        from ftrace.tracer import detach_all
+        from ftrace.core.tracer import detach_all
 
         detach_all()
         assert tracefs.read("current_tracer") == "nop\n"

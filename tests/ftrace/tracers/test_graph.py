@@ -53,7 +53,7 @@ def test_te9_2_results_of_a_library_function_that_a_detour_patches() -> None:
 
     import fprobe
     from fprobe.tracefs import tracefs
-    from ftrace.ops import ftrace_ops, ftrace_ops_set_global_filter, ftrace_set_filter_ip
+    from ftrace.core.ops import ftrace_ops, ftrace_ops_set_global_filter, ftrace_set_filter_ip
 
     libz = ctypes.CDLL("libz.so.1")
     address = ctypes.cast(libz.crc32_z, ctypes.c_void_p).value
@@ -121,16 +121,16 @@ def test_te9_2_the_headers_of_the_columns() -> None:
     ],
 )
 def test_te9_2_durations_have_seven_digits_and_a_mark(nanoseconds, text):
-    from ftrace.output.graph import Columns
-    from ftrace.output.options import TraceOptions
-    from ftrace.tracers.available import function_graph
+    from ftrace.tracing.output.graph import Columns
+    from ftrace.tracing.output.options import TraceOptions
+    from ftrace.tracing.tracers.available import function_graph
 
     options = TraceOptions(lambda _name, _on: None, lambda: function_graph)
     assert Columns(options, 1).duration(nanoseconds) == text
 
 
 def test_te9_2_the_columns_of_a_task_and_a_slot():
-    from ftrace.output.graph import cpu, proc
+    from ftrace.tracing.output.graph import cpu, proc
 
     assert proc("hit", 250) == "   hit-250    " and proc("a long name", 1234567) == "a long -1234567"
     assert [cpu(3, 4), cpu(3, 11), cpu(10, 11)] == [" 3) ", "  3) ", " 10) "]
@@ -323,9 +323,9 @@ def test_replacing_one_set_leaves_the_others_where_they_are():
     """The table of the other set went with those that were replaced, and hits looked into freed memory for ever."""
     import gc
 
+    from ftrace.core.runtime import runtime
     from ftrace.hit.address_table import AddressTable
-    from ftrace.runtime import runtime
-    from ftrace.tracers.graph_rules import AddressSets
+    from ftrace.tracing.tracers.graph_rules import AddressSets
 
     def tables():
         gc.collect()
@@ -369,9 +369,9 @@ def test_te4_1_a_pipe_can_be_read_while_the_program_records_without_a_pause() ->
 
 
 def test_te9_2_an_entry_is_held_back_for_its_return() -> None:
-    from ftrace.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT
-    from ftrace.output.pipe import held_back
     from ftrace.ring_buffer.reader import Record
+    from ftrace.tracing.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT
+    from ftrace.tracing.output.pipe import held_back
 
     def records(*kinds: tuple[int, int]) -> list[Record]:
         return [Record(0, slot, 0, kind.to_bytes(8, "little")) for slot, kind in kinds]

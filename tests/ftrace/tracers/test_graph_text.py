@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrace.output.graph import GraphFormat
-from ftrace.output.lines import LineFormat
-from ftrace.output.options import TraceOptions
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracers.available import function_graph
+from ftrace.tracing.output.graph import GraphFormat
+from ftrace.tracing.output.lines import LineFormat
+from ftrace.tracing.output.options import TraceOptions
+from ftrace.tracing.tracers.available import function_graph
 
 ENTRY, EXIT, OTHER = 11, 10, 77
 

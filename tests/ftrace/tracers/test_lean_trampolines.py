@@ -48,10 +48,10 @@ class Lean:
     """The functions of PROGRAM, probed by lean handlers, at the entry or at both ends."""
 
     def __init__(self, both_ends: bool) -> None:
+        from ftrace.core.ops import ftrace_ops, ftrace_set_filter, register_ops
+        from ftrace.core.probe import NativeProbe
+        from ftrace.core.tracer import tracer
         from ftrace.hit.records import EXIT_VALUE, HAS_ENTRY, HAS_EXIT, LEAN
-        from ftrace.ops import ftrace_ops, ftrace_set_filter, register_ops
-        from ftrace.probe import NativeProbe
-        from ftrace.tracer import tracer
 
         self.module, self.handlers = program(PROGRAM, "lean"), load_c(HANDLERS)
         at = {
@@ -103,7 +103,7 @@ def test_at_both_ends_arguments_and_results_are_kept() -> None:
 
 @isolated
 def test_lean_handlers_get_the_task_the_result_and_their_data() -> None:
-    from ftrace.runtime import runtime
+    from ftrace.core.runtime import runtime
 
     lean = Lean(both_ends=True)
     lean.run()

@@ -51,7 +51,7 @@ def rows() -> list[tuple[int, int, str]]:
 @isolated
 def test_te9_10_the_deepest_stack_with_the_size_of_each_frame() -> None:
     from fprobe.tracefs import tracefs
-    from ftrace.files.sysctl import set_stack_tracer_enabled, stack_tracer_enabled
+    from ftrace.tracing.files.sysctl import set_stack_tracer_enabled, stack_tracer_enabled
 
     module = program()
     assert tracefs.read("stack_trace") == _HEAD.format(0) + _OFF
@@ -79,7 +79,7 @@ def test_te9_10_it_can_be_limited_switched_off_and_given_a_threshold() -> None:
     from traced import error_of
 
     from fprobe.tracefs import tracefs
-    from ftrace.files.sysctl import set_stack_tracer_enabled
+    from ftrace.tracing.files.sysctl import set_stack_tracer_enabled
 
     module = program()
     assert tracefs.read("stack_trace_filter") == "#### all functions enabled ####\n"
@@ -109,7 +109,7 @@ def test_te9_10_hooked_calls_have_their_callers_and_threads_their_own_stacks() -
     import threading
 
     from fprobe.tracefs import tracefs
-    from ftrace.files.sysctl import set_stack_tracer_enabled
+    from ftrace.tracing.files.sysctl import set_stack_tracer_enabled
 
     module = program()
     tracefs.write("current_tracer", "function_graph")
@@ -130,8 +130,8 @@ def test_hazards_7_the_child_of_a_fork_goes_on() -> None:
     import os
 
     from fprobe.tracefs import tracefs
-    from ftrace.files.sysctl import set_stack_tracer_enabled
-    from ftrace.tracers.stack import stack_tracer
+    from ftrace.tracing.files.sysctl import set_stack_tracer_enabled
+    from ftrace.tracing.tracers.stack import stack_tracer
 
     module = program()
     set_stack_tracer_enabled(1)

@@ -1,0 +1,95 @@
+"""The base of all attachments: a context manager and a decorator."""
+
+from __future__ import annotations
+
+import abc
+import atexit
+import functools
+import logging
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ftrace.core.filters.resolve import inlined_calls
+from ftrace.core.shown import Shown
+from sandbox.process.fork import ProcessBound
+
+This = TypeVar("This", bound="Attaching")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+log = logging.getLogger("fprobe")
+
+_attached: weakref.WeakSet[Attaching] = weakref.WeakSet()
+
+
+@functools.cache
+def _warn_at_exit() -> None:
+    atexit.register(_warn_all)
+
+
+def _warn_all() -> None:
+    for attaching in list(_attached):
+        attaching._warn_of_limit()
+
+
+class Attaching(Shown, ProcessBound, abc.ABC):
+    """Attached inside the `with` block, or while the decorated function runs."""
+
+    target: Any
+    _has_warned = False
+    _told: frozenset[str] = frozenset()
+
+    def _limit_missed(self) -> str:
+        """A sentence on misses that a higher limit would prevent, with the limit's name; '' if there are none."""
+        return ""
+
+    def _warn_of_limit(self) -> None:
+        """Warn of such misses, once for each attachment."""
+        missed = "" if self._has_warned else self._limit_missed()
+        if missed:
+            self._has_warned = True
+            log.warning("%s", missed)
+
+    def _tell_of_inlined(self) -> None:
+        """Warn of calls that the probes do not see, because Numba has inlined them; of each caller once."""
+        items = self.target if isinstance(self.target, (list, tuple)) else [self.target]
+        for sentence in [it for item in items if isinstance(item, str) for it in inlined_calls(item)]:
+            if sentence not in self._told:
+                self._told |= {sentence}
+                log.warning("%s", sentence)
+
+    def _watch_limit(self) -> None:
+        """Warn when the process ends, if it is still attached then."""
+        _warn_at_exit()
+        _attached.add(self)
+
+    def _end_limit(self) -> None:
+        """Warn now, and not at the process's end. Misses during the detachment have another cause."""
+        self._warn_of_limit()
+        _attached.discard(self)
+
+    @abc.abstractmethod
+    def attach(self: This) -> This:
+        """Attach now. Raises OSError as the registration does."""
+
+    @abc.abstractmethod
+    def detach(self) -> None:
+        """Detach; when this returns no handler runs any more."""
+
+    def __enter__(self: This) -> This:
+        return self.attach()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def __call__(self, function: Decorated) -> Decorated:
+        @functools.wraps(function)
+        def probed(*arguments: Any, **options: Any) -> Any:
+            with self:
+                return function(*arguments, **options)
+
+        return probed  # type: ignore[return-value]  # it has the signature of what it wraps

@@ -1,0 +1,160 @@
+"""Locations by pattern, for images of every kind: stubs that a compiler has emitted, or that are made at the entry on demand."""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ftrace.core.entries.neighbours import free_bytes
+from ftrace.core.filters.resolve import Found, resolve
+from ftrace.core.sites.detoured import DetouredBlock
+from ftrace.core.sites.image_block import ImageBlock, PreparedBlock, in_images
+from ftrace.core.sites.locations import Located, Location, Selection, Skipped, original_text
+from ftrace.core.sites.refusals import called_by_hits, runs_python
+from ftrace.core.tracer import tracer
+from sandbox.images.sources import image_at
+from sandbox.symbols.table import Symbol
+
+if TYPE_CHECKING:
+    from sandbox.images.image import Image
+    from sandbox.memory.mappings import TextMapping
+
+
+def locate(pattern: str) -> Located:
+    """The locations of the functions that `pattern` matches, in images of any kind.
+
+    Raises LookupError if it matches nothing, with names that are like it; OSError if a library's text cannot be patched.
+    """
+    return locations_of(resolve(pattern))
+
+
+def locate_addresses(addresses: Iterable[int]) -> Located:
+    """The locations of functions by their addresses.
+
+    Raises OSError(EINVAL) for an address at which no function begins.
+    """
+    table = tracer().table
+    known: list[Location] = []
+    unknown: list[int] = []
+    for address in addresses:
+        location = table.location(address)
+        if location is not None:
+            known.append(location)
+        else:
+            unknown.append(address)
+    located = locations_of([*_found_at(unknown)])
+    return Located(Selection.of(known) | located.selection, located.skipped)
+
+
+def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
+    """The function that begins at each address. For consecutive addresses, an image and its functions are looked up once."""
+    image: Image | None = None
+    functions: dict[int, Symbol] = {}
+    for address in addresses:
+        if image is None or address not in image:
+            image = image_at(address)
+            functions = _functions_of(image) if image is not None else {}
+        function = functions.get(address)
+        if image is None or function is None:
+            raise OSError(errno.EINVAL, f"{address:#x} is not the entry of a function that can be traced")
+        yield Found(image, function)
+
+
+def _functions_of(image: Image) -> dict[int, Symbol]:
+    """The first function at each address, by address."""
+    if image.module is not None:
+        return {}
+    return {function.address: function for function in reversed(image.functions) if not function.indirect}
+
+
+def locations_of(wanted: Iterable[Found]) -> Located:
+    """The same for functions that have been found already."""
+    with tracer().table.lock:
+        return _located(wanted)
+
+
+def _located(wanted: Iterable[Found]) -> Located:
+    table, chosen, skipped = tracer().table, list[Location](), list[Skipped]()
+    by_block: dict[ImageBlock, list[int]] = {}
+    block: ImageBlock | None = None
+    for found in wanted:
+        location = table.location(found.function.address) if found.image.module else None
+        if location is not None:
+            chosen.append(location)
+        elif (reason := _refusal(found)) != "":
+            skipped.append(Skipped(str(found), reason))
+        else:
+            address = found.function.address
+            try:
+                if block is None or not block.covers(found.image, address):
+                    block = _block_at(found.image, address)
+            except OSError as error:  # text without a file
+                skipped.append(Skipped(str(found), error.strerror or str(error)))
+            else:
+                by_block.setdefault(block, []).append(bisect_left(block.addresses, address))
+    for block, indexes in by_block.items():
+        block.make(indexes)
+        chosen += [Location(block, index) for index in indexes if block.is_made(index)]
+        skipped += [Skipped(str(Location(block, i)), block.reason(i)) for i in indexes if not block.is_made(i)]
+    return Located(Selection.of(chosen), skipped)
+
+
+def _refusal(found: Found) -> str:
+    if found.image.module is not None:
+        return "it was compiled without a stub"
+    if (reason := outside(found)) or found.function.address not in called_by_hits():
+        return reason
+    return f"a hit calls {found.function.name} itself"
+
+
+def outside(found: Found) -> str:
+    """Why an indirect function (IFUNC) is not in its library, as a sentence; "" if the function is in its image."""
+    if found.function.address in found.image:
+        return ""
+    if not found.function.address:
+        return "the dynamic loader has chosen nothing for it"
+    return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
+
+
+def _block_at(image: Image, address: int) -> ImageBlock:
+    table = tracer().table
+    for known in table.of_images:
+        if isinstance(known, ImageBlock) and known.covers(image, address):
+            return known
+    text = image.text_at(address)
+    functions, read = _functions_in(image, text), partial(original_text, table)
+    block: ImageBlock
+    if address in image.stubs:
+        functions = [function for function in functions if function.address in image.stubs]
+        block = PreparedBlock(image, functions, text, table.lists, read)
+    else:
+        block = DetouredBlock(image, functions, text, table.lists, read, free_bytes)
+    table.of_images.append(block)
+    return block
+
+
+def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
+    """Each function once, under the name that users write; for indirect ones, the chosen function."""
+    by_address: dict[int, Symbol] = {}
+    for function in sorted(image.functions, key=lambda function: function.name.startswith("_")):
+        meant = image.meant(function)
+        if meant.address in text:
+            by_address.setdefault(meant.address, meant)
+    return [by_address[address] for address in sorted(by_address)]
+
+
+# -- for registration ---------------------------------------------------------------------------------------------------
+
+
+def examine_returns(selection: Selection) -> None:
+    """Find out which of these functions' returns cannot be hooked."""
+    for block, indexes in in_images(selection).items():
+        block.examine_returns(indexes)
+
+
+def unsafe_for_python(selection: Selection) -> Selection:
+    """The locations among these where a Python handler could wait for its own thread."""
+    return Selection({b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)})

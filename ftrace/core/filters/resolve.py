@@ -1,0 +1,120 @@
+"""From patterns to functions of any image: `vfs_*`, `libz:inflate*`, `*:SSL_*`.
+
+The part before the colon is a pattern for the names of images. A pattern without a colon matches only functions of the
+sandbox's modules. LLVM, which this package loads itself, is meant only by patterns with `llvm` before the colon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ftrace.core.filters.glob import parse
+from sandbox.images.image import Image
+from sandbox.images.near_misses import near_misses, no_image
+from sandbox.images.sources import sources
+from sandbox.symbols.perfmap import perf_map
+from sandbox.symbols.process_text import JIT_NAMES
+from sandbox.symbols.table import Symbol
+
+
+class Found(NamedTuple):
+    """A function that a pattern matches, and the image it is in."""
+
+    image: Image
+    function: Symbol
+
+    def __str__(self) -> str:
+        return f"{self.function.name} [{self.image.name}]"
+
+
+def is_named(pattern: str) -> bool:
+    """Whether a pattern names images."""
+    return isinstance(pattern, str) and ":" in pattern
+
+
+def resolve(pattern: str) -> list[Found]:
+    """The functions that `pattern` matches, each once, image by image and ascending by address.
+
+    A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
+    in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
+    """
+    owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
+    meant = list(images_meant(owner if colon else None))
+    if not meant and owner == "perf":
+        raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
+    if not meant and colon:
+        raise LookupError(no_image(owner, wanted))
+    found = list(_functions_in(meant, wanted))
+    if not found:
+        raise LookupError(f"no function of {_shown(meant, owner)} matches {wanted!r}{near_misses(wanted, meant)}")
+    return found
+
+
+def is_compiled(pattern: str) -> bool:
+    """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`, `perf:...`), more of which may be compiled later."""
+    owner, colon, _ = pattern.partition(":")
+    return bool(colon) and owner in JIT_NAMES
+
+
+def is_there(pattern: str) -> bool:
+    """Whether `pattern` matches anything now. Raises OSError if a library's file cannot be read."""
+    owner, _, wanted = pattern.partition(":")
+    return any(True for _ in _functions_in(images_meant(owner), wanted))
+
+
+def may_be_compiled(pattern: str) -> bool:
+    """Whether `pattern` names code that JIT compilers may compile later.
+
+    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. New lines
+    of a perf map (`perf:`) are not announced: their functions must be there now.
+    """
+    owner, _, wanted = pattern.partition(":")
+    if owner != "numba":
+        return owner == "jit"
+    from sandbox.numba.live import declared
+
+    return any(map(parse(wanted).matches, declared()))
+
+
+def inlined_calls(pattern: str) -> Iterator[str]:
+    """Sentences about inlined calls, which probes do not see, of the Numba function that `pattern` (no glob) names."""
+    owner, _, wanted = pattern.partition(":")
+    if owner != "numba" or set(wanted) & set("*?["):
+        return
+    from sandbox.numba.live import inlined
+
+    callers = sorted(inlined().get(wanted, ()))
+    if callers:
+        named = ", ".join(callers[:3]) + (f" and {len(callers) - 3} more" if len(callers) > 3 else "")
+        yield f"{wanted} is inlined into {named}: these calls are not seen; see fprobe.numba.install(noinline=True)"
+
+
+def images_meant(owner: str | None) -> Iterator[Image]:
+    """The images that `owner`, what is before the colon of a pattern, means; None: those that patterns without a colon mean."""
+    pattern = None if owner is None else parse(owner)
+    for source in sources():
+        if pattern is None and source.is_named:
+            continue
+        for image in source.images():
+            if pattern is None or (image.only_by in str(owner) and any(map(pattern.matches, image.names))):
+                yield image
+
+
+def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
+    seen = set[int]()
+    for image in meant:
+        pattern = parse(image.unversioned(wanted))
+        functions = image.functions
+        mask = pattern.select([function.name for function in functions])
+        chosen = [image.meant(function) for index, function in enumerate(functions) if mask >> index & 1]
+        for function in sorted(chosen, key=lambda function: function.address):
+            if function.address not in seen:
+                seen.add(function.address)
+                yield Found(image, function)
+
+
+def _shown(meant: list[Image], owner: str) -> str:
+    names = list(dict.fromkeys(f"[{image.name}]" for image in meant))
+    more = f" and {len(names) - 3} more" if len(names) > 4 else ""
+    return ", ".join(names[: 3 if more else 4]) + more or "a loaded module (there is none)"

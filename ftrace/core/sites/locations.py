@@ -1,0 +1,223 @@
+"""Locations, selections of them, their text, and their table: every stub of every loaded module, in table order.
+
+A *selection* is a set of locations: for each block of sites, a number whose bit i is the i-th site.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from ftrace.core.filters.glob import Match, Pattern, index_of, parse
+from ftrace.core.probe import CounterLines
+from ftrace.core.runtime import Runtime
+from ftrace.core.sites.block import SiteBlock
+from ftrace.core.sites.lists import ListCache
+from ftrace.hit.x86_64.stubs import SITE_SIZE
+from sandbox.loading.module import Module
+from sandbox.symbols.table import Symbol
+
+
+class Location(NamedTuple):
+    """A site that can be patched: struct dyn_ftrace."""
+
+    block: SiteBlock
+    position: int
+
+    @property
+    def ip(self) -> int:
+        """Address of the 5-byte stub."""
+        return self.block.addresses[self.position]
+
+    @property
+    def function(self) -> Symbol:
+        """The function whose entry it is."""
+        return self.block.functions[self.position]
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.block.names[self.position]
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.block.name}]"
+
+
+class Selection(dict[SiteBlock, int]):
+    """Locations: a bit mask for each block that has any."""
+
+    @classmethod
+    def of(cls, locations: Iterable[Location]) -> Selection:
+        """These locations."""
+        bits: dict[SiteBlock, bytearray] = {}
+        for block, position in locations:
+            if block not in bits:
+                bits[block] = bytearray((len(block) + 7) // 8)
+            bits[block][position >> 3] |= 1 << (position & 7)
+        return cls({block: int.from_bytes(mask, "little") for block, mask in bits.items()})
+
+    def count(self) -> int:
+        """The number of locations."""
+        return sum(mask.bit_count() for mask in self.values())
+
+    def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
+        return Selection({**self, **{block: self.get(block, 0) | mask for block, mask in other.items()}})
+
+    def __ior__(self, other: Selection) -> Selection:  # type: ignore[override]
+        return self | other  # not dict's, which would replace masks
+
+    def __and__(self, other: Selection) -> Selection:
+        return clean({block: mask & other.get(block, 0) for block, mask in self.items()})
+
+    def __sub__(self, other: Selection) -> Selection:
+        return clean({block: mask & ~other.get(block, 0) for block, mask in self.items()})
+
+    def has(self, location: Location) -> bool:
+        """Whether it is one of them."""
+        return bool(self.get(location.block, 0) >> location.position & 1)
+
+    def locations(self) -> Iterator[Location]:
+        """Each location, in table order."""
+        for block, mask in self.items():
+            for index in _bits(mask):
+                yield Location(block, index)
+
+
+def clean(masks: dict[SiteBlock, int]) -> Selection:
+    """A selection without empty blocks."""
+    return Selection({block: mask for block, mask in masks.items() if mask})
+
+
+def _bits(mask: int) -> Iterator[int]:
+    text = bin(mask)[:1:-1]
+    index = text.find("1")
+    while index >= 0:
+        yield index
+        index = text.find("1", index + 1)
+
+
+class LocationTable:
+    """All locations. Blocks are in the order in which their modules were loaded."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.lists = ListCache(runtime)
+        self.lines = CounterLines(runtime.image, runtime.counters)
+        self.blocks: list[SiteBlock] = []
+        """Blocks of modules, which were compiled with stubs."""
+        self.of_images: list[SiteBlock] = []
+        """Blocks of other images, whose locations are made when a probe needs them (ftrace.core.sites.image_block)."""
+        self.lock = threading.RLock()
+        """ftrace_lock: held while operations are registered or the table changes."""
+
+    def add(self, module: Module, known: SiteBlock | None = None) -> SiteBlock | None:
+        """Append a module's sites; `known`: its block if it was in the table before. None if it has no stubs."""
+        if not len(module.sites):
+            return None
+        block = known or SiteBlock.of_module(module, self.lists)
+        self.blocks.append(block)
+        return block
+
+    def block_of(self, module: Module) -> SiteBlock | None:
+        """The block of a module, if it has one."""
+        return next((block for block in self.blocks if block.module is module), None)
+
+    def everything(self) -> Selection:
+        """All locations."""
+        return Selection({block: block.everything for block in self.blocks})
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def select(self, pattern: Pattern) -> Selection:
+        """The locations whose function matches a pattern. The caller handles a negated pattern."""
+        if pattern.kind is Match.INDEX:
+            location = self.at(index_of(pattern))
+            return Selection({location.block: 1 << location.position}) if location else Selection()
+        return clean({block: block.select(pattern) for block in self.blocks})
+
+    def named_so(self, pattern: str) -> Selection:
+        """The existing locations of all kinds whose function matches."""
+        return clean({block: block.select(parse(pattern)) & block.everything for block in self.patched_blocks()})
+
+    def at(self, position: int) -> Location | None:
+        """The location at a 0-based position of the table."""
+        if position < 0:
+            return None
+        for block in self.blocks:
+            if position < len(block):
+                return Location(block, position)
+            position -= len(block)
+        return None
+
+    def patched_blocks(self) -> list[SiteBlock]:
+        """All blocks."""
+        return [*self.blocks, *self.of_images]
+
+    def location(self, address: int) -> Location | None:
+        """ftrace_location: by an address within a stub, or the address of a function."""
+        for block in self.patched_blocks():
+            index = bisect_right(block.addresses, address) - 1
+            if index >= 0 and address < block.addresses[index] + SITE_SIZE and block.is_made(index):
+                return Location(block, index)
+            following = index + 1
+            if following < len(block) and block.functions[following].address == address and block.is_made(following):
+                return Location(block, following)
+        return None
+
+    def location_range(self, start: int, end: int) -> Location | None:
+        """ftrace_location_range: a location whose 5 bytes touch start..end, both inclusive."""
+        for block in self.patched_blocks():
+            index = bisect_right(block.addresses, end) - 1
+            if index >= 0 and block.addresses[index] + SITE_SIZE > start and block.is_made(index):
+                return Location(block, index)
+        return None
+
+    def named(self, name: str) -> Location | None:
+        """The first location of a function called exactly `name`."""
+        for block in self.blocks:
+            position = block.positions.get(name)
+            if position is not None:
+                return Location(block, position)
+        return None
+
+
+overlays: list[Callable[[int, bytearray], None]] = []
+"""Functions that undo, in bytes read at an address, what another kind of probe has written. kprobes add theirs."""
+
+
+def original_text(table: LocationTable, address: int, size: int) -> bytes:
+    """The `size` bytes at `address` as they would be without ftrace and the probes in `overlays`."""
+    code = bytearray(ctypes.string_at(address, size))
+    for block in table.patched_blocks():
+        first = bisect_left(block.addresses, address - SITE_SIZE + 1)
+        for index in range(first, bisect_left(block.addresses, address + size, first)):
+            if block.is_made(index) and block.is_live(index):
+                overlay(code, block.addresses[index] - address, block.text_of(index))
+    for put_back in overlays:
+        put_back(address, code)
+    return bytes(code)
+
+
+def overlay(code: bytearray, offset: int, data: bytes) -> None:
+    """Copy `data` to an offset of `code`, as far as it fits."""
+    at = max(offset, 0)
+    within = data[at - offset : max(len(code) - offset, 0)]
+    code[at : at + len(within)] = within
+
+
+class Skipped(NamedTuple):
+    """A requested function that cannot be traced; `reason` is a sentence."""
+
+    name: str
+    reason: str
+
+
+class Located(NamedTuple):
+    """The locations of the functions that a pattern matches, and the functions without one."""
+
+    selection: Selection
+    skipped: list[Skipped]

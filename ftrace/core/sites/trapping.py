@@ -1,0 +1,66 @@
+"""Threads that block SIGTRAP: a breakpoint that one hits would kill the process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox.threads import signals
+from sandbox.threads.blocked_signals import threads_blocking
+
+if TYPE_CHECKING:
+    from ftrace.core.runtime import Runtime
+
+log = logging.getLogger("ftrace")
+
+_PATIENCE = 20
+"""How long a thread may block SIGTRAP, in milliseconds."""
+_strangers = set[int]()
+"""The unknown threads that blocked SIGTRAP at the last check."""
+
+
+def refuse_blocked_traps(runtime: Runtime) -> None:
+    """Raise OSError(EBUSY) while a thread that may hit a breakpoint blocks SIGTRAP.
+
+    Threads that neither Python nor the hit path knows (a watchdog, a library's pool) are only logged.
+    """
+    blocking = _blocking_threads(runtime)
+    if not blocking:
+        return
+    known = _known_threads(runtime)
+    for tid in set(blocking) - known - _strangers:
+        log.info("thread %s (%d) blocks SIGTRAP; a breakpoint that it hits would kill the process", _name(tid), tid)
+    _strangers.clear()
+    _strangers.update(set(blocking) - known)
+    named = ", ".join(f"{_name(tid)} ({tid})" for tid in blocking if tid in known)
+    if named:
+        raise OSError(
+            errno.EBUSY,
+            f"breakpoints are needed to patch this, and SIGTRAP is blocked in {named}; unblock it there first",
+        )
+
+
+def _known_threads(runtime: Runtime) -> set[int]:
+    return {task.tid for task in runtime.tasks()} | {thread.native_id or 0 for thread in threading.enumerate()}
+
+
+def _name(tid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/self/task/{tid}/comm").read_text(errors="replace").strip()
+    return "that has ended"
+
+
+def _blocking_threads(runtime: Runtime) -> list[int]:
+    """The threads that keep SIGTRAP blocked. Starting and ending threads block it only briefly, so those are waited for."""
+    blocking = threads_blocking(runtime.image, signals.SIGTRAP)
+    for _ in range(_PATIENCE):
+        if not set(blocking) - _strangers and not _strangers & _known_threads(runtime):
+            break
+        time.sleep(0.001)
+        blocking = [tid for tid in threads_blocking(runtime.image, signals.SIGTRAP) if tid in blocking]
+    return blocking

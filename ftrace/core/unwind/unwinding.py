@@ -1,0 +1,63 @@
+"""Registration of unwind sections with the process's unwinder and with debuggers."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from ftrace.hit.x86_64 import frames
+from sandbox.elf.debugimage import CodeSymbol, debug_image
+from sandbox.elf.unwinder import unwinder
+from sandbox.symbols import gdbjit
+from sandbox.threads import tasks
+
+
+def _registrars() -> tuple[Any, Any]:
+    """The functions that register and unregister sections with the unwinder of the process's C++ code."""
+    library = unwinder()
+    if library is None:
+        return _nobody, _nobody
+    functions = (library.__register_frame, library.__deregister_frame)
+    for function in functions:
+        function.argtypes, function.restype = (ctypes.c_void_p,), None
+    return functions
+
+
+def _nobody(_section: object) -> None:
+    """Used if the process has no unwinder."""
+
+
+class FrameDescription:
+    """An unwind section for generated code; registered with the unwinder and with debuggers until `withdraw`."""
+
+    def __init__(self, name: str, start: int, size: int, section: bytes) -> None:
+        self._section = ctypes.create_string_buffer(section, len(section))
+        _registrars()[0](self._section)
+        where = ctypes.addressof(self._section)
+        image = debug_image(start, size, [CodeSymbol(name, start, size)], section, where)
+        self._seen_by_debuggers = gdbjit.register(image)
+
+    def withdraw(self) -> None:
+        """Unregister it."""
+        _registrars()[1](self._section)
+        if self._seen_by_debuggers is not None:
+            self._seen_by_debuggers.withdraw()
+
+
+def describe_stubs(
+    slab: int, module: str, start: int, size: int, after_prologue: bool, hooked_to: int = frames.HOOKED_TO
+) -> FrameDescription:
+    """Register a section for a module's stubs at `start` (address; `size` in bytes). `slab`: the address of the tasks.
+
+    `hooked_to`: up to this offset in a stub, the return address is in the node (ftrace.hit.x86_64.frames).
+    """
+    fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
+    fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
+    place = frames.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields, hooked_to)
+    section = frames.stub_section(start, size, place, after_prologue, hooked_to)
+    return FrameDescription(f"{module}.stubs", start, size, section)
+
+
+def describe_entrances(name: str, start: int, size: int) -> FrameDescription:
+    """Register a section for code that is called and then jumps elsewhere with the stack unchanged."""
+    return FrameDescription(name, start, size, frames.section(start, size, b""))

@@ -1,0 +1,1 @@
+"""Native code that runs when an event is hit."""

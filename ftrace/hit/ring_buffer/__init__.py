@@ -1,0 +1,1 @@
+"""Native code that writes and consumes records."""

@@ -1,0 +1,447 @@
+"""The fast trampolines: a site with one probe, whose handlers are native functions, as assembly text (AT&T).
+
+Such handlers touch no vector register, and preserve every general register but r11 and rax (LLVM's preserve_most). Handlers that
+use argument or result registers get them in a pt_regs (ftrace.hit.x86_64.images). A hit that is not plain (in another context
+than the normal one, without a credit, above a dead node, with a full shadow stack) takes the slow path before anything has been
+changed; a probe with a flag set has the slow trampolines in its list. Registers and stack at entry and exit:
+ftrace.hit.x86_64.trampolines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ftrace.hit.x86_64 import images
+from ftrace.hit.x86_64.assembly_text import with_blocks
+
+ENTRY_EARLY = """
+# A site with one native probe without an exit handler, whose entry may be dealt with before anything is saved (Early in
+# ftrace.hit.records). The function keeps every register but r11 and rax.
+#   r11 = task, until the call   r10 = probe list   rax = the probe, the function's address, its result
+#   stack inside: address of the Early (the function's seventh argument), rax as the site has it, return into the stub, return
+#   slot
+    .globl $name
+    .p2align 6
+$name:
+    .cfi_startproc
+    mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne ftrace_entry_full
+    push %rax
+    mov $ITEM_PROBE(%r10), %rax
+    push $PROBE_EARLY(%rax)
+    mov (%rsp), %rax
+    mov (%rax), %rax
+    test %rax, %rax
+    je 8f
+    call *%rax
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+8:  lea 8(%rsp), %rsp
+    pop %rax
+    je $otherwise
+    mov $ITEM_COUNTERS(%r10), %r10
+    incq $TALLY(%r11,%r10)
+    movq $$0, $REC(%r11)
+    test %rsp, %rsp
+    ret
+"""
+
+ENTRY_FAST = """
+# A site with one native probe: the entry handler only.
+#   r10 = probe list, then what the function finds in rax, unless that is saved
+#   stack inside: what is saved, return into the stub at $back(%rsp), return slot
+    .globl $name
+    .p2align 6
+$name:
+    .cfi_startproc
+    mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne $complete
+$save
+    mov $ITEM_COUNTERS(%r10), %rdi
+$stub
+    mov $slot(%rsp), %rdx
+    incq $TALLY(%r11,%rdi)
+    mov $ITEM_PROBE(%r10), %rdi
+    mov $RECORD_IP(%rsi), %rsi
+$regs
+$call
+    mov %fs:$TASK, %r11
+$leave
+    movq $$0, $REC(%r11)
+    ret
+"""
+
+BOTH_FAST = """
+# A site with one native probe that has an exit handler. What can decline does so first; then the node is reserved (the
+# new top stored) before it is filled.
+#   stack inside: what is saved, return into the stub at $back(%rsp), return slot
+#   rdi = address of the return slot, then the probe, r8 = the new node; then the handler's arguments
+#   r10 = probe list, then what the function finds in rax, unless that is saved
+    .globl $name
+    .p2align 6
+$name:
+    .cfi_startproc
+    mov %r10d, $LIST(%r11)
+    cmpl $$0, $CONTEXT(%r11)
+    jne $complete
+$save
+    mov $TOP(%r11), %rsi
+    lea $slot(%rsp), %rdi
+    cmp %rdi, $FRAME(%rsi)
+    jbe 8f
+    lea $NODE(%rsi), %r8
+    cmp $LIMIT(%r11), %r8
+    ja 8f
+    mov $ITEM_PROBE(%r10), %rdi
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 8f
+    mov $ITEM_COUNTERS(%r10), %rdx
+    mov $$$HIT_WITH_CREDIT, %r8
+    add %r8, $TALLY(%r11,%rdx)
+    js 7f
+    cmp %rsi, $TOP(%r11)
+    jne 7f
+    lea $NODE(%rsi), %r8
+    mov %r8, $TOP(%r11)
+    lea $slot(%rsp), %rdx
+$stub
+    mov %rdx, $FRAME(%r8)
+    mov $slot(%rsp), %rdx
+    mov %r10, $PROBES(%r8)
+    mov %rsi, $STUB(%r8)
+    mov %rdx, $PARENT(%r8)
+    mov $RECORD_IP(%rsi), %rsi
+$node
+$data
+$regs
+$call
+$parent
+$restore
+    movq $$0, $REC(%r11)
+    ret
+6:  # cancelled: give the node back; rdi, rsi, rdx, r8 are free, rax is back or saved
+$cancelled
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 4f
+    mov $TOP(%r11), %r8
+    lea $slot(%rsp), %rdx
+    cmp %rdx, $FRAME(%r8)
+    jne 4f
+    mov $PROBES(%r8), %rsi
+    mov $ITEM_COUNTERS(%rsi), %rsi
+    mov $$$CREDIT_UNIT, %rdx
+    add %rdx, $TALLY(%r11,%rsi)
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 5f
+3:  sub $$$NODE, %r8
+    mov %r8, $TOP(%r11)
+    movq $$0, $REC(%r11)
+$restore
+    test %rsp, %rsp
+    ret
+4:  # the pool is shared, or a signal's handler has jumped past calls that it hooked
+    push %rax
+    push %rcx
+    push %r9
+    push %r10
+    mov %r11, %rdi
+    lea $slot+32(%rsp), %rsi
+    call ftrace_cancel
+    pop %r10
+    pop %r9
+    pop %rcx
+    pop %rax
+$restore
+    test %rsp, %rsp
+    ret
+5:  # the pool is shared already: a signal came in between
+    push %rax
+    push %rcx
+    push %r8
+    push %r9
+    mov %rdi, %rsi
+    mov %r11, %rdi
+    call pool_donate
+    pop %r9
+    pop %r8
+    pop %rcx
+    pop %rax
+    mov %fs:$TASK, %r11
+    jmp 3b
+7:  sub %r8, $TALLY(%r11,%rdx)
+8:
+$restore
+    jmp $complete
+"""
+
+NO_DATA = """
+    xor %r8d, %r8d"""
+
+ONE_WORD = """
+    lea $INLINE_DATA(%r8), %r8
+    movq $$0, (%r8)"""
+
+INLINE_DATA = """
+    mov $LIST_WORDS(%r10), %r11d
+    lea $INLINE_DATA(%r8), %r8
+9:  movq $$0, -8(%r8,%r11,8)
+    dec %r11d
+    jne 9b"""
+
+CALL_ONLY = """
+    xor %r8d, %r8d
+    mov %rax, %r10
+    call *$PROBE_ENTRY(%rdi)
+    mov %r10, %rax"""
+CALL_ONLY_SAVED = """
+    xor %r8d, %r8d
+    call *$PROBE_ENTRY(%rdi)"""
+CALL_LEAN_ONLY = """
+    mov %r11, %rcx
+    call *$PROBE_LEAN_ENTRY(%rdi)"""
+
+CALL_ENTRY = """
+    mov %rax, %r10
+    call *$PROBE_ENTRY(%rdi)
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+    mov %r10, %rax
+    jne 6f"""
+CALL_ENTRY_SAVED = """
+    call *$PROBE_ENTRY(%rdi)
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+    jne 6f"""
+CALL_LEAN = """
+    mov %r11, %rcx
+    call *$PROBE_LEAN_ENTRY(%rdi)
+    mov %fs:$TASK, %r11
+    test %eax, %eax
+    jne 6f"""
+PROBE_OF_LEAN = """    mov (%rsp), %r10
+    mov $ITEM_PROBE(%r10), %rdi"""
+NO_ENTRY = """
+    mov %fs:$TASK, %r11
+    cmp %eax, %eax"""
+
+BEGIN_EXIT = """    lea -8(%rsp), %rsi
+    cmp %rsi, $FRAME(%r11)
+    jne ftrace_exit_from_list
+    mov %fs:$TASK, %rdi
+    cmpl $$0, $REC(%rdi)
+    jne ftrace_exit_from_list
+    movl $$$FAST, $REC(%rdi)
+    mov %r10d, $LIST(%rdi)"""
+"""The beginning of a return with node r11 and list r10: a return that is not plain takes the slow path. Uses rsi and rdi.
+
+The list was read before this task was marked as inside. So each probe is checked afterwards: if it has been unregistered in
+between, nothing waits for this task.
+"""
+
+EXIT_FAST = """
+# Return of a call to a site with one native probe that has an exit handler.
+#   r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results
+#   stack inside: what is saved, then the parent in the return slot, where `ret` and unwinders find it
+    .globl $name
+    .p2align 6
+$name:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
+$begin_exit
+    mov $ITEM_PROBE(%r10), %rdi
+    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 4f
+    mov $STUB(%r11), %rsi
+    push $PARENT(%r11)
+$save
+    mov $PARENT(%r11), %rdx
+    mov %r11, %r9
+$data
+    mov $RECORD_IP(%rsi), %rsi
+$regs
+$call
+    mov %fs:$TASK, %r11
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 6f
+    mov $ITEM_COUNTERS(%r10), %rsi
+    mov $$$CREDIT_UNIT, %r8
+    add %r8, $TALLY(%r11,%rsi)
+    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
+    jne 7f
+5:  cmp %r9, $TOP(%r11)
+    jne 8f
+    sub $$$NODE, %r9
+    mov %r9, $TOP(%r11)
+    movq $$0, $REC(%r11)
+$restore
+    ret
+6:  # the pool is shared
+    lock incq $PROBE_POOL(%rdi)
+    jmp 5b
+7:  # ... already: a signal came in between
+    push %rax
+    push %rcx
+    push %r9
+    push %r11
+    mov %rdi, %rsi
+    mov %r11, %rdi
+    call pool_donate
+    pop %r11
+    pop %r9
+    pop %rcx
+    pop %rax
+    jmp 5b
+8:  # a signal's handler has jumped past calls that it hooked
+    push %rax
+    push %rcx
+    mov %r11, %rdi
+    mov %r9, %rsi
+    call node_leave
+    mov %fs:$TASK, %r11
+    pop %rcx
+    pop %rax
+    movq $$0, $REC(%r11)
+$restore
+    ret
+4:  mov %fs:$TASK, %rdi
+    movq $$0, $REC(%rdi)
+    jmp ftrace_exit_from_list
+"""
+
+CALL_EXIT = """
+    call *$ITEM_EXIT(%r10)"""
+CALL_LEAN_EXIT = """
+    mov %rax, %rdx
+    mov %fs:$TASK, %rcx
+    push %r10
+    push %r9
+    call *$PROBE_LEAN_EXIT(%rdi)
+    pop %r9
+    pop %r10
+    mov $ITEM_PROBE(%r10), %rdi"""
+
+CALL_EARLY_EXIT = """
+    mov $PROBE_EARLY(%rdi), %rdi
+    mov (%rdi), %r11
+    test %r11, %r11
+    je 1f
+    push %rcx
+    push %rax
+    push %r9
+    push %r10
+    mov %rax, %rcx
+    mov %fs:$TASK, %r9
+    call *%r11
+    test %eax, %eax
+    pop %r10
+    pop %r9
+    pop %rax
+    pop %rcx
+    je 1f
+    mov $ITEM_PROBE(%r10), %rdi"""
+"""The return is dealt with before results are saved for the handler (Early in ftrace.hit.records), which is called otherwise."""
+LEAVE_TO_HANDLER = """1:
+$restore
+    lea 8(%rsp), %rsp
+    mov %fs:$TASK, %rdi
+    movq $$0, $REC(%rdi)
+    mov %r9, %r11
+    jmp $otherwise
+"""
+
+EXIT_NO_DATA = """
+    xor %r8d, %r8d"""
+EXIT_INLINE_DATA = """
+    lea $INLINE_DATA(%r11), %r8"""
+
+# What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What one that
+# has sp puts into the return slot counts.
+_SAVED = ("rdi", "rsi", "rdx", "r8")
+_NOT_ZERO = "\n    test %rsp, %rsp"
+"""The flags that tell the stub that the return is not hooked."""
+PLAIN_ENTRY = {
+    "stub": "    mov $back(%rsp), %rsi",
+    "complete": "ftrace_entry_full",
+    "save": images.push(_SAVED),
+    "restore": images.pop(_SAVED),
+    "leave": images.pop(_SAVED) + _NOT_ZERO,
+    "only": CALL_ONLY,
+    "both": CALL_ENTRY,
+    "regs": "",
+    "node": "",
+    "parent": "",
+    "back": "32",
+    "slot": "40",
+}
+WITH_ARGUMENTS = {
+    "stub": "    mov $back(%rsp), %rsi",
+    "complete": "ftrace_entry_full",
+    "save": images.KEEP_ARGUMENTS,
+    "restore": images.GET_ARGUMENTS,
+    "leave": images.GET_ARGUMENTS_NOT_ZERO,
+    "only": CALL_ONLY_SAVED,
+    "both": CALL_ENTRY_SAVED,
+    "regs": images.ENTRY_IP,
+    "node": "",
+    "parent": "",
+    "back": "176",
+    "slot": "184",
+}
+WITH_SP = WITH_ARGUMENTS | {
+    "regs": images.ENTRY_SP_IP,
+    "node": "    mov %r8, %r9",
+    "parent": "    mov $slot(%rsp), %rdx\n    mov %rdx, $PARENT(%r9)",
+}
+_DESTROYED = ("rdi", "rsi", "rdx", "rcx", "rax", "r8", "r9", "r10")
+"""The registers that a function in the C calling convention may destroy, besides r11."""
+LEAN_ENTRY = PLAIN_ENTRY | {
+    "save": images.push(_DESTROYED),
+    "restore": images.pop(_DESTROYED),
+    "back": "64",
+    "slot": "72",
+}
+LEAN_ONLY = PLAIN_ENTRY | {
+    "save": images.push(_DESTROYED[:-1]),
+    "leave": images.pop(_DESTROYED[:-1]) + _NOT_ZERO,
+    "back": "56",
+    "slot": "64",
+}
+_PLAIN_EXIT = {"save": images.push(("rdx",)), "restore": images.pop(("rdx",)), "regs": ""}
+_WITH_VALUE = {"save": images.KEEP_VALUE, "restore": images.GET_VALUE, "regs": images.VALUE_ONLY}
+_WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "regs": images.EXIT_SP_IP}
+
+
+def fast_trampolines() -> Iterator[str]:
+    """The fast trampolines: by the registers that their handlers use, with and without entry data."""
+    for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
+        for looks, saving in (("fast", _PLAIN_EXIT), ("value", _WITH_VALUE), ("results", _WITH_RESULTS)):
+            yield with_blocks(
+                EXIT_FAST, {"name": f"ftrace_exit_{looks}{size}", "data": data, "call": CALL_EXIT, **saving}
+            )
+    for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
+        yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", "call": saving["only"], **saving})
+        yield with_blocks(ENTRY_EARLY, {"name": f"ftrace_early_only{given}", "otherwise": f"ftrace_entry_only{given}"})
+        yield from _with_return(f"ftrace_both{given}", saving["both"], saving)
+    yield with_blocks(ENTRY_EARLY, {"name": "ftrace_early_regs", "otherwise": "ftrace_entry_regs"})
+    yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
+    yield from _lean()
+    for data in ("", "_data"):
+        early = {"call": CALL_EARLY_EXIT, "data": EXIT_INLINE_DATA, **_PLAIN_EXIT}
+        names = {"name": f"ftrace_early_exit_results{data}", "otherwise": f"ftrace_exit_results{data}"}
+        yield with_blocks(EXIT_FAST + LEAVE_TO_HANDLER, early | names)
+
+
+def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:
+    for size, data in (("", NO_DATA), ("_word", ONE_WORD), ("_data", INLINE_DATA)):
+        yield with_blocks(BOTH_FAST, {"name": name + size, "data": data, "call": call, "cancelled": "", **saving})
+
+
+def _lean() -> Iterator[str]:
+    """For handlers with lean forms: at the entry only, or at both ends with a word of data."""
+    yield with_blocks(ENTRY_FAST, {"name": "ftrace_entry_lean", "call": CALL_LEAN_ONLY, **LEAN_ONLY})
+    both = {"data": ONE_WORD, "call": CALL_LEAN, "cancelled": PROBE_OF_LEAN}
+    yield with_blocks(BOTH_FAST, {"name": "ftrace_both_lean", **both, **LEAN_ENTRY})
+    exit_ = {"data": EXIT_INLINE_DATA, "call": CALL_LEAN_EXIT, **_WITH_VALUE, "regs": ""}
+    yield with_blocks(EXIT_FAST, {"name": "ftrace_exit_lean", **exit_})

@@ -1,0 +1,243 @@
+"""Frame descriptions for code without compiler-made ones: DWARF expressions and sections. Bytes in, bytes out.
+
+One description is for all stubs of a module. While a hooked body runs, its return slot holds the stub's address and the real
+one is on a shadow stack. The description finds it there by a DWARF expression: the node whose frame is the slot and whose stub
+is this one, over all tasks. Two things are unusual. A stub's frame has no memory of its own, so its CFA would equal the body's,
+and libgcc takes equal CFAs for one frame: it is one byte higher here, and rsp has a rule of its own. And all stubs share one
+description, which determines the half of a stub that a frame is in by the low bits of rip:
+
+    offset < 59, >= 104    entry: the return address is on the stack              CFA = rsp + 8
+    offset 59..103         the parent's address is in the node                     CFA = rsp + 1
+
+For stubs after a prologue (mcount) the entry is inside the function: CFA = rbp + 16. Where tail calls have put several nodes
+into one slot, the oldest has the real parent, and one frame represents all their stubs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ftrace.hit.x86_64.stubs import RETURN_POINT, STUB_SIZE
+
+RSP, RBP, RIP = 7, 6, 16
+"""Numbers of registers."""
+DEREF, DUP, DROP, SWAP, AND, MINUS, MUL, OR, PLUS = 0x06, 0x12, 0x13, 0x16, 0x1A, 0x1C, 0x1E, 0x21, 0x22
+PLUS_UCONST, SHR, BRA, EQ, GE, LT, NE, SKIP = 0x23, 0x25, 0x28, 0x29, 0x2A, 0x2D, 0x2E, 0x2F
+"""Operations."""
+DEF_CFA, IN_MEMORY, IS_VALUE = b"\x0f", b"\x10", b"\x16"
+"""Rules whose operand is an expression, which finds the CFA on its stack: the CFA itself; a register is where it says, or what
+it says."""
+_DEREF_SIZE = 0x94
+
+
+def op(*codes: int) -> bytes:
+    """Operations without operands, or with operands of a byte."""
+    return bytes(codes)
+
+
+def const1u(value: int) -> bytes:
+    """Push a byte."""
+    return b"\x08" + bytes([value])
+
+
+def const1s(value: int) -> bytes:
+    """Push a signed byte."""
+    return b"\x09" + struct.pack("b", value)
+
+
+def const4u(value: int) -> bytes:
+    """Push four bytes."""
+    return b"\x0c" + struct.pack("<I", value)
+
+
+def const8u(value: int) -> bytes:
+    """Push eight bytes."""
+    return b"\x0e" + struct.pack("<Q", value)
+
+
+def pick(depth: int) -> bytes:
+    """Push a copy of the value `depth` below the top."""
+    return b"\x15" + bytes([depth])
+
+
+def uleb(value: int) -> bytes:
+    """A LEB128 number."""
+    result = b""
+    while value > 0x7F:
+        result += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return result + bytes([value])
+
+
+def byte() -> bytes:
+    """Replace the address on top by the byte there."""
+    return bytes([_DEREF_SIZE, 1])
+
+
+def field(offset: int) -> bytes:
+    """The 8-byte field of the record whose address is on top."""
+    return op(PLUS_UCONST) + uleb(offset) + op(DEREF)
+
+
+def sleb(value: int) -> bytes:
+    """A signed LEB128 number, not negative."""
+    coded = uleb(value)
+    return coded if coded[-1] < 0x40 else coded[:-1] + bytes([coded[-1] | 0x80, 0])
+
+
+def register(number: int, offset: int = 0) -> bytes:
+    """Push a register plus an offset of some bytes."""
+    return bytes([0x70 + number]) + sleb(offset)
+
+
+class Label(NamedTuple):
+    """A place in an expression."""
+
+    name: str
+
+
+class Jump(NamedTuple):
+    """DW_OP_bra or DW_OP_skip to a label."""
+
+    operation: int
+    to: str
+
+
+_JUMP_SIZE = 3
+
+
+def joined(*parts: bytes | Label | Jump) -> bytes:
+    """An expression with its jumps filled in: 2 bytes, counted from the end of the jump."""
+    places, at = dict[str, int](), 0
+    for part in parts:
+        if isinstance(part, Label):
+            places[part.name] = at
+        at += _size(part)
+    code = b""
+    for part in parts:
+        if isinstance(part, Jump):
+            code += struct.pack("<Bh", part.operation, places[part.to] - len(code) - _JUMP_SIZE)
+        elif isinstance(part, bytes):
+            code += part
+    return code
+
+
+def _size(part: bytes | Label | Jump) -> int:
+    if isinstance(part, bytes):
+        return len(part)
+    return _JUMP_SIZE if isinstance(part, Jump) else 0
+
+
+def rule(kind: bytes, expression: bytes, of: int | None = None) -> bytes:
+    """A rule for the CFA, or for the register `of`."""
+    return kind + (b"" if of is None else uleb(of)) + uleb(len(expression)) + expression
+
+
+def escaped(described: bytes) -> str:
+    """A rule as the operands of `.cfi_escape`."""
+    return ", ".join(map(str, described))
+
+
+def section(start: int, size: int, rules: bytes, signal_frame: bool = False) -> bytes:
+    """An .eh_frame section with one description, for the code at `start` (address, bytes); ends with its terminator.
+
+    Without `rules` the code leaves the stack as a call has made it. `signal_frame`: it was entered by a jump, not by a call.
+    """
+    augmentation = b"zRS\x00" if signal_frame else b"zR\x00"
+    cie_body = struct.pack("<IB", 0, 1) + augmentation + b"\x01\x78\x10" + b"\x01\x00"
+    cie_body += b"\x0c\x07\x08\x90\x01"  # def_cfa rsp+8; rip at cfa-8
+    cie = _entry(cie_body)
+    fde = _entry(struct.pack("<IQQB", len(cie) + 4, start, size, 0) + rules)
+    return cie + fde + bytes(4)
+
+
+def _entry(body: bytes) -> bytes:
+    body += bytes(-(len(body) + 4) % 8)
+    return struct.pack("<I", len(body)) + body
+
+
+HOOKED_FROM, HOOKED_TO = 59, 104
+_TAIL_CALL = 1
+"""A bit of Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
+_SLOT = 0x7FFF_FFFF_FFFF_FFF8
+"""The bits of Node.frame + 7 that are the slot's address: all but the low ones and ftrace.hit.parking.PARKED."""
+
+
+def _is_hooked(hooked_to: int) -> bytes:
+    """1 if the frame is in the second half of its stub, else 0."""
+    offset = register(RIP) + const1u(STUB_SIZE - 1) + op(AND)
+    return offset + op(DUP) + const1u(HOOKED_FROM) + op(GE, SWAP) + const1u(hooked_to) + op(LT, AND)
+
+
+def cfa(after_prologue: bool = False, hooked_to: int = HOOKED_TO) -> bytes:
+    """The expression for the canonical frame address; see above."""
+    before = register(RBP) + op(PLUS_UCONST, 16) if after_prologue else register(RSP) + op(PLUS_UCONST, 8)
+    hooked = register(RSP) + op(PLUS_UCONST, 1)
+    is_hooked = _is_hooked(hooked_to)
+    return joined(is_hooked, Jump(BRA, "hooked"), before, Jump(SKIP, "end"), Label("hooked"), hooked, Label("end"))
+
+
+def caller_rsp(hooked_to: int = HOOKED_TO) -> bytes:
+    """From the CFA on the stack: itself, or one less."""
+    return _is_hooked(hooked_to) + op(MINUS)
+
+
+def caller_rbp() -> bytes:
+    """From the CFA on the stack, for a stub after a prologue: the saved rbp, or rbp itself."""
+    return joined(
+        _is_hooked(HOOKED_TO), Jump(BRA, "hooked"), register(RBP) + op(DEREF), Jump(SKIP, "end"),
+        Label("hooked"), register(RBP), Label("end"),
+    )  # fmt: skip
+
+
+def return_address_place(
+    slab: int, stride: int, node_size: int, fields: Mapping[str, int], hooked_to: int = HOOKED_TO
+) -> bytes:
+    """From the CFA on the stack: where the return address is stored. `fields`: TOP, BOTTOM of Task, FRAME, STUB, PARENT."""
+    this_stub = register(RIP) + const1s(-STUB_SIZE) + op(AND, PLUS_UCONST, RETURN_POINT)
+    frame = op(DUP) + field(fields["FRAME"])
+    older = const1u(node_size) + op(MINUS)
+    return joined(
+        _is_hooked(hooked_to), Jump(BRA, "hooked"),
+        const1u(8) + op(MINUS), Jump(SKIP, "end"),
+        Label("hooked"),
+        # The CFA stays at the bottom: libgcc cannot pick the last element of a stack.
+        op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(slab),
+        *_search(frame, older, stride, fields),
+        # No task has it. This unclaimed task's own zero word means "no caller".
+        op(PLUS_UCONST) + uleb(fields["BOTTOM"]), Jump(SKIP, "end"),
+        Label("found"),
+        frame + const1u(_TAIL_CALL) + op(AND) + const1u(0) + op(EQ), Jump(BRA, "oldest"),
+        older, Jump(SKIP, "found"),
+        Label("oldest"),
+        op(PLUS_UCONST) + uleb(fields["PARENT"]),
+        Label("end"),
+    )  # fmt: skip
+
+
+def _search(frame: bytes, older: bytes, stride: int, fields: Mapping[str, int]) -> tuple[bytes | Jump | Label, ...]:
+    """[slot, stub, task] -> [slot, stub, task, node] at "found", or the unclaimed task after the last one."""
+    matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(4) + op(EQ)
+    matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
+    return (
+        Label("task"),
+        op(DUP) + field(fields["TOP"]),
+        Label("node"),
+        matches, Jump(BRA, "found"),
+        op(DUP) + pick(2) + field(fields["BOTTOM"]) + op(EQ), Jump(BRA, "next task"),
+        older, Jump(SKIP, "node"),
+        Label("next task"),
+        op(DROP) + const4u(stride) + op(PLUS),
+        op(DUP) + field(fields["BOTTOM"]) + const1u(0) + op(NE), Jump(BRA, "task"),
+    )  # fmt: skip
+
+
+def stub_section(
+    start: int, size: int, place: bytes, after_prologue: bool = False, hooked_to: int = HOOKED_TO
+) -> bytes:
+    """An .eh_frame section with one description, for the stubs at `start` (address, bytes); ends with its terminator."""
+    rules = rule(DEF_CFA, cfa(after_prologue, hooked_to)) + rule(IS_VALUE, caller_rsp(hooked_to), RSP)
+    rules += rule(IS_VALUE, caller_rbp(), RBP) if after_prologue else b""
+    return section(start, size, rules + rule(IN_MEMORY, place, RIP))

@@ -1,0 +1,191 @@
+"""The trampolines between a stub and the handlers, as assembly text (AT&T) for LLVM to assemble.
+
+Every entry trampoline is called by a stub (ftrace.hit.x86_64.stubs) with
+
+    r11 = task   r10 = probe list   all argument registers and rax live
+    stack        (%rsp) return into the stub    8(%rsp) the parent's return address
+
+and returns with ZF=1 to have the stub call the body, ZF=0 to run the function unhooked. Every exit trampoline is jumped to with
+
+    r11 = node   r10 = probe list   rax, rdx, rcx and the vector registers live: they hold the function's results
+    stack        rsp = return slot + 8, 16-byte aligned
+
+and returns to the parent. The trampolines of this module are those of the slow path, for every kind of list; native handlers have
+faster ones (fast_trampolines, register_trampolines, multi_probe_trampolines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+
+from ftrace.hit.x86_64 import images
+from ftrace.hit.x86_64.assembly_text import with_blocks
+from ftrace.hit.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
+from ftrace.hit.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
+from ftrace.hit.x86_64.guard import GUARD, frame_rules
+from ftrace.hit.x86_64.keeping_stub import EXIT_KEEPING
+from ftrace.hit.x86_64.keeping_trampolines import keeping_trampolines
+from ftrace.hit.x86_64.multi_probe_trampolines import ITEM_DATA, MULTI_PROBE, NOTHING, WALK
+from ftrace.hit.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
+
+_KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
+
+
+ENTRY_COMPLETE = """
+# Entry with a full pt_regs, for every kind of list. regs->ip and sp are made here: sp is the address of the return slot.
+#   stack inside: pt_regs (168 bytes), 8 bytes of padding, return into the stub, return slot
+    .globl ftrace_entry_full
+    .p2align 6
+ftrace_entry_full:
+    .cfi_startproc
+$image
+    mov %r11, %rdi
+    mov %r10, %rsi
+    mov %rsp, %rdx
+    mov 176(%rsp), %rcx
+    xor %r8d, %r8d
+    call dispatch_entry
+entry_finish:
+    cmp $$$REDIRECTED, %eax
+    je entry_redirect
+    mov %eax, 168(%rsp)
+$unimage
+    add $$32, %rsp
+    cmpl $$$HOOKED, 8(%rsp)
+    lea 16(%rsp), %rsp
+    ret
+entry_redirect:
+    mov $REGS_IP(%rsp), %rax
+    mov %rax, 176(%rsp)
+$unimage
+    add $$48, %rsp
+    ret
+
+# A thread without a task, or one in tracing code already: called from the end of the stub, returns to its middle.
+    .globl ftrace_entry_slow
+    .p2align 4
+ftrace_entry_slow:
+    .cfi_startproc
+    subq $$$SLOW_TO_RETURN, (%rsp)
+$image
+    mov %rsp, %rdi
+    mov 176(%rsp), %rsi
+    call dispatch_slow
+    jmp entry_finish
+
+# The exit trampoline of lists whose calls all return through the slow path.
+    .globl ftrace_exit_from_list
+    .p2align 4
+ftrace_exit_from_list:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
+    mov $STUB(%r11), %r10
+    jmp ftrace_exit_full
+
+# Return with a full pt_regs: sp is the caller's after the return. r10 = the stub's return point.
+#   stack inside: pt_regs (168 bytes), flags as they were, padding, the parent (where `ret` goes)
+    .globl ftrace_exit_full
+    .p2align 6
+ftrace_exit_full:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
+    lea -16(%rsp), %rsp
+    pushfq
+$return_image
+    cld
+    mov %rsp, %rdi
+    lea 184(%rsp), %rsi
+    mov %r10, %rdx
+    call dispatch_exit
+    mov %rax, 184(%rsp)
+$unimage
+    mov 16(%rsp), %r11
+    cmp %r11, 40(%rsp)
+    jne exit_flags
+    add $$56, %rsp
+    ret
+exit_flags:
+    push %r11
+    popfq
+    lea 56(%rsp), %rsp
+    ret
+"""
+
+LOST = """
+# void ftrace_lost_return(stub, frame): the caller is not known. Report that and end the process.
+    .globl ftrace_lost_return
+ftrace_lost_return:
+    .cfi_startproc
+    mov $$1, %eax
+    mov $$2, %edi
+    lea lost_message(%rip), %rsi
+    mov $$lost_message_end - lost_message, %edx
+    syscall
+    ud2
+lost_message:
+    .ascii "fprobe: Return address not found: a hooked function returned on a stack that was not hooked.\\n"
+lost_message_end:
+"""
+
+EMPTY = """
+# A site whose probes have all gone while a thread was on its way here.
+    .globl ftrace_entry_none
+    .p2align 4
+ftrace_entry_none:
+    .cfi_startproc
+    movq $$0, $REC(%r11)
+    test %rsp, %rsp
+    ret
+"""
+
+
+_REGISTER_BLOCKS = {
+    "keep": images.push(_KEPT),
+    "get": images.pop(_KEPT),
+    "image": images.KEEP_ENTRY,
+    "regs_image": images.KEEP_ENTRY_REGS,
+    "regs_return_image": images.whole(
+        "lea 32(%rsp), %r10\n    push %r10", flags="push $$$USER_FLAGS", ip="push $PARENT(%r11)"
+    ),
+    "return_image": images.whole("lea 32(%rsp), %r11\n    push %r11"),
+    "unimage": images.GET_ALL,
+    "keep_arguments": images.KEEP_ARGUMENTS,
+    "get_arguments": images.GET_ARGUMENTS,
+    "entry_sp_ip": images.ENTRY_SP_IP,
+    "begin_exit": BEGIN_EXIT,
+    "keep_results": images.KEEP_RESULTS,
+    "get_results": images.GET_RESULTS,
+    "exit_sp_ip": images.EXIT_SP_IP,
+    "item_data": ITEM_DATA,
+    "keep_walk": images.push(WALK),
+    "get_walk": images.pop(WALK),
+}
+"""Sequences that save and restore registers, by the names that the texts use."""
+
+
+def _texts() -> list[str]:
+    return [
+        ENTRY_REGS,
+        EXIT_REGS,
+        MULTI_PROBE,
+        NOTHING,
+        ENTRY_COMPLETE,
+        EXIT_KEEPING,
+        CALL_FOREIGN,
+        LOST,
+        EMPTY,
+        GUARD,
+        *fast_trampolines(),
+        *keeping_trampolines(),
+    ]
+
+
+def assembly(constants: Mapping[str, int | str]) -> str:
+    """All trampolines, without their call frame information (x86_64.assembly_text).
+
+    `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
+    """
+    blocks = {**vector_blocks(str(constants["VECTOR"])), **_REGISTER_BLOCKS}
+    expanded = "\n".join(with_blocks(text, blocks) for text in _texts())
+    return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))

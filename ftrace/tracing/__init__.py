@@ -1,0 +1,1 @@
+"""Events, tracers, triggers, histograms, and the files of tracefs."""

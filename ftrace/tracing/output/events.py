@@ -1,0 +1,226 @@
+"""The text of an event, by its type: in trace, and with the options raw, hex and fields."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from itertools import takewhile
+from typing import NamedTuple
+
+from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
+from ftrace.tracing.events.builtin import (
+    BUILTIN_EVENTS,
+    FUNC_REPEATS,
+    FUNCTION,
+    KERNEL_STACK,
+    MODULE_FREE,
+    MODULE_LOAD,
+    PRINT,
+    RAW_DATA,
+    USER_STACK,
+)
+from ftrace.tracing.events.probe_event import ProbeEvent
+from ftrace.tracing.events.registry import TraceEvent, event_registry
+from ftrace.tracing.events.triggers.interfaces import SYNTHETIC
+from ftrace.tracing.output.options import TraceOptions
+from ftrace.tracing.output.symbols import in_object, ip_sym, with_offset
+from ftrace.tracing.probe_args.layout import Field, field_text
+
+_TWO_WORDS = struct.Struct("<QQ")
+_REPEATS = struct.Struct("<QQHHI")
+_NUMBER = struct.Struct("<I")
+_OWN = 8
+"""Offset of an event's own fields."""
+_CALLERS = 16
+"""Offset of the addresses in a stack record."""
+
+Printer = Callable[[TraceEvent, bytes, TraceOptions], str]
+
+
+def text_of(data: bytes) -> str:
+    """Text up to its NUL."""
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def events_by_id() -> dict[int, TraceEvent]:
+    """The events that records may belong to, by id."""
+    return {event.id: event for event in (*BUILTIN_EVENTS, *event_registry.events())}
+
+
+# -- as trace ---------------------------------------------------------------------------------------------------------
+
+
+def _probe(event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    assert isinstance(event, ProbeEvent)
+    layout = event.probes[0].layout
+    first, *last = (_word(data, field) for field in layout.addresses)
+    where = ip_sym(last[0] if last else first, options, offset=True)
+    if last:
+        where += f" <- {ip_sym(first, options, offset=False)}"
+    return f"{event.name}: ({where})" + "".join(field_text(each, data, with_offset) for each in layout.arguments) + "\n"
+
+
+def _function(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
+    called = f" <-{ip_sym(parent, options)}" if parent and options["print-parent"] else ""
+    return f"{ip_sym(ip, options)}{called}\n"
+
+
+def _stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    return "<stack trace>\n" + "".join(f" => {_frame(address, options)}\n" for address in _callers(data))
+
+
+def _frame(address: int, options: TraceOptions) -> str:
+    return "[FTRACE TRAMPOLINE]" if address == FTRACE_TRAMPOLINE_MARKER else ip_sym(address, options)
+
+
+def _user_stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    frames = takewhile(bool, struct.unpack_from("<8Q", data, _CALLERS))
+    return "<user stack trace>\n" + "".join(f" => {in_object(address, options)}\n" for address in frames)
+
+
+def _callers(data: bytes) -> tuple[int, ...]:
+    """The addresses of a stack record."""
+    count = min(_NUMBER.unpack_from(data, _OWN)[0], (len(data) - _CALLERS) // 8)
+    return struct.unpack_from(f"<{count}Q", data, _CALLERS)
+
+
+def _print(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+    ip = int.from_bytes(data[_OWN : _OWN + 8], "little")
+    return f"{ip_sym(ip, options) if ip else TRACING_MARK_WRITE}: {text_of(data[_OWN + 8 :])}"
+
+
+def _raw_data(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    number = _NUMBER.unpack_from(data, _OWN)[0]
+    return f"# {number:x} buf:" + "".join(f" {byte:02x}" for byte in data[_OWN + 4 :]) + "\n"
+
+
+def _module(event: TraceEvent, data: bytes, end: str) -> str:
+    return f"{event.name}: {_value(event.fields[-1], data)}{end}"
+
+
+def _synthetic(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    """print_synth_event() in kernel/trace/trace_events_synth.c."""
+    values = [f"{field.name}={_plain_value(field, data)}" for field in event.fields]
+    # A stack ends with a newline, and no blank follows it.
+    blanks = ["" if value.endswith("\n") else " " for value in values[:-1]]
+    return f"{event.name}: {''.join(map(''.join, zip(values, [*blanks, ''], strict=True)))}\n"
+
+
+def _plain_value(field: Field, data: bytes) -> str:
+    """A number, signed or unsigned; or text."""
+    if "char[" in field.type:
+        return (
+            _value(field, data) if field.type.startswith("__data_loc") else text_of(data[field.offset :][: field.size])
+        )
+    if "long[" in field.type:
+        # The first word is their number.
+        return "STACK:\n" + "".join(f"=> {with_offset(address)}\n" for address in _dynamic_words(field, data)[1:])
+    # The kernel widens one and two bytes without their sign.
+    is_signed = field.signed and field.size >= _NUMBER.size
+    number = int.from_bytes(data[field.offset : field.offset + field.size], "little", signed=is_signed)
+    return f"{number:x}" if field.type == "gfp_t" else str(number)
+
+
+def _dynamic_words(field: Field, data: bytes) -> tuple[int, ...]:
+    word = _word(data, field)
+    count = (word >> 16 & 0xFFFF) // 8
+    return struct.unpack_from(f"<{count}Q", data, word & 0xFFFF)
+
+
+# -- as raw and hex ---------------------------------------------------------------------------------------------------
+
+
+def _type(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
+    return f"type: {event.id}\n"
+
+
+def _addresses(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
+    return f"{ip:x} {parent:x}\n"
+
+
+def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
+    return f"{ip:016x} {parent:016x} "
+
+
+def _addresses_in_binary(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    return data[_OWN : _OWN + _TWO_WORDS.size].decode("utf-8", "surrogateescape")
+
+
+def _repeats_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    ip, parent, count, top, bottom = _REPEATS.unpack_from(data, _OWN)
+    return f"{ip} {parent} {count} {top << 32 | bottom}\n"
+
+
+def _print_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    return f"# {int.from_bytes(data[_OWN : _OWN + 8], 'little'):x} {text_of(data[_OWN + 8 :])}"
+
+
+# -- as fields --------------------------------------------------------------------------------------------------------
+
+
+def _fields(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+    return f"{event.name}:" + "".join(f" {field.name}={_value(field, data)}" for field in event.fields) + "\n"
+
+
+def _value(field: Field, data: bytes) -> str:
+    raw = data[field.offset : field.offset + field.size]
+    if "long[" in field.type:
+        return "<INVALID-TYPE>"
+    if field.type.startswith("char["):
+        return text_of(raw)
+    if field.type.startswith("__data_loc"):
+        word = int.from_bytes(raw[:4], "little")
+        return text_of(data[word & 0xFFFF :][: word >> 16])
+    if field.size not in (1, 2, 4, 8):
+        return "<INVALID-SIZE>"
+    number = int.from_bytes(raw, "little")
+    if field.size == 1:
+        return f"'{chr(number)}'({number})" if 0x20 <= number < 0x7F else f"({number})"
+    return f"{number:#x} ({int.from_bytes(raw, 'little', signed=True)})"
+
+
+def _unknown(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
+    return f"UNKNOWN TYPE {event.id}\n"
+
+
+class Printers(NamedTuple):
+    """The functions that print an event of one kind: struct trace_event_functions."""
+
+    trace: Printer
+    raw: Printer = _type
+    hex: Printer = _type
+    fields: Printer = _unknown
+    binary: Printer = _type
+
+
+_BUILTIN = {
+    FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex, binary=_addresses_in_binary),
+    FUNC_REPEATS.id: Printers(_function, _repeats_raw),
+    KERNEL_STACK.id: Printers(_stack),
+    PRINT.id: Printers(_print, _print_raw),
+    USER_STACK.id: Printers(_user_stack),
+    RAW_DATA.id: Printers(_raw_data, _raw_data),
+}
+_PROBE = Printers(_probe, fields=_fields)
+_SYNTHETIC = Printers(_synthetic, fields=_fields)
+_OTHER = Printers(_fields, fields=_fields)
+_STATIC = {
+    (MODULE_LOAD.group, MODULE_LOAD.name): Printers(lambda event, data, _: _module(event, data, " \n"), fields=_fields),
+    (MODULE_FREE.group, MODULE_FREE.name): Printers(lambda event, data, _: _module(event, data, "\n"), fields=_fields),
+}
+
+
+def printers(event: TraceEvent) -> Printers:
+    """The printers of an event's type."""
+    if isinstance(event, ProbeEvent):
+        return _PROBE
+    if event.group == SYNTHETIC:
+        return _SYNTHETIC
+    return _BUILTIN.get(event.id) or _STATIC.get((event.group, event.name), _OTHER)
+
+
+def _word(data: bytes, field: Field) -> int:
+    return int.from_bytes(data[field.offset : field.offset + field.size], "little")

@@ -1,0 +1,215 @@
+"""trace_pipe and trace_pipe_raw, which consume records. Readers wait for records, or fail with EAGAIN."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from ftrace.hit.ring_buffer.layout import HEADER
+from ftrace.ring_buffer.reader import Record
+from ftrace.tracing.events.builtin import GRAPH_ENTRY
+from ftrace.tracing.events.trace_array import TraceArray
+from ftrace.tracing.output.graph import Slot
+from ftrace.tracing.output.trace import record_format
+from ftrace.tracing.tracefs.nodes import ENCODING, Handle, Node
+
+_KIB = 1024
+_STAMP = 8
+"""Bytes of the time stamp at the start of a sub-buffer."""
+_FOREVER = 1 << 64
+_BATCH = 4096
+"""Records that are consumed at a time if the text of one depends on the next."""
+_AHEAD = 64
+"""How many of them at most are shown with the next ones."""
+_POLL = 0.01
+"""Seconds between two checks of an empty buffer: writers do not wake readers."""
+
+
+def is_full(used: int, size_kb: int, subbuf_kb: int, percent: int) -> bool:
+    """Whether `used` bytes make `percent` of the sub-buffers of a slot: full_hit() of kernel/trace/ring_buffer.c.
+
+    The sub-buffer that is being written counts as used.
+    """
+    data = subbuf_kb * _KIB - HEADER
+    return (used // data + 1) * 100 >= percent * -(-size_kb * _KIB // data)
+
+
+class _Stream(Handle):
+    """An open pipe. Data that a read has consumed but not returned is left for the next read."""
+
+    def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
+        self._array, self._slot = array, slot
+        self._waits = not flags & os.O_NONBLOCK
+        self._pending = b""
+        self._has_read = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most `size` bytes; if negative, everything that is there at the call; b"" at the end.
+
+        Waits for data. The end is reached when recording is off and something was read before. If the file was opened with
+        O_NONBLOCK, raises OSError(EAGAIN) instead of waiting.
+        """
+        while not self._fill(size):
+            if not self._waits:
+                raise OSError(errno.EAGAIN, "there are no new records; read again later")
+            if self._is_at_end():
+                return b""
+            time.sleep(_POLL)
+        self._has_read = True
+        end = len(self._pending) if size < 0 else size
+        taken, self._pending = self._pending[:end], self._pending[end:]
+        return taken
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is data: for a slot, as much of its buffer as buffer_percent says. As ring_buffer_poll_wait().
+
+        With the option block, always. Waits up to `timeout` s for that; None: forever.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._has_enough():
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(_POLL if end is None else min(_POLL, max(end - time.monotonic(), 0)))
+        return True
+
+    def _has_enough(self) -> bool:
+        buffer, slot = self._array.buffer, self._slot
+        if self._pending or self._has_more or self._array.options["block"]:
+            return True
+        if slot is None:
+            return any(buffer.stats(each).entries for each in buffer.slots())
+        stats = buffer.stats(slot)
+        return bool(stats.entries) and is_full(
+            stats.bytes, buffer.slot_size_kb(slot), buffer.subbuf_kb, self._array.buffer_percent
+        )
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether records are consumed that are not pending yet."""
+        return False
+
+    def _is_at_end(self) -> bool:
+        """Whether a reader that finds no data gets the end instead of waiting."""
+        return self._has_read and not self._array.tracing_on
+
+    @abstractmethod
+    def _fill(self, size: int) -> bool:
+        """Consume until `size` bytes are pending; if negative, everything. Returns whether any are pending."""
+
+
+def held_back(records: Sequence[Record]) -> int:
+    """How many records at the end are better shown with those that follow: from an entry on whose return may be the next."""
+    newest = {record.slot: index for index, record in enumerate(records)}
+    entries = (index for index in newest.values() if records[index].common.type == GRAPH_ENTRY.id)
+    first = min((index for index in entries if index >= len(records) - _AHEAD), default=len(records) - 1)
+    return len(records) - first
+
+
+class PipeHandle(_Stream):
+    """An open trace_pipe: lines without a header."""
+
+    _closed = False
+
+    def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
+        super().__init__(array, slot, flags)
+        self._slots: dict[int, Slot] = {}
+        self._held: list[Record] = []
+        """Consumed, but not shown yet, since the next record may change their text."""
+
+    def _fill(self, size: int) -> bool:
+        parts, held = [self._pending], len(self._pending)
+        if size < 0 or held < size:
+            for text in self._texts(_FOREVER if size >= 0 else self._array.buffer.now):
+                parts.append(text.encode(ENCODING, "surrogateescape"))
+                held += len(parts[-1])
+                if 0 <= size <= held:
+                    break
+        self._pending = b"".join(parts)
+        return bool(self._pending)
+
+    def _texts(self, until: int) -> Iterator[str]:
+        """Consume record by record, or some at a time if the text of one depends on the next; to the first after `until`."""
+        shown = record_format(self._array, self._slots)
+        records = self._array.buffer.consume(self._slot)
+        if not shown.looks_ahead:
+            for record in records:
+                yield from shown.lines([record])
+                if record.stamp > until:
+                    return
+            return
+        while taken := list(islice(records, _BATCH)) or self._held:
+            batch = taken if taken is self._held else self._held + taken
+            is_last = len(taken) < _BATCH
+            ready = len(batch) - (0 if is_last else held_back(batch))
+            self._held = batch[ready:]
+            yield "".join(shown.lines(batch[:ready]))
+            if is_last or batch[-1].stamp > until:
+                return
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._held)
+
+    def close(self) -> None:
+        """Close it, so that it can be opened again."""
+        if not self._closed:
+            self._closed = True
+            self._array.pipes.release(self._slot)
+
+
+class RawPipeHandle(_Stream):
+    """An open trace_pipe_raw or snapshot_raw: whole sub-buffers of one slot, in which lost events are marked."""
+
+    def __init__(self, array: TraceArray, slot: int, flags: int, *, snapshot: bool) -> None:
+        super().__init__(array, slot, flags)
+        self._own, self._is_snapshot = slot, snapshot
+        self._take = array.buffer.take_snapshot_page if snapshot else array.buffer.take_page
+
+    def _has_enough(self) -> bool:
+        return self._is_snapshot or super()._has_enough()
+
+    def _is_at_end(self) -> bool:
+        return self._is_snapshot or super()._is_at_end()
+
+    def _fill(self, size: int) -> bool:
+        until = self._array.buffer.now
+        while size < 0 or len(self._pending) < size:
+            page = self._take(self._own)
+            if page is None:
+                break
+            self._pending += page
+            if size < 0 and int.from_bytes(page[:_STAMP], "little") > until:
+                break
+        return bool(self._pending)
+
+
+class PipeFile(Node):
+    """trace_pipe of a trace array, or of one of its slots. A slot's records have at most one reader."""
+
+    mode = 0o440
+
+    def __init__(self, array: TraceArray, slot: int | None = None) -> None:
+        self._array, self._slot = array, slot
+
+    def open(self, flags: int) -> Handle:
+        """Open it. Raises OSError(EBUSY) if it, or another trace_pipe with the same records, is open."""
+        if not self._array.pipes.claim(self._slot):
+            raise OSError(errno.EBUSY, "another trace_pipe with these records is open; close it first")
+        return PipeHandle(self._array, self._slot, flags)
+
+
+class RawPipeFile(Node):
+    """trace_pipe_raw of a slot, or snapshot_raw."""
+
+    mode = 0o440
+
+    def __init__(self, array: TraceArray, slot: int, *, snapshot: bool = False) -> None:
+        self._array, self._slot, self._is_snapshot = array, slot, snapshot
+
+    def open(self, flags: int) -> Handle:
+        """Open it."""
+        return RawPipeHandle(self._array, self._slot, flags, snapshot=self._is_snapshot)

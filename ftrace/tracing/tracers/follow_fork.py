@@ -1,0 +1,118 @@
+"""The options event-fork and function-fork: new threads and forked processes join the lists that their creators are in.
+
+trace_event_follow_fork() and ftrace_pid_follow_fork() of the kernel. What happens to a thread is in ftrace.hit.pid_list.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import threading
+from functools import cache
+from typing import Any
+
+from ftrace.core.entries.locate import examine_returns, locate
+from ftrace.core.entries.neighbours import join_neighbours, placing
+from ftrace.core.filters.hashes import FILTER, OpsHash
+from ftrace.core.runtime import runtime
+from ftrace.hit.pid_list import LISTS, Followers
+from ftrace.hit.records import COMPLETE
+from ftrace.tracing.tracers.probing import FunctionProbing
+from ftrace.tracing.tracers.thread_filters import PidLists
+from sandbox.process import fork
+
+_WHERE = ("libc:pthread_create", "libpthread:pthread_create")
+"""Before glibc 2.34 it was in a library of its own."""
+_WORD = 8
+
+
+class ForkFollowing(fork.Close):
+    """The followed lists, and the hook on pthread_create while there are any. Used with trace_types_lock."""
+
+    def __init__(self) -> None:
+        self._native: Any = Followers.ctypes()
+        runtime().image.variable("pid_followers").value = ctypes.addressof(self._native)
+        self._probing: FunctionProbing | None = None
+        self._forking = 0
+        """The thread that forks."""
+        fork.closely_around(self)
+        fork.in_child(fork.Phase.PROBES, self._follow_fork)
+
+    def follow(self, lists: PidLists) -> None:
+        """Follow these lists. Raises OSError if pthread_create cannot be hooked."""
+        if self._probing is None:
+            self._hook()
+        free = (index for index in range(LISTS) if not self._native.lists[index])
+        for place, index in zip(lists.places, free, strict=False):
+            self._native.lists[index] = place
+        lists.follow_forks(True)
+
+    def forget(self, lists: PidLists) -> None:
+        """Follow them no more."""
+        for index in range(LISTS):
+            if self._native.lists[index] in lists.places:
+                self._native.lists[index] = 0
+        lists.follow_forks(False)
+        if not any(self._native.lists):
+            self._unhook()
+
+    def _hook(self) -> None:
+        located = _pthread_create()
+        examine_returns(located)
+        with placing():
+            functions = OpsHash()
+            functions.replace(FILTER, join_neighbours(located).selection)
+            if functions.for_everything:
+                raise OSError(
+                    errno.ENODEV,
+                    "new threads cannot be followed, since pthread_create cannot be probed; switch the option off",
+                )
+            self._probing = FunctionProbing(
+                functions,
+                self._native,
+                entry="thread_is_made",
+                exit="thread_was_made",
+                detach=self._unhook,
+                flags=COMPLETE,
+                data_size=_WORD,
+            )
+
+    def _unhook(self) -> None:
+        probing, self._probing = self._probing, None
+        if probing is not None:
+            probing.stop()
+
+    # -- around os.fork() -----------------------------------------------------------------------------------------
+
+    def before(self) -> None:
+        """Note who forks."""
+        self._forking = threading.get_native_id()
+
+    def after_in_parent(self) -> None:
+        """Nothing: the child has lists of its own."""
+
+    def after_in_child(self) -> None:
+        """Nothing yet: native functions are called later."""
+
+    def _follow_fork(self) -> None:
+        """In the child: the only thread joins the lists that the forking thread is in; no other is being made here."""
+        starts = Followers.offset("starts")
+        ctypes.memset(ctypes.addressof(self._native) + starts, 0, Followers.size - starts)
+        image = runtime().image
+        image.call("trace_filter_add_remove_task", threading.get_native_id(), image.call("lists_with", self._forking))
+
+
+def _pthread_create() -> Any:
+    last: LookupError | None = None
+    for name in _WHERE:
+        try:
+            return locate(name).selection
+        except LookupError as error:
+            last = error
+    raise OSError(errno.ENODEV, f"new threads cannot be followed: {last}")
+
+
+@cache
+def fork_following() -> ForkFollowing:
+    """The process's."""
+    return ForkFollowing()

@@ -1,0 +1,144 @@
+"""The function profiler: hit counts and times of functions. function_profile_enabled and trace_stat/.
+
+The table in trace_stat/functionN is that of function_stat_show() in kernel/trace/ftrace.c.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ftrace.core.filters.hashes import FILTER, global_hash
+from ftrace.core.tracer import tracer
+from ftrace.hit.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
+from ftrace.ring_buffer import clock
+from ftrace.tracing.output import symbols
+from ftrace.tracing.output.context import duration_text
+from ftrace.tracing.tracers.available import function_graph
+from ftrace.tracing.tracers.graph_rules import graph_rules
+from ftrace.tracing.tracers.probing import FunctionProbing, TaskAreas
+from sandbox.memory import mappings
+from sandbox.process import fork
+
+_SPARE_CELLS = 1024
+"""Spare cells, for functions of modules that are loaded while the profiler is enabled."""
+
+
+class _Tables:
+    """The tables of one run of the profiler."""
+
+    def __init__(self, functions: int) -> None:
+        bits = (2 * functions + _SPARE_CELLS).bit_length()
+        length = ProfileArea.offset("cells") + (Profile.size << bits)
+        self.stride = -(-length // mappings.PAGE) * mappings.PAGE
+        self.cells = 1 << bits
+        self._clock = clock.start(clock.find("local"))
+        self._areas = TaskAreas(self.stride)
+        self.native: Any = ProfileState.ctypes(
+            base=self._areas.address,
+            stride=self.stride,
+            mask=self.cells - 1,
+            shift=64 - bits,
+            clock=ctypes.addressof(self._clock),
+        )
+
+    def follow_options(self) -> None:
+        """Follow the options of function_graph, which apply to the profiler too."""
+        self.native.no_graph_time = int(not function_graph.flags["graph-time"])
+        self.native.no_sleep_time = int(not function_graph.flags["sleep-time"])
+
+    def profiles(self, slot: int) -> Iterator[Any]:
+        """The profiles of one slot's thread."""
+        cells = self.native.base + slot * self.stride + ProfileArea.offset("cells")
+        for cell in (Profile.ctypes * self.cells).from_address(cells):
+            if cell.counter:
+                yield cell
+
+
+class FunctionProfiler:
+    """The profiler. Its counts can be read until it is enabled again."""
+
+    def __init__(self) -> None:
+        self._lock = fork.renew(threading.RLock())
+        self._tables: _Tables | None = None
+        self._probing: FunctionProbing | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the profiler is enabled."""
+        return self._probing is not None
+
+    def enable(self) -> None:
+        """Start counting from 0. Does nothing if enabled. Raises OSError."""
+        with tracer().reclaimer.deferred(), self._lock:
+            if self._probing is not None:
+                return
+            tables = _Tables((tracer().table.everything() | getattr(global_hash, FILTER)).count())
+            tables.follow_options()
+            self._tables = tables
+            self._probing = FunctionProbing(
+                global_hash,
+                tables.native,
+                entry="profile_graph_entry",
+                exit="profile_graph_return",
+                detach=self.disable,
+                keep=tables,
+                data_size=ProfileCall.size,
+            )
+
+    def disable(self) -> None:
+        """Stop counting."""
+        with tracer().reclaimer.deferred(), self._lock:
+            probing, self._probing = self._probing, None
+            if probing is not None:
+                probing.stop()
+
+    def follow_options(self) -> None:
+        """Apply a change of sleep-time or graph-time."""
+        with self._lock:
+            if self._tables is not None:
+                self._tables.follow_options()
+
+    def profiles(self, slot: int) -> list[Any]:
+        """The profiles of one slot's thread, by descending time: ctypes structures of Profile."""
+        with self._lock:
+            found = [] if self._tables is None else list(self._tables.profiles(slot))
+        return sorted(found, key=lambda profile: profile.time, reverse=True)
+
+
+function_profiler = FunctionProfiler()
+"""The profiler of the process."""
+
+
+_HEAD = (
+    "  Function                               Hit    Time            Avg             s^2\n"
+    "  --------                               ---    ----            ---             ---\n"
+)
+
+
+def profile_text(slot: int) -> str:
+    """The table of one slot."""
+    return _HEAD + "".join(_row(profile) for profile in function_profiler.profiles(slot) if _is_shown(profile))
+
+
+def _is_shown(profile: Any) -> bool:
+    return bool(profile.time // profile.counter >= graph_rules.threshold)
+
+
+def _row(profile: Any) -> str:
+    durations = (profile.time, profile.time // profile.counter, _variance(profile))
+    return f"  {_name(profile.ip):<30.30}  {profile.counter:10}    " + "    ".join(map(duration_text, durations)) + "\n"
+
+
+def _name(address: int) -> str:
+    return symbols.plain(address).partition(" [")[0]
+
+
+def _variance(profile: Any) -> int:
+    """The sample variance in nanoseconds times microseconds, which is printed as square microseconds."""
+    count = profile.counter
+    if count < 2:
+        return 0
+    return int(max(count * profile.time_squared - profile.time**2, 0) // (count * (count - 1) * 1000))
