@@ -52,6 +52,31 @@ def test_imports_point_from_fprobe_to_sandbox(package):
     assert wrong == set()
 
 
+FLOORS = ("ftrace.hit", "ftrace.core", "ftrace.ring_buffer", "ftrace.tracing")
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_no_floor_of_ftrace_imports_a_higher_one(floor):
+    above = tuple(f"{higher}." for higher in FLOORS[FLOORS.index(floor) + 1 :])
+    modules = {name: found for name, found in _all_imports().items() if name.startswith(f"{floor}.")}
+    assert len(modules) > 5
+    assert not [(name, each) for name, found in modules.items() for each in found if f"{each}.".startswith(above)]
+
+
+def test_what_runs_at_a_hit_imports_only_native_code():
+    """The lowest floor can neither allocate nor lock by way of what it imports."""
+    allowed = ("ftrace.hit.", "sandbox.native.", "sandbox.threads.", "sandbox.x86_64.")
+    wrong = [
+        (name, each)
+        for name, found in _all_imports().items()
+        for each in found
+        if name.startswith("ftrace.hit.")
+        and each.startswith(("ftrace", "sandbox"))
+        and not f"{each}.".startswith(allowed)
+    ]
+    assert wrong == []
+
+
 def test_launcher_and_program_share_only_the_session():
     """The launcher starts without the engine, and the program without the reports."""
     of_launcher = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.launcher")}

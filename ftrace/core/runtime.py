@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 
+from ftrace.core.address_table import AddressTable
 from ftrace.core.counter_file import CounterFile
 from ftrace.core.fault_guard import FaultGuard
 from ftrace.core.probe import live_probes
@@ -165,7 +166,7 @@ class Runtime:
         self._set_variables()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalDispatcher(self.image)
-        self.detours = address_table.AddressTable(self.image, self._publish_detours)
+        self.detours = AddressTable(self.image, self._publish_detours)
         """Breakpoints of patched entries -> where a thread that reaches one continues (ftrace.hit.text_poke)."""
         self._add_signal_consumers()
         self.faults = FaultGuard(self.image, self.signals, self.tasks)

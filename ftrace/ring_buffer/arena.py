@@ -14,16 +14,22 @@ from typing import Any
 from ftrace.core.runtime import runtime
 from ftrace.hit.ring_buffer import comms
 from ftrace.hit.ring_buffer.clock_state import SCALED
-from ftrace.hit.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, capacity, geometry, slot_number
+from ftrace.hit.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, SLOTS, capacity, geometry
 from ftrace.hit.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
 from ftrace.ring_buffer import backing, clock
 from ftrace.ring_buffer.backing import shared
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from sandbox.memory import mappings
 from sandbox.process import fork
+from sandbox.process.integers import between
 from sandbox.process.once import once
 
 _HANDLES = mappings.PAGE
+
+
+def slot_number(slot: int) -> int:
+    """`slot` if it can be one. Raises TypeError or ValueError naming it."""
+    return between("slot", slot, 0, SLOTS - 1)
 
 
 class Rings:

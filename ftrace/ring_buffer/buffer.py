@@ -13,7 +13,7 @@ from ftrace.hit.ring_buffer import layout
 from ftrace.hit.ring_buffer.records import RingBuffer
 from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import reader
-from ftrace.ring_buffer.arena import Rings, arena
+from ftrace.ring_buffer.arena import Rings, arena, slot_number
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
 from sandbox.process import fork
@@ -97,7 +97,7 @@ class Buffer(fork.ProcessBound):
     def set_slot_size_kb(self, slot: int, size: int) -> None:
         """Set the size of one slot in KiB, in the buffer and its snapshot; valid until `size_kb` is set."""
         with self._lock:
-            slot = layout.slot_number(slot)
+            slot = slot_number(slot)
             count = self._subbufs_of[slot] = self._count(size)
             for ring in self._rings.values():
                 ring.set_sizes(self._subbufs, self._subbufs_of)
@@ -105,7 +105,7 @@ class Buffer(fork.ProcessBound):
 
     def slot_size_kb(self, slot: int) -> int:
         """KiB of events that one slot may hold, rounded down."""
-        return self._subbufs_of.get(layout.slot_number(slot), self._subbufs) * layout.capacity(self._order) // 1024
+        return self._subbufs_of.get(slot_number(slot), self._subbufs) * layout.capacity(self._order) // 1024
 
     @property
     def subbuf_kb(self) -> int:

@@ -11,17 +11,17 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.core.runtime import runtime
-from ftrace.hit.ring_buffer.layout import PAGE_SHIFT, PAGE_SIZE, slot_number
+from ftrace.hit.ring_buffer.layout import PAGE_SHIFT, PAGE_SIZE
 from ftrace.hit.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
 from ftrace.ring_buffer import pages
-from ftrace.ring_buffer.arena import Rings
+from ftrace.ring_buffer.arena import Rings, slot_number
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.view import DROPPED
 from sandbox.process.writing import write_all
 from sandbox.threads.tasks import FREE
 
 if TYPE_CHECKING:
-    from ftrace.ring_buffer.arena import Rings
+    from ftrace.ring_buffer.arena import Rings, slot_number
     from ftrace.ring_buffer.pages import Page
 
 

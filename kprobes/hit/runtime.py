@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrace.core.address_table import AddressTable
 from ftrace.core.runtime import runtime
 from ftrace.hit import address_table
 from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap
@@ -48,7 +49,7 @@ class KprobeRuntime:
         self.image.publish()
         tracing.own_code.append(self.image.__contains__)
         tracing.image.variable("leave_kprobe").value = self.image.address("kprobe_faulted")
-        self.table = address_table.AddressTable(self.image, self._publish_table)
+        self.table = AddressTable(self.image, self._publish_table)
         """From addresses to records (kprobes.hit.records). Written with `kprobe_mutex` held."""
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))
         for number in (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):

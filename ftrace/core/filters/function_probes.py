@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
+from ftrace.core.address_table import AddressTable
 from ftrace.core.filters.glob import Match, parse
 from ftrace.core.filters.hashes import FILTER
 from ftrace.core.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.core.probe import NativeProbe
 from ftrace.core.sites.locations import Selection
 from ftrace.core.tracer import tracer
-from ftrace.hit.address_table import AddressTable
 from ftrace.hit.function_probe_call import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from sandbox.loading.native_image import NativeImage

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ftrace.hit.events.matching import read_cpu
 from ftrace.hit.events.records import Call
 from ftrace.hit.ring_buffer.clock_state import clock_now, system_now
 from ftrace.hit.ring_buffer.records import RingBuffer
 from ftrace.hit.unwind.walk import StackPoint
-from ftrace.tracing.events.filters.matching import read_cpu
 from sandbox.native import (
     Structure,
     addressof,

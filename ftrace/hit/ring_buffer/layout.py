@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sandbox.native import native, u64
-from sandbox.process.integers import between
 
 PAGE_SHIFT = 12
 PAGE_SIZE = 1 << PAGE_SHIFT
@@ -115,11 +114,6 @@ def subbuf_order(kilobytes: int) -> int:
 def subbufs(kilobytes: int, order: int) -> int:
     """Number of sub-buffers of a slot for a buffer_size_kb, rounded as by ring_buffer_resize(): at least 2."""
     return max(2, -(-kilobytes * 1024 // capacity(order)))
-
-
-def slot_number(slot: int) -> int:
-    """`slot` if it can be one. Raises TypeError or ValueError naming it."""
-    return between("slot", slot, 0, SLOTS - 1)
 
 
 def capacity(order: int) -> int:

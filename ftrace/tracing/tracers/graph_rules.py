@@ -7,12 +7,12 @@ import errno
 from collections.abc import Collection
 from typing import Any
 
+from ftrace.core.address_table import AddressTable
 from ftrace.core.filters.glob import Match, parse
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import Selection
 from ftrace.core.tracer import tracer
-from ftrace.hit.address_table import AddressTable
 from ftrace.hit.tracers.graph_hit import GraphRules
 from sandbox.process.once import cached_property
 

@@ -104,7 +104,7 @@ class _Glob:
     """match_glob, given its pattern at run time: no compilation for each."""
 
     def __init__(self):
-        from ftrace.tracing.events.filters import matching
+        from ftrace.hit.events import matching
         from sandbox.loading.native_image import NativeImage
 
         self._image = NativeImage.of(Unit("glob-test", [matching.match_glob], bounded=False))

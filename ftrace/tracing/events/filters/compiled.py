@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import cache, singledispatchmethod
 from weakref import WeakValueDictionary
 
+from ftrace.core.filters.glob import Match
 from ftrace.core.handlers import native_link
-from ftrace.tracing.events.filters import matching
+from ftrace.hit.events import matching
 from ftrace.tracing.events.filters.parser import Filter, Step
 from ftrace.tracing.events.filters.predicates import (
     BelowTest,
@@ -29,6 +30,14 @@ from sandbox.native import NativeFunction, Unit
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.module import GENERAL_REGISTERS_ONLY
 from sandbox.threads.system_calls import get_task_comm
+
+_MATCHERS = {
+    Match.FULL: matching.match_full,
+    Match.FRONT: matching.match_front,
+    Match.END: matching.match_end,
+    Match.MIDDLE: matching.match_middle,
+    Match.GLOB: matching.match_glob,
+}
 
 SYMBOL = "event_filter"
 _CONDITIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -151,7 +160,7 @@ class FilterCode:
         name = f"{self.symbol}.text.{len(self._texts)}"
         content = "".join(f"\\{byte:02x}" for byte in test.search)
         self._texts.append(f'@{name} = private constant [{len(test.search)} x i8] c"{content}"')
-        matcher = self._uses(matching.MATCHERS[test.kind])
+        matcher = self._uses(_MATCHERS[test.kind])
         arguments = f"ptr %v{text}, i64 %v{size}, ptr @{name}, i64 {len(test.search)}"
         yield self._value(f"call zeroext i1 @{matcher}({arguments})")
         yield self._value(f"xor i1 %v{self._values}, {int(test.negated)}")

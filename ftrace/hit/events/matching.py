@@ -6,7 +6,6 @@ not be read when the record was made, and matches nothing.
 
 from __future__ import annotations
 
-from ftrace.core.filters.glob import Match
 from sandbox.native import addressof, array, bool_, cast, i64, native, ptr, read_fs, syscall, u8, u32, u64, zeroed
 from sandbox.x86_64.syscalls import SYS_GETCPU
 
@@ -147,15 +146,6 @@ def match_glob(text: ptr[u8], size: u64, search: ptr[u8], length: u64) -> bool_:
         else:
             return False
     return pattern_is_over(search, length, at)
-
-
-MATCHERS = {
-    Match.FULL: match_full,
-    Match.FRONT: match_front,
-    Match.END: match_end,
-    Match.MIDDLE: match_middle,
-    Match.GLOB: match_glob,
-}
 
 
 @native
