@@ -97,13 +97,14 @@ class Origins:
 
 def _place(address: int) -> str:
     """`function+0xoffset [library]`; the address in hexadecimal if nothing is known of it."""
-    from fprobe.run.launcher.names import Named, short
+    from fprobe.run.launcher.names import Named
+    from sandbox.symbols.file_names import short_name
     from sandbox.symbols.process_text import symbol_at
 
     symbol = symbol_at(address)
     if symbol is None:
         return f"{address:#x}"
-    return str(Named(f"{symbol.name}+{address - symbol.address:#x}", short(symbol.module)))
+    return str(Named(f"{symbol.name}+{address - symbol.address:#x}", short_name(symbol.module)))
 
 
 def counting(by: str, with_hist: bool) -> Functions | Origins:

@@ -15,6 +15,7 @@ from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.images.image import Image
 from sandbox.process.once import cached_property
 from sandbox.symbols import process_text
+from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.table import Symbol, sorted_symbols
 
@@ -107,8 +108,9 @@ class LibraryImage(Image):
 
 
 def _stems(name: str) -> Iterator[str]:
-    """`libz` of `libz.so.1`, `libcrypt-2` of `libcrypt-2.31.so`, `libc` of `libc-2.31.so`."""
-    stem = name.partition(".so")[0]
+    """`libz` of `libz.so.1`, `libcrypt-2` and `libcrypt` of `libcrypt-2.31.so`, `zlib` of `zlib.cpython-311-...so`."""
+    yield name.partition(".so")[0]
+    stem = short_name(name)
     yield stem
     head, dash, version = stem.rpartition("-")
     if dash and version[:1].isdigit():

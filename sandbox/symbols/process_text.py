@@ -16,6 +16,7 @@ from sandbox.loading.module import Module, modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
+from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
@@ -93,7 +94,9 @@ def library_called(name: str) -> Library | None:
     """
     for library in map(unique, libraries()):
         names = library.names | {in_events(file) for file in library.names}
-        if name in names or any(full.startswith((f"{name}.so", f"{name}-")) for full in names):
+        if name in names or any(
+            full.startswith((f"{name}.so", f"{name}-")) or short_name(full) == name for full in names
+        ):
             return library
     return None
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from sandbox.elf import tables
+from sandbox.images import library_images
 from sandbox.memory import mappings as memory
+from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries, library_at, read_symbols
+from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import locate
 
 
@@ -107,3 +110,35 @@ def test_a_few_questions_are_answered_as_from_all_symbols(libc):
         locate(symbols, s.address) for s in symbols[:50]
     ]
     assert "symbols" in vars(asked)  # much has been asked for
+
+
+def test_an_extension_module_is_called_without_the_tag_of_its_file():
+    import _cffi_backend
+
+    file = Path(_cffi_backend.__file__).name
+    assert file.startswith("_cffi_backend.") and file != "_cffi_backend.so"
+    for name in ("_cffi_backend", file, file.partition(".so")[0]):
+        assert library_called(name).path.name == file
+        assert [image.library.path.name for image in libraries_named(name)] == [file]
+
+
+def libraries_named(name):
+    return [image for image in library_images.source.images() if name in image.names]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("zlib.cpython-311-x86_64-linux-gnu.so", "zlib"),
+        ("zlib.cpython-313t-x86_64-linux-gnu.so", "zlib"),
+        ("_hash.cpython-310-x86_64-linux-musl.so", "_hash"),
+        ("etree.abi3.so", "etree"),
+        ("etree.abi3t.so", "etree"),
+        ("_ssl.pypy310-pp73-x86_64-linux-gnu.so", "_ssl"),
+        ("plain.so", "plain"),
+        ("libz.so.1.2.13", "libz"),
+        ("libabi3.so", "libabi3"),
+    ],
+)
+def test_the_short_name_of_a_file(file, name):
+    assert short_name(file) == name

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.table import Location
 
@@ -36,7 +36,7 @@ class Names:
 
     def take_functions(self, functions: list[tuple[int, str, str]]) -> None:
         """Add probed functions: address, name, and image."""
-        self._functions |= {address: Named(name, short(image)) for address, name, image in functions}
+        self._functions |= {address: Named(name, short_name(image)) for address, name, image in functions}
 
     def inherit(self, parent: Names) -> None:
         """Add the libraries and functions of the process that forked this one."""
@@ -52,7 +52,7 @@ class Names:
         found = self._locate(address)
         if found is None:
             return self._unknown(address)
-        return Named(f"{found.symbol.name}+{found.offset:#x}", short(found.symbol.module))
+        return Named(f"{found.symbol.name}+{found.offset:#x}", short_name(found.symbol.module))
 
     def knows(self, address: int) -> bool:
         """Whether an address is in the code of a library, or is the start of a probed function."""
@@ -63,7 +63,7 @@ class Names:
         found = self._locate(address)
         if found is None:
             return self._unknown(address)
-        return Named(found.symbol.name, short(found.symbol.module))
+        return Named(found.symbol.name, short_name(found.symbol.module))
 
     def describe(self, address: int) -> str:
         """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it."""
@@ -84,14 +84,9 @@ class Names:
         library = next((library for library in reversed(self._libraries) if address in library), None)
         if address in self._functions or library is None:
             return self._functions.get(address, Named(hex(address)))
-        return Named(f"{library.name}+{address - library.base:#x}", short(library.name))
+        return Named(f"{library.name}+{address - library.base:#x}", short_name(library.name))
 
 
 @cache
 def _library(name: str, path: str, base: int, text: tuple[tuple[int, int], ...]) -> Library:
     return Library(name, Path(path), base, text)
-
-
-def short(library: str) -> str:
-    """`libz` of libz.so.1.2.13, `zlib` of zlib.cpython-311-x86_64-linux-gnu.so."""
-    return re.sub(r"\.(cpython-[\w-]+|abi3)$", "", library.partition(".so")[0])
