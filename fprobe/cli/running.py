@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NoReturn
 
 from fprobe.cli.interrupting import ctrl_c
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit, fn, global_var, i32, native, struct, u64, void
+from sandbox.process.once import once
 
 STACK_SIZE = 1 << 26
 """Bytes of stack of the program's thread."""
@@ -42,7 +42,7 @@ def program_exits(status: i32, argument: u64) -> void:
         listener.call(status)
 
 
-@cache
+@once
 def _image() -> NativeImage:
     image = NativeImage.of(Unit("fprobe-exiting", [program_exits]))
     ctypes.CDLL(None).on_exit(ctypes.c_void_p(image.address("program_exits")), None)

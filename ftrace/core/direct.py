@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from functools import cache
 from typing import Any
 
 from ftrace.core.ops import ftrace_free_filter, ftrace_ops, register_ops, unregister_ftrace_function
@@ -22,6 +21,7 @@ from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void
 from sandbox.process.integers import code_address
+from sandbox.process.once import once
 
 direct_call_point = extern("ftrace_direct_call", fn[void])
 
@@ -43,7 +43,7 @@ def call_direct_funcs(ip: u64, parent_ip: u64, call: u64, registers: u64, data: 
     return 0
 
 
-@cache
+@once
 def _image() -> NativeImage:
     image = NativeImage.of(Unit("ftrace-direct", [call_direct_funcs], assembly=DIRECT_CALL))
     image.publish()

@@ -11,7 +11,7 @@ import errno
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ftrace.core.address_table import AddressTable
@@ -25,6 +25,7 @@ from ftrace.hit.function_probe_call import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.process.once import once
 
 
 class Subject(NamedTuple):
@@ -133,7 +134,7 @@ class _Probe:
                 yield f"{location.name}:{self.probe_ops.name}:{left}"
 
 
-@cache
+@once
 def _image() -> NativeImage:
     image = NativeImage.of(Unit("ftrace-function-probes", FUNCTIONS))
     image.publish()

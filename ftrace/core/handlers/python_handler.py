@@ -12,7 +12,6 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
 from sandbox.process import fork
+from sandbox.process.once import once
 from sandbox.symbols.process_text import symbol_at
 
 log = logging.getLogger("fprobe")
@@ -55,7 +55,7 @@ def _image() -> NativeImage:
         return _made()
 
 
-@cache
+@once
 def _made() -> NativeImage:
     _check_interpreter()
     from ftrace.hit import python_call

@@ -31,6 +31,7 @@ from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 from ftrace.tracing.probe_args.types import is_good_name
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.process.once import once
 
 _SUBSYSTEM = "synthetic_events"
 _MAX_FIELDS = 64
@@ -144,7 +145,7 @@ class GeneratedEvent(TraceEvent):
         aim(self._state, self.id, ())
 
 
-@cache
+@once
 def synthetic_image() -> NativeImage:
     """The native function that generates events, linked when the first action needs it."""
     image = NativeImage.of(Unit("event-synthetic", FUNCTIONS, bounded=False), uses=runtime().image)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from ftrace.core.runtime import runtime
 from ftrace.hit.events import map_records, table_records
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.process.once import once
 
 
-@cache
+@once
 def hist_image() -> NativeImage:
     """The image of the functions that count."""
     functions = (*table_records.FUNCTIONS, *map_records.FUNCTIONS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
-from functools import cache
 from typing import Any
 
 from ftrace.hit.events.records import (
@@ -22,9 +21,10 @@ from ftrace.tracing.events.filters.parser import Filter, parse_filter
 from ftrace.tracing.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
 from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.process.once import once
 
 
-@cache
+@once
 def trigger_image() -> NativeImage:
     """The native functions of triggers, linked when the first trigger is made."""
     image = NativeImage.of(Unit("event-triggers", FUNCTIONS, bounded=False))

@@ -1,0 +1,44 @@
+"""Native images are made once, whichever threads need them first."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from isolation import isolated
+
+ROOT = Path(__file__).parents[3]
+
+
+@isolated
+def test_the_image_of_triggers_is_made_once_by_two_threads():
+    # A second image would publish its functions under the same names, which is refused.
+    import threading
+
+    from ftrace.tracing.events.triggers.trigger import trigger_image
+
+    both, images = threading.Barrier(4), []
+
+    def first_use():
+        both.wait(10)
+        images.append(trigger_image())
+
+    threads = [threading.Thread(target=first_use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(images) == 4 and len(set(map(id, images))) == 1
+
+
+def test_no_native_image_is_made_by_a_cache_that_two_threads_can_miss():
+    """functools.cache calls the function once for each thread that comes before the first result."""
+    wrong = [
+        f"{path}:{node.lineno}"
+        for package in ("sandbox", "ftrace", "kprobes", "fprobe")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.returns is not None and "NativeImage" in ast.unparse(node.returns)
+        if any(ast.unparse(decorator) in ("cache", "functools.cache") for decorator in node.decorator_list)
+    ]
+    assert wrong == []
