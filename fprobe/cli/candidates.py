@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 _IR_FUNCTION = re.compile(r'^define [^@\n]*@(?:([-\w$.]+)|"([^"\n]*)")', re.MULTILINE)
 _C_FUNCTION = re.compile(r"^[A-Za-z_][\w\s*&:<>,]*?[\s*&](\w+)\s*\([^;{}]*\)\s*\{", re.MULTILINE)
 _NO_FUNCTIONS = {"if", "for", "while", "switch", "return"}
+_ATTRIBUTES = re.compile(r'(?:__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|\[\[[^\]]*\]\]|\bextern\s+"C")\s*')
 _LAST_WORD = re.compile(r"\w+$")
 _LAST_PART = re.compile(r"\.?\w*$")
 _EVENT = re.compile(r"(?P<kind>[prf])\d*:(?:(?P<group>\w+)[/.])?(?P<event>\w+)")
@@ -144,7 +145,7 @@ def ir_names(text: str) -> list[str]:
 
 def c_names(text: str) -> list[str]:
     """The functions that C or C++ source seems to define."""
-    return [name for name in _C_FUNCTION.findall(text) if name not in _NO_FUNCTIONS]
+    return [name for name in _C_FUNCTION.findall(_ATTRIBUTES.sub("", text)) if name not in _NO_FUNCTIONS]
 
 
 def bitcode_names(data: bytes) -> list[str]:

@@ -46,13 +46,20 @@ def _at(path: str, size: int) -> int:
     except FileExistsError:
         message = f"{PATH} names {path!r}, which exists; name a file that does not, or remove it"
         raise FileExistsError(errno.EEXIST, message) from None
+    except OSError as error:
+        raise _unusable(path, error) from None
     try:
         os.posix_fallocate(descriptor, 0, size)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
         os.unlink(path)  # noqa: PTH108
-        raise
+        raise _unusable(path, error, f" with {size >> 10} KiB") from None
     return descriptor
+
+
+def _unusable(path: str, error: OSError, what: str = "") -> OSError:
+    number = error.errno or errno.EIO
+    return OSError(number, f"{PATH} names {path!r}, which cannot be created{what}: {os.strerror(number)}")
 
 
 def _unnamed(size: int) -> int:

@@ -142,6 +142,9 @@ def test_other_bad_input(program):
         fprobe.event()
     with pytest.raises(OSError, match="must begin with the letter"), fprobe.event("q:x pe_add"):
         pass
+    for line in ("p:r", "r:r", "f:x", "t", "p:group/name"):
+        with pytest.raises(OSError, match=f"the line is '{line}', without a place; add a function"):
+            tracefs.write("dynamic_events", line)
     with pytest.raises(OSError, match="does not define a probe"), fprobe.event("s:only u64 x"):
         pass
     tracefs.write("dynamic_events", "")

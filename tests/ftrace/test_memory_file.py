@@ -86,6 +86,19 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "limit", "message"),
+    [("pages", 64 << 10, "which cannot be created with"), ("nothing/pages", None, "No such file or directory")],
+)
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, file: str, limit: int | None, message: str) -> None:
+    path = tmp_path / file
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))" if limit else ""
+    done = run_source(f"{limited}\nfrom ftrace.ring_buffer.backing import create\ncreate(1 << 20, {str(path)!r})")
+    assert done.returncode == 1 and message in done.stderr
+    assert f"FPROBE_BUFFER names {str(path)!r}" in done.stderr
+    assert not path.exists()
+
+
 def test_a_pool_of_no_size_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from ftrace.ring_buffer.buffer import Buffer; Buffer()"],

@@ -116,6 +116,8 @@ def create_dyn_event(line: str) -> None:
             return
         except NotThisType:
             continue
+    if line[0] in "prft" and len(argv_split(line)) < 2:
+        raise OSError(errno.EINVAL, f"the line is {line!r}, without a place; add a function: '{line.strip()} FUNCTION'")
     raise OSError(
         errno.EINVAL, f"the line is {line!r}; it must begin with the letter of a probe or event type, or with -:"
     )

@@ -129,6 +129,21 @@ def test_names_in_sources():
     assert c_names("int f(void);\nint g(int a,\n      int b)\n{\n  if (a) {}\n}\nstatic char *h(void) {") == ["g", "h"]
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "__attribute__((noinline)) long f(long n) {",
+        '__attribute__((noinline, section("x"))) long f(long n) {',
+        "static __attribute__((noinline))\nlong f(long n)\n{",
+        "[[gnu::noinline]] long f(long n) {",
+        'extern "C" __attribute__((noinline)) long f(long n) {',
+        "long __attribute__((noinline)) f(long n) {",
+    ],
+)
+def test_a_c_function_with_attributes_is_completed(definition):
+    assert c_names(definition) == ["f"]
+
+
 def test_completion_scripts(run):
     for shell in ("bash", "zsh", "fish"):
         assert "_FPROBE_COMPLETE" in run("completion", shell).out
