@@ -23,7 +23,7 @@ from ftrace.hit.ring_buffer.writer import commit, reserve
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.instances.trace_array import global_trace
 from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed
 
 TYPE = 1315

@@ -12,7 +12,7 @@ from benchmarks.measure import Row, Sample
 from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
 from ftrace.core.tracer import tracer
-from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.instances.trace_array import global_trace
 
 
 @contextlib.contextmanager

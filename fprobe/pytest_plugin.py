@@ -81,7 +81,7 @@ class _Session:
         if not pattern:
             return
         from fprobe.calls.log import log_calls
-        from ftrace.core.filters.glob import parse
+        from ftrace.core.glob import parse
 
         wanted = parse(pattern)
         sites = zip(module.sites, module.site_functions, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrace.core.filters.glob import Pattern
+from ftrace.core.glob import Pattern
 from ftrace.tracing.events.filters import predicates as tests
 from ftrace.tracing.events.filters.predicates import COMM_SIZE, COMPARISONS
 

@@ -77,6 +77,31 @@ def test_what_runs_at_a_hit_imports_only_native_code():
     assert wrong == []
 
 
+def _folder(module: str) -> str:
+    """The folder of a module; a module at the top of a package is a room of its own."""
+    return module.rpartition(".")[0] if module.count(".") > 1 else module
+
+
+def _folders(package: str) -> dict[str, set[str]]:
+    """What the folders of a package import from folders that neither contain them nor are in them."""
+    modules = {_name(path) for path in SOURCES if path.stem != "__init__"}
+    folders: dict[str, set[str]] = {}
+    for module, found in _all_imports().items():
+        if module in modules and module.startswith(f"{package}."):
+            here = f"{_folder(module)}."
+            others = {f"{_folder(each)}." for each in found & modules if each.startswith(f"{package}.")}
+            far = {each[:-1] for each in others if not each.startswith(here) and not here.startswith(each)}
+            folders.setdefault(here[:-1], set()).update(far)
+    return folders
+
+
+@pytest.mark.parametrize("package", ("ftrace",))
+def test_there_are_no_circles_of_folders(package):
+    folders = _folders(package)
+    assert len(folders) > 10
+    assert _circle(folders) is None
+
+
 def test_launcher_and_program_share_only_the_session():
     """The launcher starts without the engine, and the program without the reports."""
     of_launcher = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.launcher")}

@@ -15,7 +15,7 @@ from sandbox.process.integers import INT_MAX
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from ftrace.tracing.tracefs.nodes import Handle
+    from ftrace.tracing.files.nodes import Handle
 
 _EPILOG = """\b
 Examples:
@@ -110,7 +110,7 @@ def _run(console: Console, call: ProgramCall, pipe: Handle) -> None:
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.running import run
     from fprobe.tracefs import tracefs
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     console.note(f"# calling {call}")
     outcome = run(call, lambda: _show(console, pipe))

@@ -128,8 +128,8 @@ def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
 
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
-    from ftrace.core.filters.glob import Match as Kind
-    from ftrace.core.filters.glob import index_of, parse
+    from ftrace.core.glob import Match as Kind
+    from ftrace.core.glob import index_of, parse
 
     pattern = parse(text)
     if pattern.kind is Kind.INDEX:

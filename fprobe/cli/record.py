@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fprobe.events.recorded import Event
     from fprobe.export.recording import Arriving, Recording
     from fprobe.export.trace_dat_reader import Trace
-    from ftrace.tracing.events.trace_array import TraceArray
+    from ftrace.tracing.instances.trace_array import TraceArray
 
 
 _RECORD_EPILOG = """\b
@@ -175,7 +175,7 @@ def _recording(path: str, events: dict[str, Event], arriving: Arriving | None, c
 
 def _arrays(events: dict[str, Event]) -> dict[str, TraceArray]:
     """The trace arrays of a recording: the top level, which may have no event, and then the instances."""
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     return {"": global_trace(), **{name: event.array for name, event in events.items()}}
 

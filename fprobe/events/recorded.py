@@ -22,9 +22,9 @@ from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.reader import Follower
 from ftrace.tracing.events import dynevent
-from ftrace.tracing.events.error_log import errors_heard
 from ftrace.tracing.events.probe_event import Probe
-from ftrace.tracing.output.cmdlines import saved_cmdlines
+from ftrace.tracing.instances.cmdlines import saved_cmdlines
+from ftrace.tracing.instances.error_log import errors_heard
 from ftrace.tracing.tracefs.trace_files import InstanceDirectory
 from sandbox.process import fork
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ftrace.ring_buffer.pages import Block
     from ftrace.ring_buffer.reader import Record
     from ftrace.tracing.events.probe_event import ProbeEvent
-    from ftrace.tracing.events.trace_array import TraceArray
+    from ftrace.tracing.instances.trace_array import TraceArray
 
 _POLL = 0.01
 """Seconds between two checks of the buffer: a hit does not wake the reader."""

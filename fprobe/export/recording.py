@@ -14,9 +14,9 @@ from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.tracefs import tracefs
 from ftrace.core.runtime import RUNTIME
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.events.trace_array import TraceArray, global_trace
-from ftrace.tracing.output import symbols
-from ftrace.tracing.output.cmdlines import saved_cmdlines
+from ftrace.tracing import symbols
+from ftrace.tracing.instances.cmdlines import saved_cmdlines
+from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.symbols.process_text import is_patchable
 from sandbox.symbols.table import symbol_table

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fprobe.shell.files import Files, TemporaryFile
 from fprobe.shell.tokens import UnsupportedError
-from ftrace.tracing.tracefs.nodes import Directory, Node
+from ftrace.tracing.files.nodes import Directory, Node
 
 
 def _node(files: Files, path: str) -> Node | None:

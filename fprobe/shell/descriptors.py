@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from fprobe.shell.files import Files, TemporaryFile
-from ftrace.tracing.tracefs.nodes import Handle
+from ftrace.tracing.files.nodes import Handle
 
 Descriptors = dict[int, Any]
 """A command's open handles and sinks, by descriptor number; None: empty input."""

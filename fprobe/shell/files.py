@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrace.core.kstrtox import simple_strtoul
+from ftrace.tracing.files.nodes import Directory, Handle, Node, TextFile
 from ftrace.tracing.files.sysctl import (
     ftrace_enabled,
     set_ftrace_enabled,
     set_stack_tracer_enabled,
     stack_tracer_enabled,
 )
-from ftrace.tracing.tracefs.nodes import Directory, Handle, Node, TextFile
 from ftrace.tracing.tracefs.tree import Tracefs
 from kprobes import kprobes_optimization, set_kprobes_optimization
 from kprobes.events.debugfs import debugfs

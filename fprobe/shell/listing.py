@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fprobe.shell.files import TemporaryFile, operands, try_each
 from fprobe.shell.shell import Descriptors, Shell, UnsupportedError
-from ftrace.tracing.tracefs.nodes import Directory, Node
+from ftrace.tracing.files.nodes import Directory, Node
 
 _DEEPEST = 99
 

@@ -31,7 +31,7 @@ from fprobe.shell.grammar import (
     parse_script,
 )
 from fprobe.shell.tokens import ParameterError
-from ftrace.tracing.tracefs.nodes import Handle
+from ftrace.tracing.files.nodes import Handle
 
 __all__ = ["Descriptors", "IncompleteError", "KilledError", "Run", "Shell", "Sink", "UnsupportedError"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrace.core.dyn_ftrace.record import Operation
-from ftrace.core.filters.glob import parse
 from ftrace.core.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
+from ftrace.core.glob import parse
 from ftrace.core.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.core.ops_flags import (
     FTRACE_OPS_FL_DELETED,

@@ -29,13 +29,14 @@ from ftrace.hit import (
     records,
     recursion,
     rethook,
+    task_filter,
     text_poke,
 )
 from ftrace.hit.events import builtin_records, dump_request, event_state, symbol_text
 from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.hit.ring_buffer import consuming, pool, writer
-from ftrace.hit.tracers import function_hit, graph_hit, profile_hit, stack_hit, task_filter
+from ftrace.hit.tracers import function_hit, graph_hit, profile_hit, stack_hit
 from ftrace.hit.unwind import walk
 from ftrace.hit.x86_64 import entry_writing, stubs
 from sandbox.loading.native_image import NativeImage

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ftrace.core.kstrtox import kstrtobool
-from ftrace.tracing.tracefs.nodes import Directory, TextFile
+from ftrace.tracing.files.nodes import Directory, TextFile
 from ftrace.tracing.tracefs.tree import Tracefs
 from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate

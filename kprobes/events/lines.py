@@ -20,11 +20,11 @@ from ftrace.tracing.events.dynevent import NotThisType, create_of_type, dyn_even
 from ftrace.tracing.events.event_mutex import after_unlocking, events_locked
 from ftrace.tracing.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, EarlyShape, Shape
 from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
+from ftrace.tracing.files.nodes import TextFile
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.fetch import Argument
 from ftrace.tracing.probe_args.scope import Scope
 from ftrace.tracing.tracefs.files import add_ftrace_files, definitions_file
-from ftrace.tracing.tracefs.nodes import TextFile
 from ftrace.tracing.tracefs.tree import tracefs
 from kprobes.events.event_place import EventPlace, module_is_there, parse_place
 from kprobes.handlers.native_decorator import event_handler

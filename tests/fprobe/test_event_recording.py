@@ -13,7 +13,7 @@ from isolation import isolated
 import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.instances.trace_array import global_trace
 from ftrace.tracing.probe_args.layout import record_text
 
 PROGRAM = """

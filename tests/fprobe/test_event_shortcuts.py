@@ -12,7 +12,7 @@ import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.tracing.events.filters.parser import parse_filter
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.instances.trace_array import global_trace
 from kprobes import kprobe, register_kprobe, unregister_kprobe
 
 PROGRAM = """

@@ -10,7 +10,7 @@ from isolation import isolated, run_forked
 import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.core.tracer import detach_all
-from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.instances.trace_array import global_trace
 
 PROGRAM = """
 define i64 @fc_one(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }

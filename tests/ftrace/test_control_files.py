@@ -14,7 +14,7 @@ BOOT = "7 (expanded: 1408)\n"
 @isolated
 def test_te4_5_what_expands_the_buffer() -> None:
     from fprobe.tracefs import tracefs
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     top = global_trace()
     for path, text in (

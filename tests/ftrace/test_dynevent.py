@@ -8,8 +8,8 @@ import pytest
 
 from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split, run_commands
-from ftrace.tracing.events.error_log import ErrorLog
 from ftrace.tracing.events.registry import EventRegistry, TraceEvent, enable_state, set_all_enabled
+from ftrace.tracing.instances.error_log import ErrorLog
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError
 
 

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from isolation import run_source
 
-from ftrace.core.filters.glob import Match, index_of, mask_of, parse
+from ftrace.core.glob import Match, index_of, mask_of, parse
 
 # What lib/glob.c does with the pattern [position by position], written from its documented rules and independent of
-# ftrace.core.filters.glob: recursive descent over the pattern with explicit backtracking.
+# ftrace.core.glob: recursive descent over the pattern with explicit backtracking.
 
 
 def reference(pattern: str, text: str) -> bool:
@@ -147,7 +147,7 @@ def test_ft33_agrees_with_a_plain_matcher_on_patterns_of_many_stars(stars, times
 
 
 MANY_STARS = """
-from ftrace.core.filters.glob import parse
+from ftrace.core.glob import parse
 names = ["a" * length for length in range(1, 400)]
 for pattern in ("*a" * 8 + "*b", "*a" * 60 + "*b", "?" + "*a?" * 40 + "*b", "*[a-c]" * 30 + "*\\\\b", "a*" * 50 + "b*c",
                 "*a" * 300 + "*b"):

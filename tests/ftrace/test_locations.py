@@ -9,7 +9,7 @@ from isolation import isolated
 from programs import basic, site_of
 
 import sandbox
-from ftrace.core.filters.glob import parse
+from ftrace.core.glob import parse
 from ftrace.core.sites.locations import Selection
 from ftrace.core.tracer import tracer
 

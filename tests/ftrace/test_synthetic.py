@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from ftrace.tracing.events import dynevent, synthetic
-from ftrace.tracing.events.error_log import error_log
 from ftrace.tracing.events.registry import event_registry
+from ftrace.tracing.instances.error_log import error_log
 
 
 @pytest.fixture(autouse=True)

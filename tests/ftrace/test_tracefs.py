@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from ftrace.tracing.files.nodes import Directory, TextFile
 from ftrace.tracing.tracefs.files import README
-from ftrace.tracing.tracefs.nodes import Directory, TextFile
 from ftrace.tracing.tracefs.tree import Tracefs
 
 

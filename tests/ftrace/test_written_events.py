@@ -9,7 +9,7 @@ import pytest
 import fprobe.tracefs  # noqa: F401  (the files of all packages)
 import sandbox
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.events.trace_array import global_trace
+from ftrace.tracing.instances.trace_array import global_trace
 from ftrace.tracing.output.lines import fitted
 from ftrace.tracing.tracefs.tree import tracefs
 

@@ -18,8 +18,8 @@ import kprobes
 import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.tracing.events import dynevent
-from ftrace.tracing.events.error_log import error_log
 from ftrace.tracing.events.registry import TraceEvent, event_registry
+from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.arguments import dentry_layout
 from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 from sandbox.symbols.table import symbol_table

@@ -8,7 +8,7 @@ import os
 from fprobe.shell.commands import Commands
 from fprobe.shell.files import Files
 from fprobe.shell.shell import Shell, Sink, UnsupportedError
-from ftrace.tracing.tracefs.nodes import Handle
+from ftrace.tracing.files.nodes import Handle
 from tests.golden.machine import Machine
 from tests.golden.transcript import ECHO, NO_NEWLINE, Step
 

@@ -61,7 +61,7 @@ def complaints_of(events: dict[str, Any], calls: int) -> list[str]:
 
     A record that meets a page switch is lost, and counted (RINGBUFFER).
     """
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     buffer, complaints = global_trace().buffer, []
     found = Counter(int.from_bytes(record.data[:2], "little") for record in buffer.records())

@@ -137,7 +137,7 @@ MAY_JUMP: tuple[Mutant, ...] = (
     _safety.changed("direction", 'frozenset({"std", "popf", "popfq", "popfd"})', 'frozenset({"std"})'),
 )
 
-_glob = Part("ftrace/core/filters/glob.py", (GLOB,))
+_glob = Part("ftrace/core/glob.py", (GLOB,))
 
 PATTERNS: tuple[Mutant, ...] = (
     _glob.changed(

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ftrace.core.address_table import AddressTable
-from ftrace.core.filters.glob import Match, parse
 from ftrace.core.filters.hashes import FILTER
+from ftrace.core.glob import Match, parse
 from ftrace.core.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.core.probe import NativeProbe
 from ftrace.core.sites.locations import Selection
@@ -295,7 +295,7 @@ _NUMBER = re.compile(r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 class Instance(Protocol):
-    """The trace array that traceon and traceoff act on (ftrace.tracing.events.trace_array.TraceArray); None: the top level."""
+    """The trace array that traceon and traceoff act on (ftrace.tracing.instances.trace_array.TraceArray); None: the top level."""
 
     @property
     def switch(self) -> int: ...

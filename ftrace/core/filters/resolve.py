@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.core.filters.glob import parse
+from ftrace.core.glob import parse
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
 from sandbox.images.sources import sources

@@ -17,8 +17,8 @@ from types import TracebackType
 from weakref import WeakSet
 
 from ftrace.core.filters.function_probes import Instance, probe_command, probe_lines
-from ftrace.core.filters.glob import Match, Pattern, parse
 from ftrace.core.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
+from ftrace.core.glob import Match, Pattern, parse
 from ftrace.core.ops import edited, ftrace_ops, install_hash
 from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import LocationTable, Selection, clean

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ftrace.core.filters.glob import Match, mask_of
+from ftrace.core.glob import Match, mask_of
 from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.refusals import named_refusal
 from ftrace.core.sites.trapping import refuse_blocked_traps
@@ -27,7 +27,7 @@ from sandbox.symbols.perfmap import perf_map
 from sandbox.x86_64.encoding import INT3, NOP5, jump
 
 if TYPE_CHECKING:
-    from ftrace.core.filters.glob import Pattern
+    from ftrace.core.glob import Pattern
     from ftrace.core.sites.lists import ListCache, ListRecord
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol

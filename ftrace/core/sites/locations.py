@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.core.filters.glob import Match, Pattern, index_of, parse
+from ftrace.core.glob import Match, Pattern, index_of, parse
 from ftrace.core.probe import CounterLines
 from ftrace.core.runtime import Runtime
 from ftrace.core.sites.block import SiteBlock

@@ -11,7 +11,7 @@ from ftrace.hit.events.builtin_records import STACKS, record_stack
 from ftrace.hit.events.records import Condition, TriggerTable, run_post_triggers, run_triggers
 from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.hit.ring_buffer.writer import commit, reserve, reserve_for
-from ftrace.hit.tracers.task_filter import TaskFilter, ignores_task
+from ftrace.hit.task_filter import TaskFilter, ignores_task
 from ftrace.hit.unwind.walk import StackPoint
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.stubs import RETURN_POINT

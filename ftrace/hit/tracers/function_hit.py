@@ -8,7 +8,7 @@ from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import clock_now
 from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.hit.ring_buffer.writer import commit, reserve, reserve_for
-from ftrace.hit.tracers.task_filter import TaskFilter, ignores_task
+from ftrace.hit.task_filter import TaskFilter, ignores_task
 from ftrace.hit.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (

@@ -17,8 +17,8 @@ from functools import cache
 from typing import TypeVar
 
 from ftrace.tracing.events import dynevent
-from ftrace.tracing.events.error_log import error_log
 from ftrace.tracing.events.probe_event import Probe
+from ftrace.tracing.instances.error_log import error_log
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 

@@ -16,7 +16,7 @@ from ftrace.tracing.events.triggers.trigger_file import EventTriggers
 from ftrace.tracing.probe_args.layout import Field
 
 if TYPE_CHECKING:
-    from ftrace.tracing.events.trace_array import TraceArray
+    from ftrace.tracing.instances.trace_array import TraceArray
 
 
 class Producer(Protocol):

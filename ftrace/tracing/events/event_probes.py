@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import cache
 
 from ftrace.tracing.events.dynevent import LineType, NotThisType, argv_split, dyn_event_register, parse_event_name
-from ftrace.tracing.events.error_log import error_log
 from ftrace.tracing.events.probe_event import ProbeEvent
 from ftrace.tracing.events.registry import event_registry
+from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.arguments import FIRST_ARGUMENT, MAX_ARGUMENTS
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError, error
 

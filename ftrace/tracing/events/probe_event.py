@@ -20,7 +20,6 @@ from ftrace.tracing.events.dynevent import (
     parse_event_name,
     sanitized,
 )
-from ftrace.tracing.events.error_log import error_log
 from ftrace.tracing.events.event_file import EventFile
 from ftrace.tracing.events.event_mutex import after_unlocking, events_locked
 from ftrace.tracing.events.hit.handler_source import EarlyShape, Shape, constants_of, entry_source, hit_source
@@ -29,6 +28,7 @@ from ftrace.tracing.events.hit.recording import Recording
 from ftrace.tracing.events.hit.shortcuts import shortcut_of
 from ftrace.tracing.events.hit.symbol_names import symbol_names
 from ftrace.tracing.events.registry import TraceEvent, event_registry
+from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.arguments import MAX_ARGUMENTS, dentry_layout, expand, expand_dentries, parse_arguments
 from ftrace.tracing.probe_args.errors import ErrorCode, ProbeError, error
 from ftrace.tracing.probe_args.fetch import Argument, Store, SymbolAddress

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from ftrace.tracing.events.event_file import EventFile
 from ftrace.tracing.events.event_mutex import event_mutex, events_locked, free_after_hits
 from ftrace.tracing.events.trace_actions import TraceActions
-from ftrace.tracing.events.trace_array import TraceArray, global_trace
 from ftrace.tracing.events.triggers.interfaces import NativeCall
+from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from ftrace.tracing.probe_args.layout import Field, format_text
 
 FIRST_DYNAMIC_ID = 20

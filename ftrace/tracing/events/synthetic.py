@@ -21,12 +21,12 @@ from ftrace.hit.events.synthetic_records import DYNAMIC_STACK, DYNAMIC_TEXT, FUN
 from ftrace.hit.events.synthetic_records import SyntheticField as NativeField
 from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split
-from ftrace.tracing.events.error_log import error_log
 from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.hit.recording import aim, event_memory
 from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC as GROUP
 from ftrace.tracing.events.triggers.interfaces import NativeCall
+from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 from ftrace.tracing.probe_args.types import is_good_name
 from sandbox.loading.native_image import NativeImage

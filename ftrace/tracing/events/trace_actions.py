@@ -13,8 +13,8 @@ from ftrace.hit.events.builtin_records import TAKE_SNAPSHOT, SnapshotTarget, Sta
 from ftrace.tracing.events.event_file import EventFile
 from ftrace.tracing.events.event_mutex import free_after_hits
 from ftrace.tracing.events.filters.fields import EventField
-from ftrace.tracing.events.trace_array import TraceArray
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC, NativeCall
+from ftrace.tracing.instances.trace_array import TraceArray
 
 _WORD = 8
 _NOT_ALLOCATED = (b"*** SNAPSHOT NOT ALLOCATED ***\n", b"*** stopping trace here!   ***\n")

@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.output.options import TraceOptions
+from ftrace.tracing.instances.options import TraceOptions
 
 _MARKS = ((1_000_000_000, "$"), (100_000_000, "@"), (10_000_000, "*"), (1_000_000, "#"), (100_000, "!"), (10_000, "+"))
 """The mark of a duration: the first whose nanoseconds it exceeds."""

@@ -22,9 +22,10 @@ from ftrace.tracing.events.builtin import (
 from ftrace.tracing.events.probe_event import ProbeEvent
 from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC
-from ftrace.tracing.output.options import TraceOptions
-from ftrace.tracing.output.symbols import in_object, ip_sym, with_offset
+from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.output.addresses import in_object, ip_sym
 from ftrace.tracing.probe_args.layout import Field, field_text
+from ftrace.tracing.symbols import with_offset
 
 _TWO_WORDS = struct.Struct("<QQ")
 _REPEATS = struct.Struct("<QQHHI")

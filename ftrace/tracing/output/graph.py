@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT, KERNEL_STACK
+from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.output.context import NO_FLAGS, duration_text, mark, timestamp
 from ftrace.tracing.output.lines import LineFormat, lost_text
-from ftrace.tracing.output.options import TraceOptions
-from ftrace.tracing.output.symbols import plain
+from ftrace.tracing.symbols import plain
 
 _PROC_WIDTH = 14
 _COMM_WIDTH = 7

@@ -10,7 +10,8 @@ from itertools import zip_longest
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import FUNC_REPEATS, PRINT, RAW_DATA
 from ftrace.tracing.events.registry import TraceEvent
-from ftrace.tracing.output.cmdlines import SavedTgids, saved_cmdlines
+from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
+from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.output.context import (
     LatencyTime,
     binary_context,
@@ -21,7 +22,6 @@ from ftrace.tracing.output.context import (
     timestamp,
 )
 from ftrace.tracing.output.events import events_by_id, printers, text_of
-from ftrace.tracing.output.options import TraceOptions
 
 _TRACE_SEQ = 8155
 """Characters that fit a struct trace_seq."""

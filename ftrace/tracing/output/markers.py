@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ftrace.core.runtime import runtime
 from ftrace.hit.events.builtin_records import TRACING_MARK_WRITE
 from ftrace.tracing.events.builtin import PRINT, RAW_DATA
-from ftrace.tracing.events.trace_array import TraceArray
+from ftrace.tracing.instances.trace_array import TraceArray
 
 _IP_SIZE = 8
 _END = b"\n\0"

@@ -12,10 +12,10 @@ from itertools import islice
 from ftrace.hit.ring_buffer.layout import HEADER
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import GRAPH_ENTRY
-from ftrace.tracing.events.trace_array import TraceArray
+from ftrace.tracing.files.nodes import ENCODING, Handle, Node
+from ftrace.tracing.instances.trace_array import TraceArray
 from ftrace.tracing.output.graph import Slot
 from ftrace.tracing.output.trace import record_format
-from ftrace.tracing.tracefs.nodes import ENCODING, Handle, Node
 
 _KIB = 1024
 _STAMP = 8

@@ -8,11 +8,11 @@ from __future__ import annotations
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.events.trace_array import TraceArray
+from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.instances.trace_array import TraceArray
 from ftrace.tracing.output.context import latency_header
 from ftrace.tracing.output.graph import Columns, GraphFormat, Slot
 from ftrace.tracing.output.lines import LineFormat
-from ftrace.tracing.output.options import TraceOptions
 from ftrace.tracing.tracers.available import function_graph
 
 

@@ -9,10 +9,10 @@ from ftrace.hit.ring_buffer.layout import DATA_TYPE_MAX, DELTA_BITS, HEADER, PAD
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.events.trace_array import TraceArray
+from ftrace.tracing.files.nodes import Node, TextFile, written_number
+from ftrace.tracing.instances.trace_array import TraceArray
 from ftrace.tracing.output.context import timestamp
 from ftrace.tracing.output.trace import slots_in_use
-from ftrace.tracing.tracefs.nodes import Node, TextFile, written_number
 
 BOOT_KB = 7
 """Size of a slot in KiB before the first use of a trace array: two sub-buffers, as in the kernel."""

@@ -13,9 +13,9 @@ from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.filters.filter_file import GROUP_HELP, write_group_filter
 from ftrace.tracing.events.hist.hist_trigger import read_hists, register_hist_command
 from ftrace.tracing.events.registry import TraceEvent, enable_state, event_registry, set_all_enabled
-from ftrace.tracing.events.trace_array import TraceArray
+from ftrace.tracing.files.nodes import Directory, Handle, Node, TextFile, TextHandle, written_switch
+from ftrace.tracing.instances.trace_array import TraceArray
 from ftrace.tracing.tracefs.buffer_files import header_event, header_page
-from ftrace.tracing.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle, written_switch
 
 
 class EventsDirectory(Directory):

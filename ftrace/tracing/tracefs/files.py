@@ -10,12 +10,12 @@ from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.tracing.events import dynevent, synthetic
 from ftrace.tracing.events.builtin import register_module_events
 from ftrace.tracing.events.event_probes import register_event_probes
-from ftrace.tracing.events.function_commands import register_function_commands
 from ftrace.tracing.events.hit.symbol_names import symbol_names
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.events.trace_array import global_trace
-from ftrace.tracing.output.cmdlines import saved_cmdlines
-from ftrace.tracing.tracefs.nodes import Node, TextFile, written_number
+from ftrace.tracing.files.nodes import Node, TextFile, written_number
+from ftrace.tracing.instances.cmdlines import saved_cmdlines
+from ftrace.tracing.instances.trace_array import global_trace
+from ftrace.tracing.tracefs.function_commands import register_function_commands
 from ftrace.tracing.tracefs.trace_files import InstancesDirectory, trace_array_files
 from ftrace.tracing.tracefs.tracer_files import graph_files
 from ftrace.tracing.tracefs.tree import tracefs

@@ -8,13 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ftrace.core.filters.function_probes import clear_ftrace_function_probes
 from ftrace.tracing.events.registry import forget_array
-from ftrace.tracing.events.trace_array import TraceArray, new_instance, trace_types_lock
-from ftrace.tracing.output.markers import write_marker, write_raw_marker
-from ftrace.tracing.output.pipe import PipeFile, RawPipeFile
-from ftrace.tracing.output.trace import slots_in_use, snapshot_text, trace_text
-from ftrace.tracing.tracefs import buffer_files
-from ftrace.tracing.tracefs.event_files import SetEventFile, events_directory
-from ftrace.tracing.tracefs.nodes import (
+from ftrace.tracing.files.nodes import (
     Directory,
     Handle,
     HeldDirectory,
@@ -24,6 +18,12 @@ from ftrace.tracing.tracefs.nodes import (
     written_number,
     written_switch,
 )
+from ftrace.tracing.instances.trace_array import TraceArray, new_instance, trace_types_lock
+from ftrace.tracing.output.markers import write_marker, write_raw_marker
+from ftrace.tracing.output.pipe import PipeFile, RawPipeFile
+from ftrace.tracing.output.trace import slots_in_use, snapshot_text, trace_text
+from ftrace.tracing.tracefs import buffer_files
+from ftrace.tracing.tracefs.event_files import SetEventFile, events_directory
 from ftrace.tracing.tracefs.tracer_files import tracer_files
 from ftrace.tracing.tracers.available import find_tracer, tracers
 

@@ -11,11 +11,12 @@ from functools import partial
 from ftrace.core.filters.set_ftrace_filter import FilterFile, read_filter
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.sites.locations import Selection
-from ftrace.tracing.events.trace_array import TraceArray, trace_arrays
+from ftrace.tracing.files.nodes import Directory, Handle, Node, TextFile, TextHandle, written_number
+from ftrace.tracing.instances.trace_array import TraceArray, trace_arrays
+from ftrace.tracing.output.profile import profile_text
 from ftrace.tracing.output.trace import slots_in_use
-from ftrace.tracing.tracefs.nodes import Directory, Handle, Node, TextFile, TextHandle, written_number
 from ftrace.tracing.tracers.graph_rules import FUNCTIONS, NOTRACE, edited, graph_rules
-from ftrace.tracing.tracers.profile import function_profiler, profile_text
+from ftrace.tracing.tracers.profile import function_profiler
 from ftrace.tracing.tracers.stack import stack_trace_text, stack_tracer
 from ftrace.tracing.tracers.thread_filters import NEVER, ONLY, PidLists, mask_text, written_mask
 

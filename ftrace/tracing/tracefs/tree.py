@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ftrace.tracing.tracefs.nodes import ENCODING, Directory, Handle, HeldDirectory, Node, OpenFile
+from ftrace.tracing.files.nodes import ENCODING, Directory, Handle, HeldDirectory, Node, OpenFile
 from sandbox.process.integers import INT_MAX, integer
 
 _LONGEST_NAME = 255

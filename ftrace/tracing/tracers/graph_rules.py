@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ftrace.core.address_table import AddressTable
-from ftrace.core.filters.glob import Match, parse
+from ftrace.core.glob import Match, parse
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import Selection

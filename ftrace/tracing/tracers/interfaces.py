@@ -48,7 +48,7 @@ class Tracing(Protocol):
 
 
 class TracedArray(Protocol):
-    """A trace array as tracers use it: ftrace.tracing.events.trace_array.TraceArray."""
+    """A trace array as tracers use it: ftrace.tracing.instances.trace_array.TraceArray."""
 
     @property
     def buffer(self) -> Buffer: ...

@@ -13,7 +13,7 @@ from ftrace.core.probe import NativeProbe
 from ftrace.core.runtime import runtime
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import HAS_ENTRY, HAS_EXIT, LEAN
-from ftrace.hit.tracers.task_filter import TaskFilter
+from ftrace.hit.task_filter import TaskFilter
 from ftrace.tracing.tracers.interfaces import TracedArray
 from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX

@@ -1,6 +1,6 @@
 """The function profiler: hit counts and times of functions. function_profile_enabled and trace_stat/.
 
-The table in trace_stat/functionN is that of function_stat_show() in kernel/trace/ftrace.c.
+ftrace.tracing.output.profile shows the counts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from ftrace.core.filters.hashes import FILTER, global_hash
 from ftrace.core.tracer import tracer
 from ftrace.hit.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
 from ftrace.ring_buffer import clock
-from ftrace.tracing.output import symbols
-from ftrace.tracing.output.context import duration_text
 from ftrace.tracing.tracers.available import function_graph
-from ftrace.tracing.tracers.graph_rules import graph_rules
 from ftrace.tracing.tracers.probing import FunctionProbing, TaskAreas
 from sandbox.memory import mappings
 from sandbox.process import fork
@@ -110,35 +107,3 @@ class FunctionProfiler:
 
 function_profiler = FunctionProfiler()
 """The profiler of the process."""
-
-
-_HEAD = (
-    "  Function                               Hit    Time            Avg             s^2\n"
-    "  --------                               ---    ----            ---             ---\n"
-)
-
-
-def profile_text(slot: int) -> str:
-    """The table of one slot."""
-    return _HEAD + "".join(_row(profile) for profile in function_profiler.profiles(slot) if _is_shown(profile))
-
-
-def _is_shown(profile: Any) -> bool:
-    return bool(profile.time // profile.counter >= graph_rules.threshold)
-
-
-def _row(profile: Any) -> str:
-    durations = (profile.time, profile.time // profile.counter, _variance(profile))
-    return f"  {_name(profile.ip):<30.30}  {profile.counter:10}    " + "    ".join(map(duration_text, durations)) + "\n"
-
-
-def _name(address: int) -> str:
-    return symbols.plain(address).partition(" [")[0]
-
-
-def _variance(profile: Any) -> int:
-    """The sample variance in nanoseconds times microseconds, which is printed as square microseconds."""
-    count = profile.counter
-    if count < 2:
-        return 0
-    return int(max(count * profile.time_squared - profile.time**2, 0) // (count * (count - 1) * 1000))

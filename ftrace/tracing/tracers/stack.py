@@ -15,7 +15,7 @@ from ftrace.core.tracer import tracer
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.records import ENTRY_SP
 from ftrace.hit.tracers.stack_hit import StackState
-from ftrace.tracing.output.symbols import with_offset
+from ftrace.tracing.symbols import with_offset
 from ftrace.tracing.tracers.probing import FunctionProbing
 from sandbox.process import fork
 from sandbox.process.once import cached_property

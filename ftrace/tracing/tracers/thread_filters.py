@@ -17,7 +17,7 @@ from typing import Any
 from ftrace.core.kstrtox import kstrtoull
 from ftrace.core.runtime import runtime
 from ftrace.hit.pid_list import PIDS, PidList
-from ftrace.hit.tracers.task_filter import TaskFilter
+from ftrace.hit.task_filter import TaskFilter
 from sandbox.memory import mappings
 from sandbox.process.once import cached_property
 from sandbox.threads import tasks

@@ -23,7 +23,7 @@ def program() -> Any:
 def record(name: str, *fields: bytes, group: str = "kprobes") -> None:
     """Record an event as its probe would, with these fields."""
     from ftrace.tracing.events.registry import event_registry
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     event = event_registry.find(group, name)
     assert event is not None
@@ -109,7 +109,7 @@ def test_te3_8_te3_12_te9_1_built_in_records() -> None:
     from fprobe.tracefs import tracefs
     from ftrace.core.runtime import runtime
     from ftrace.tracing.events.builtin import FUNCTION
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     module = program()
     callee, caller = module.symbol("callee"), module.symbol("caller")
@@ -138,7 +138,7 @@ def test_te3_8_te3_12_te9_1_built_in_records() -> None:
 @isolated
 def test_te3_7_a_record_outlives_its_module_and_one_of_an_event_that_is_gone_is_no_longer_there() -> None:
     from fprobe.tracefs import tracefs
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     module = program()
     address = module.symbol("callee").address
@@ -159,7 +159,7 @@ def test_te3_4_threads_that_ended_before_anybody_read_are_shown_by_the_names_the
 
     from fprobe.tracefs import tracefs
     from ftrace.tracing.events.builtin import FUNCTION
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     def work(name: bytes) -> None:
         ctypes.CDLL(None).prctl(15, name)
@@ -179,7 +179,7 @@ def test_te3_4_threads_that_ended_before_anybody_read_are_shown_by_the_names_the
 
 @isolated
 def test_te3_4_a_thread_of_which_nothing_is_known() -> None:
-    from ftrace.tracing.output.cmdlines import SavedCmdlines
+    from ftrace.tracing.instances.cmdlines import SavedCmdlines
 
     saved = SavedCmdlines()
     assert (saved.find(1 << 22), saved.find(0)) == ("<...>", "<idle>")
@@ -194,7 +194,7 @@ def test_te3_6_te9_1_addresses_in_libraries_are_shown_by_their_symbols() -> None
 
     from fprobe.tracefs import tracefs
     from ftrace.tracing.events.builtin import FUNCTION
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     here = ctypes.cast(ctypes.CDLL(None).getenv, ctypes.c_void_p).value or 0
     global_trace().buffer.write(FUNCTION.id, word(here) + word(0x10))

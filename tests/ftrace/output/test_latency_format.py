@@ -7,9 +7,9 @@ import struct
 from isolation import isolated
 
 from ftrace.ring_buffer.reader import Record
+from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.output.graph import Columns
 from ftrace.tracing.output.lines import LineFormat
-from ftrace.tracing.output.options import TraceOptions
 from ftrace.tracing.tracers.available import function_graph
 
 UNKNOWN = 0xFFFE

@@ -66,7 +66,7 @@ def test_te3_12_printk_msg_only_needs_trace_printk() -> None:
 def test_te3_12_bin_and_hex_show_the_two_addresses_of_a_function() -> None:
     from fprobe.tracefs import tracefs
     from ftrace.tracing.events.builtin import FUNCTION, KERNEL_STACK
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     global_trace().buffer.write(FUNCTION.id, b"abcdefghijklmnop")
     tracefs.write("trace_options", "nocontext-info")
@@ -91,7 +91,7 @@ def test_te3_8_sym_userobj_shows_file_and_offset() -> None:
 
     from fprobe.tracefs import tracefs
     from ftrace.tracing.events.builtin import USER_STACK
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
     from sandbox.memory.mappings import mappings
 
     here = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0

@@ -121,8 +121,8 @@ def test_te9_2_the_headers_of_the_columns() -> None:
     ],
 )
 def test_te9_2_durations_have_seven_digits_and_a_mark(nanoseconds, text):
+    from ftrace.tracing.instances.options import TraceOptions
     from ftrace.tracing.output.graph import Columns
-    from ftrace.tracing.output.options import TraceOptions
     from ftrace.tracing.tracers.available import function_graph
 
     options = TraceOptions(lambda _name, _on: None, lambda: function_graph)

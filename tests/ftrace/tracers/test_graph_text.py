@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrace.ring_buffer.reader import Record
+from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.output.graph import GraphFormat
 from ftrace.tracing.output.lines import LineFormat
-from ftrace.tracing.output.options import TraceOptions
 from ftrace.tracing.tracers.available import function_graph
 
 ENTRY, EXIT, OTHER = 11, 10, 77

@@ -167,7 +167,7 @@ def test_a_python_handler_that_calls_and_reads_while_the_tracer_records() -> Non
 def test_calls_that_are_too_deep_are_counted_as_overruns() -> None:
     import struct
 
-    from ftrace.tracing.events.trace_array import global_trace
+    from ftrace.tracing.instances.trace_array import global_trace
 
     module = program()
     with tracing("function_graph"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, singledispatchmethod
 from weakref import WeakValueDictionary
 
-from ftrace.core.filters.glob import Match
+from ftrace.core.glob import Match
 from ftrace.core.handlers import native_link
 from ftrace.hit.events import matching
 from ftrace.tracing.events.filters.parser import Filter, Step

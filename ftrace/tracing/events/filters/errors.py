@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import errno
 
-from ftrace.tracing.events.error_log import byte_position
+from ftrace.tracing.instances.error_log import byte_position
 
 SUBSYSTEM = "event filter parse error"
 """The text before the message of a filter error in error_log."""

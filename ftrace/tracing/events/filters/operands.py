@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from ftrace.core.filters import glob
-from ftrace.core.filters.glob import Match
+from ftrace.core import glob
+from ftrace.core.glob import Match
 from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.events.filters.errors import FilterError, FilterErrorCode
 from ftrace.tracing.events.filters.fields import EventField, Kind, find_field

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 
-from ftrace.core.filters.glob import Match
+from ftrace.core.glob import Match
 
 COMM_SIZE = 16
 """Size of a task's name, with its final 0, in bytes."""

@@ -1,15 +1,12 @@
-"""The trigger command `hist`, and histograms as triggers, with the layout that shortcuts of events count numbers in."""
+"""The trigger command `hist`, and histograms as triggers."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 from functools import cache
-from typing import Any
 
-from ftrace.hit.events import operations, table_records
-from ftrace.hit.events.records import LATE_HIST, NativeTrigger
-from ftrace.hit.hashing import GOLDEN
+from ftrace.hit.events.records import LATE_HIST
 from ftrace.tracing.events.filters.parser import SPACES
 from ftrace.tracing.events.hist.actions import SNAPSHOT, TRACE
 from ftrace.tracing.events.hist.definition import Definition, parse_definition
@@ -19,12 +16,9 @@ from ftrace.tracing.events.hist.per_thread_table import PerThreadHistogram
 from ftrace.tracing.events.hist.resolution import ActionResolver
 from ftrace.tracing.events.hist.shared_table import SharedHistogram
 from ftrace.tracing.events.hist.text import histogram_text
-from ftrace.tracing.events.hit.handler_source import InexpressibleError
-from ftrace.tracing.events.hit.shortcut_source import NumberTable
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC, EventFile, TraceInstance
 from ftrace.tracing.events.triggers.trigger import Condition, Trigger
 from ftrace.tracing.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
-from sandbox.native import global_var, load, single_add, u64
 
 
 class HistTrigger(Trigger):
@@ -230,34 +224,3 @@ class _Command:
 def register_hist_command() -> None:
     """Register the trigger command `hist`."""
     COMMANDS["hist"] = hist_command
-
-
-hist_base = global_var(u64, 0, name="hist_base")
-"""Address of the first thread's table."""
-hist_target = global_var(u64, 0, name="hist_target")
-"""Address of the event's Target."""
-hist_trigger = global_var(u64, 0, name="hist_trigger")
-"""Address of the histogram's NativeTrigger."""
-
-SHORTCUT_NAMES: dict[str, Any] = {
-    "NativeTrigger": NativeTrigger, "hist_base": hist_base, "hist_target": hist_target, "hist_trigger": hist_trigger,
-    "load": load, "single_add": single_add, "GOLDEN": GOLDEN,
-}  # fmt: skip
-SHORTCUT_NAMES |= {name: getattr(table_records, name) for name in ("HEADER", "KEY_AT", "mix")}
-SHORTCUT_NAMES |= {name: getattr(operations, name) for name in ("logarithm", "ratio", "rounded_up")}
-"""The names that the source of such a shortcut uses besides those of handlers."""
-
-
-def number_table(trigger: Trigger) -> tuple[int, NumberTable]:
-    """The address of the first thread's table, and the layout. Raises InexpressibleError if hits do not update the table or
-    count anything but numbers.
-    """
-    if not isinstance(trigger, HistTrigger) or not isinstance(trigger.table, PerThreadHistogram):
-        raise InexpressibleError
-    native, definition = trigger.table.native, trigger.definition
-    return int(native.base), NumberTable(
-        tuple(key.value for key in definition.keys),
-        tuple(value.value for value in definition.values),
-        trigger.table.is_plain and len(definition.keys) == 1,
-        *(int(getattr(native, name)) for name in ("mask", "shift", "entry", "sums", "stride")),
-    )

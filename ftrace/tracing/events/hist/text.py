@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from ftrace.hit.x86_64.syscall_names import get_syscall_name
+from ftrace.tracing import symbols
 from ftrace.tracing.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.tracing.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.tracing.events.hist.values import HistField, Sort
-from ftrace.tracing.output import symbols
 
 Item = TypeVar("Item")
 Compare = Callable[[Item, Item], int]

@@ -107,7 +107,7 @@ def _shared(handler: HandlerFunction) -> _Code:
 
 
 def _counting(file: EventFile, trigger: Trigger, layout: RecordLayout, shape: Shape, make: Make) -> _Code:
-    from ftrace.tracing.events.hist.hist_trigger import SHORTCUT_NAMES, number_table
+    from ftrace.tracing.events.hit.hist_shortcut import SHORTCUT_NAMES, number_table
 
     base, table = number_table(trigger)
     condition = trigger.condition.filter if trigger.condition is not None else None

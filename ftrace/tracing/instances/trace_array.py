@@ -14,9 +14,9 @@ from ftrace.core.tracer import tracer
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.events.builtin_records import STACKTRACE, TASKS, USERSTACKTRACE
 from ftrace.ring_buffer.buffer import Buffer
-from ftrace.tracing.events.error_log import ErrorLog, error_log
-from ftrace.tracing.output.cmdlines import SavedTgids, saved_cmdlines
-from ftrace.tracing.output.options import TraceOptions
+from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
+from ftrace.tracing.instances.error_log import ErrorLog, error_log
+from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.tracers.follow_fork import fork_following
 from ftrace.tracing.tracers.interfaces import Tracer, Tracing, nop
 from ftrace.tracing.tracers.profile import function_profiler

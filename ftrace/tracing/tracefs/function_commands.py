@@ -21,8 +21,8 @@ from ftrace.core.filters.set_ftrace_filter import FilterFile, check_takes_probes
 from ftrace.core.runtime import runtime
 from ftrace.hit.events.dump_request import ALL, DumpTarget
 from ftrace.tracing.events.registry import event_registry, trace_actions
-from ftrace.tracing.events.trace_array import TraceArray, global_trace, trace_arrays
 from ftrace.tracing.events.triggers.interfaces import NativeCall
+from ftrace.tracing.instances.trace_array import TraceArray, global_trace, trace_arrays
 from ftrace.tracing.output.trace import record_format
 from sandbox.process import fork
 from sandbox.process.once import once

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 
 from ftrace.core.runtime import RUNTIME
-from ftrace.tracing.output.options import TraceOptions
-from sandbox.memory.mappings import mappings
 from sandbox.symbols.process_text import symbol_at
 from sandbox.symbols.table import Location, symbol_table
 
@@ -38,25 +36,3 @@ def with_offset(address: int) -> str:
 def plain(address: int) -> str:
     """`symbol [module]`; the bare address if no symbol covers it."""
     return named(address, offset=False) or f"0x{address:08x}"
-
-
-def in_object(address: int, options: TraceOptions) -> str:
-    """An address in user space: `FILE[+0xoffset]` with the option sym-userobj, from where FILE is mapped. seq_print_user_ip()."""
-    start, file = _file_at(address) if options["sym-userobj"] else (0, "")
-    where = f"{file}[+{address - start:#x}]" if file else ""
-    return where if file and not options["sym-addr"] else f"{where} <{address:016x}>"
-
-
-def _file_at(address: int) -> tuple[int, str]:
-    """The start and the file of the mapping that contains an address, or else of the next one."""
-    start, _, _, path = next((each for each in mappings() if each[1] > address), (0, 0, "", ""))
-    return start, path if path.startswith("/") else ""
-
-
-def ip_sym(address: int, options: TraceOptions, *, offset: bool | None = None) -> str:
-    """The text of an address. `offset`: whether to add the offset; None: according to the option sym-offset."""
-    if not address:
-        return "0"
-    offset = options["sym-offset"] if offset is None else offset
-    text = with_offset(address) if offset else plain(address)
-    return f"{text} <{address:016x}>" if options["sym-addr"] else text

@@ -1,0 +1,41 @@
+"""The text of trace_stat/functionN, as function_stat_show() of kernel/trace/ftrace.c."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ftrace.tracing import symbols
+from ftrace.tracing.output.context import duration_text
+from ftrace.tracing.tracers.graph_rules import graph_rules
+from ftrace.tracing.tracers.profile import function_profiler
+
+_HEAD = (
+    "  Function                               Hit    Time            Avg             s^2\n"
+    "  --------                               ---    ----            ---             ---\n"
+)
+
+
+def profile_text(slot: int) -> str:
+    """The table of one slot."""
+    return _HEAD + "".join(_row(profile) for profile in function_profiler.profiles(slot) if _is_shown(profile))
+
+
+def _is_shown(profile: Any) -> bool:
+    return bool(profile.time // profile.counter >= graph_rules.threshold)
+
+
+def _row(profile: Any) -> str:
+    durations = (profile.time, profile.time // profile.counter, _variance(profile))
+    return f"  {_name(profile.ip):<30.30}  {profile.counter:10}    " + "    ".join(map(duration_text, durations)) + "\n"
+
+
+def _name(address: int) -> str:
+    return symbols.plain(address).partition(" [")[0]
+
+
+def _variance(profile: Any) -> int:
+    """The sample variance in nanoseconds times microseconds, which is printed as square microseconds."""
+    count = profile.counter
+    if count < 2:
+        return 0
+    return int(max(count * profile.time_squared - profile.time**2, 0) // (count * (count - 1) * 1000))
