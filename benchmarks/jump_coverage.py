@@ -36,10 +36,10 @@ from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from kprobes.x86_64.classify import refusal
 from sandbox import demo
+from sandbox.images.process_text import library_called
 from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
 from sandbox.loading.module import Module
 from sandbox.memory.address_space import AddressSpace
-from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table
 from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.instruction import Instruction, decode

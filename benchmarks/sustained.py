@@ -15,8 +15,8 @@ from benchmarks.events import recording
 from benchmarks.measure import Row, Sample
 from fprobe.actions import ticks_per_ns
 from ftrace.ring_buffer.buffer import Buffer
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit, addressof, array, cast, fn, native, rdtsc, syscall, u64, zeroed
+from sandbox.native.native_image import NativeImage
 
 THREADS = 2
 RATES = (40, 35, 30, 27, 24, 21, 18, 15, 10, 5, 2, 1)

@@ -28,7 +28,7 @@ from ftrace.core.filters.resolve import is_compiled, is_there, may_be_compiled
 from ftrace.core.probe import Counts
 from ftrace.core.shown import Row, shortened
 from ftrace.core.sites.locations import Skipped
-from sandbox.jit.arrivals import follow, unfollow
+from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import back_soon
 
 Target = str | Sequence[str] | Sequence[int]

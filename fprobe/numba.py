@@ -19,13 +19,13 @@ import struct
 from typing import Any, NamedTuple
 
 from ftrace.core.handlers.floats import regs_get_xmm
+from sandbox.images.numba import live, marking
+from sandbox.images.numba.description import Description, describe
+from sandbox.images.numba.layout import Place
+from sandbox.images.numba.values import NOT_PASSED as NOT_PASSED
+from sandbox.images.numba.values import Array as Array
+from sandbox.images.numba.values import value_of
 from sandbox.memory.pages import read
-from sandbox.numba import live, marking
-from sandbox.numba.description import Description, describe
-from sandbox.numba.layout import Place
-from sandbox.numba.values import NOT_PASSED as NOT_PASSED
-from sandbox.numba.values import Array as Array
-from sandbox.numba.values import value_of
 
 DATA_SIZE = 16
 """Bytes of entry data in which `arguments` stores for `outcome` where the result will be."""

@@ -35,7 +35,7 @@ from ftrace.hit.records import (
     PYTHON,
     STOPPED,
 )
-from sandbox.images import jit
+from sandbox.images import jit_image
 from sandbox.images.near_misses import near_misses
 from sandbox.native import NativeFunction
 from sandbox.process import fork
@@ -205,7 +205,7 @@ def _watch_departures() -> None:
     departures.watch()
 
 
-jit.before_patching.append(_watch_departures)
+jit_image.before_patching.append(_watch_departures)
 
 
 @back_soon()

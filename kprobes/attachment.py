@@ -17,7 +17,7 @@ from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, FaultHandler, 
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes, unregister_kretprobes
 from kprobes.return_probe import ReturnEntryHandler, ReturnHandler, kretprobe
 from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
-from sandbox.jit.arrivals import follow, unfollow
+from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import back_soon
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)

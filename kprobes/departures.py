@@ -14,8 +14,7 @@ from kprobes.breakpoint.patching import patching
 from kprobes.place.freed_text import free_killed, kill_image
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
-from sandbox.images import compiled, jit
-from sandbox.jit import arrivals
+from sandbox.images import compiled, jit_image, jit_loading
 from sandbox.symbols import gdbjit, other_jits
 
 ListChange = Callable[[], tuple[int, bool] | None]
@@ -37,8 +36,8 @@ def watch() -> None:
             _watching[hook] = probe
 
 
-jit.before_patching.append(watch)
-arrivals.around_closing.append(patching)
+jit_image.before_patching.append(watch)
+jit_loading.around_closing.append(patching)
 
 
 def _list_changed(change: ListChange, _probe: object, _regs: object) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ftrace.core.filters.resolve import is_compiled, may_be_compiled, resolve
-from sandbox.symbols.process_text import JIT_NAMES
+from sandbox.images.process_text import JIT_NAMES
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
 _SPECIAL = re.compile(r"[*?\[]")

@@ -44,7 +44,7 @@ _IMPORTS = (
     "sandbox.demo", "sandbox.demo.main", "sandbox.generate", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
     *(f"sandbox.loading.{name}" for name in ("adoption", "calls", "csource", "load", "native_program", "sharedobject", "thunks")),
     *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.fields", "front.frontend", "front.graph")),
-    "sandbox.native.front.lint", "sandbox.native.model", "sandbox.numba.description", "sandbox.numba.images",
+    "sandbox.native.front.lint", "sandbox.native.model", "sandbox.images.numba.description", "sandbox.images.numba.images",
     "ftrace.core.direct", "ftrace.tracing.events.boot", "ftrace.tracing.events.hit.handlers", "ftrace.tracing.files.tracing_on",
     "ftrace.core.filters.function_probes", "ftrace.core.filters.lookup", "ftrace.core.handlers.native_handler",
     "ftrace.hit.python_call",

@@ -98,8 +98,8 @@ class Origins:
 def _place(address: int) -> str:
     """`function+0xoffset [library]`; the address in hexadecimal if nothing is known of it."""
     from fprobe.run.launcher.names import Named
+    from sandbox.images.process_text import symbol_at
     from sandbox.symbols.file_names import short_name
-    from sandbox.symbols.process_text import symbol_at
 
     symbol = symbol_at(address)
     if symbol is None:

@@ -104,7 +104,7 @@ def _membarrier() -> Answer:
 
 
 def _vectors() -> Answer:
-    from sandbox.x86_64.cpu import save_area
+    from sandbox.memory.cpu import save_area
 
     area = save_area()
     return OK, f"{area.instruction}, {area.size} bytes around foreign handlers, components {area.mask:#x}"

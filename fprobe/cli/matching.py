@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.cli.console import count
 from fprobe.cli.failure import FAILED, Failure
-from sandbox.symbols.near import did_you_mean
+from sandbox.process.near import did_you_mean
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment

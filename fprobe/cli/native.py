@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from ftrace.core.handlers.kinds import Resolved
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 
 def load(text: str) -> NativeHandlers:

@@ -63,7 +63,7 @@ class _Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
-            from sandbox.symbols.near import did_you_mean
+            from sandbox.process.near import did_you_mean
 
             near = did_you_mean(args[0], _VERBS)
             ctx.fail(f"no verb {args[0]!r}{near or '; there are: ' + ', '.join(_VERBS)}")

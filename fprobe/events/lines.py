@@ -29,7 +29,7 @@ from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, a
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.fetch import Argument
 from ftrace.tracing.probe_args.scope import Scope
-from sandbox.abi.btf import Prototype
+from sandbox.images.btf import Prototype
 from sandbox.images.prototypes import prototype
 
 GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"

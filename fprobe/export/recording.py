@@ -18,7 +18,7 @@ from ftrace.tracing import symbols
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
-from sandbox.symbols.process_text import is_patchable
+from sandbox.images.process_text import is_patchable
 from sandbox.symbols.table import symbol_table
 
 _BY_TIME = attrgetter("stamp", "slot")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ftrace.hit.address_table import Entry, Table
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 _FIRST_BITS = 10
 

@@ -12,7 +12,7 @@ from sandbox.threads import counters, tasks
 from sandbox.threads.counters import Line
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 _NO_ROW = (1 << 64) - 1
 _SIZE = tasks.CAPACITY * tasks.STRIDE

@@ -18,9 +18,9 @@ from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
 from ftrace.hit.x86_64.direct import DIRECT_CALL
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.stubs import SITE_SIZE
-from sandbox.loading.native_image import NativeImage
+from sandbox.memory.mappings import code_address
 from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void
-from sandbox.process.integers import code_address
+from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 
 direct_call_point = extern("ftrace_direct_call", fn[void])

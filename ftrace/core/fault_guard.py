@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from ftrace.core.unwind.unwinding import FrameDescription, describe_entrances
 from ftrace.hit.faults import RANGES, Range
-from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings
+from sandbox.native.native_image import NativeImage
 from sandbox.process import fork
 from sandbox.symbols import source_lines
 from sandbox.symbols.table import symbol_table

@@ -30,8 +30,9 @@ from ftrace.core.sites.locations import Location, Selection, clean
 from ftrace.core.tracer import Tracer, tracer
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from sandbox.images.near_misses import near_misses
+from sandbox.memory.mappings import code_address
 from sandbox.process.fork import ProcessBound
-from sandbox.process.integers import U64_MAX, code_address, integer
+from sandbox.process.integers import U64_MAX, integer
 
 _EXCLUSIVE = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_DIRECT
 

@@ -14,7 +14,7 @@ from sandbox.threads.counters import Line
 
 if TYPE_CHECKING:
     from ftrace.core.counter_file import CounterFile
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 
 class Counts(NamedTuple):

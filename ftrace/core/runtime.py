@@ -39,18 +39,20 @@ from ftrace.hit.ring_buffer import consuming, pool, writer
 from ftrace.hit.tracers import function_hit, graph_hit, profile_hit, stack_hit
 from ftrace.hit.unwind import walk
 from ftrace.hit.x86_64 import entry_writing, stubs
-from sandbox.loading.native_image import NativeImage
-from sandbox.memory import barriers, mappings
+from sandbox.memory import barriers, cpu, mappings
+from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.native.unit import Assembly
-from sandbox.process import atfork, fork
+from sandbox.native.x86_64 import entry_bytes as heads
+from sandbox.native.x86_64 import plain_returns
+from sandbox.process import fork
 from sandbox.process.gil import back_soon
 from sandbox.process.once import once
-from sandbox.threads import contexts, signals, tasks
+from sandbox.threads import atfork, contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
 from sandbox.threads.thread_key import ThreadKey, main_stack
-from sandbox.x86_64 import cpu, heads, plain_returns
-from sandbox.x86_64.cpu import SaveArea, save_area
+from sandbox.x86_64.save_area import SaveArea
 
 RUNTIME = "fprobe-runtime"
 """The name that its code is listed under."""

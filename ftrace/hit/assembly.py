@@ -13,7 +13,7 @@ from ftrace.hit.x86_64.restorer import RESTORER
 from ftrace.hit.x86_64.thread_start import THREAD_START
 from ftrace.hit.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import tasks
-from sandbox.x86_64.cpu import SaveArea
+from sandbox.x86_64.save_area import SaveArea
 
 
 def text(area: SaveArea) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from ftrace.core.runtime import RUNTIME
-from sandbox.symbols.process_text import symbol_at
+from sandbox.images.process_text import symbol_at
 from sandbox.symbols.table import Location, symbol_table
 
 _RUNTIME = f" [{RUNTIME}]"

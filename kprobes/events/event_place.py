@@ -8,8 +8,8 @@ from ftrace.core.kstrtox import kstrtoull
 from ftrace.tracing.events.probe_event import split_symbol_offset
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes.place import placing
+from sandbox.images.process_text import library_called
 from sandbox.loading.module import is_loaded
-from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import symbol_table
 
 _MAX_OFFSET = (1 << 32) - 1

@@ -12,7 +12,7 @@ from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kre
 from kprobes.x86_64 import detour, optimized_detour, single_handlers
 from kprobes.x86_64.emulate import GUARDED_ACCESS
 from sandbox.threads.tasks import IN_NO_LIST, Task
-from sandbox.x86_64.cpu import SaveArea
+from sandbox.x86_64.save_area import SaveArea
 
 
 def text(area: SaveArea) -> str:

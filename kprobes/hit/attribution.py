@@ -36,7 +36,7 @@ from sandbox.x86_64.syscalls import SYS_WRITE
 
 if TYPE_CHECKING:
     from ftrace.core.handlers.kinds import Resolved
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
     from sandbox.symbols.table import Symbol
 
 

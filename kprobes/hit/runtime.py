@@ -6,12 +6,13 @@ from ftrace.core.address_table import AddressTable
 from ftrace.core.runtime import runtime
 from ftrace.hit import address_table
 from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap
-from sandbox.loading.native_image import NativeImage
+from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.native.unit import Assembly
 from sandbox.process.once import once
 from sandbox.threads import signals
-from sandbox.x86_64.cpu import SaveArea, save_area
+from sandbox.x86_64.save_area import SaveArea
 
 FUNCTIONS = (
     address_table.table_set,

@@ -17,12 +17,12 @@ from kprobes.place import blacklist, switch
 from kprobes.place.aggregate import Aggregate, between, release_text, settle
 from kprobes.place.functions import forget_functions
 from kprobes.probe import KPROBE_FLAG_GONE
-from sandbox.images import jit
+from sandbox.images import jit_image
 from sandbox.loading.module import Module, ModuleState
 from sandbox.symbols.table import symbol_table
 
 if TYPE_CHECKING:
-    from sandbox.images.jit import JitImage
+    from sandbox.images.jit_image import JitImage
     from sandbox.memory.mappings import TextMapping
 
 
@@ -108,8 +108,8 @@ def kill_image(image: JitImage, *, is_mapped: bool = True) -> None:
 
 def kill_unmapped() -> None:
     """Let images go whose code has been unmapped without notice, before anything reads or writes it."""
-    for image in [image for image in jit.patched if not image.is_mapped()]:
-        jit.patched.remove(image)
+    for image in [image for image in jit_image.patched if not image.is_mapped()]:
+        jit_image.patched.remove(image)
         if not image_blocks(image):  # otherwise ftrace reports it
             log.warning(UNMAPPED, image.name, image.texts[0].base, image.texts[-1].end)
         kill_image(image, is_mapped=False)

@@ -14,9 +14,9 @@ from kprobes.place.aggregate import Aggregate
 from kprobes.place.functions import function_around
 from kprobes.x86_64.classify import classify
 from sandbox.images.near_misses import no_symbol
+from sandbox.images.process_text import module_text_at, symbol_at, symbol_named, text_at
 from sandbox.loading.module import ModuleState
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
-from sandbox.symbols.process_text import module_text_at, symbol_at, symbol_named, text_at
 from sandbox.x86_64.encoding import ENDBR64, NOP5
 from sandbox.x86_64.instruction import decode
 

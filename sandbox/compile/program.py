@@ -120,7 +120,7 @@ def _compile_apart(source: str | bytes, origin: str, options: Options) -> Compil
         "opt": options.opt,
         "notrace": sorted(options.notrace),
     }
-    return CompiledProgram.from_bytes(_run_apart("sandbox.compile.rehearsal.main", data, origin, **given))
+    return CompiledProgram.from_bytes(_run_apart("sandbox.loading.trial_link.main", data, origin, **given))
 
 
 def _refuse_nul(source: str, origin: str) -> None:

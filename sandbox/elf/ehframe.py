@@ -16,10 +16,10 @@ from ctypes import string_at
 from enum import Enum
 from typing import NamedTuple
 
+from sandbox.elf import function_starts
 from sandbox.elf import tables as elf
 from sandbox.elf.dwarf_reader import WIDTHS, Reader
-from sandbox.x86_64 import function_starts
-from sandbox.x86_64.function_starts import referred_to
+from sandbox.elf.function_starts import referred_to
 
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B

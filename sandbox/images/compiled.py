@@ -11,7 +11,7 @@ from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import Listed
 
 if TYPE_CHECKING:
-    from sandbox.images.jit import JitImage
+    from sandbox.images.jit_image import JitImage
 
 
 class _JitImages:
@@ -67,7 +67,7 @@ def _with_images(listed: list[Listed]) -> dict[Listed, bytes]:
 
 
 def _image_of(listed: Listed, data: bytes) -> JitImage | None:
-    from sandbox.jit.objects import read_object, text_of
+    from sandbox.images.jit_objects import read_object, text_of
 
     try:
         text = text_of(ElfFile(data))
@@ -78,8 +78,8 @@ def _image_of(listed: Listed, data: bytes) -> JitImage | None:
         return None
     if not obj.functions or any(function.address in gdbjit.own_code for function in obj.functions):
         return None
-    from sandbox.images.jit import JitImage
-    from sandbox.numba.images import NumbaImage, is_numbas
+    from sandbox.images.jit_image import JitImage
+    from sandbox.images.numba.images import NumbaImage, is_numbas
 
     return NumbaImage(obj) if is_numbas(obj) else JitImage(obj)
 

@@ -9,8 +9,8 @@ import errno
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from sandbox.images.jit import JitImage, patched
-from sandbox.jit.objects import JitObject
+from sandbox.images.jit_image import JitImage, patched
+from sandbox.images.jit_objects import JitObject
 from sandbox.loading.module import modules
 from sandbox.memory import mappings
 from sandbox.symbols.perfmap import Declared, declarations

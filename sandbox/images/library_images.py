@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.elf.ehframe import Kind, is_cold
+from sandbox.images import process_text
 from sandbox.images.image import Image
 from sandbox.process.once import cached_property
-from sandbox.symbols import process_text
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.table import Symbol, sorted_symbols

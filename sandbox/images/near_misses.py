@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import islice
 
 from sandbox.images.image import Image
+from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
-from sandbox.symbols.near import did_you_mean
-from sandbox.symbols.process_text import JIT_NAMES
+from sandbox.process.near import did_you_mean
 
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
@@ -47,7 +47,7 @@ def _shortest(image: Image) -> str:
 
 
 def no_symbol(name: str) -> str:
-    """A sentence for a name that sandbox.symbols.process_text.symbol_named does not find, with what may have been meant."""
+    """A sentence for a name that sandbox.images.process_text.symbol_named does not find, with what may have been meant."""
     owner, colon, bare = name.partition(":")
     if not colon:
         near = near_misses(name) or f"; one of a library is written library:{name}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sandbox.abi import btf
-from sandbox.abi.btf import Prototype
+from sandbox.images import btf
+from sandbox.images.btf import Prototype
+from sandbox.images.process_text import library_called, symbol_named
 from sandbox.symbols.library_dwarf import definition_of
-from sandbox.symbols.process_text import library_called, symbol_named
 
 
 def prototype(function: str) -> Prototype | None:
@@ -16,7 +16,7 @@ def prototype(function: str) -> Prototype | None:
     owner, colon, name = function.partition(":")
     if owner != "numba":
         return btf.prototype(function) or (_of_library(owner, function) if colon else None)
-    from sandbox.numba import description
+    from sandbox.images.numba import description
 
     return description.prototype(name)
 

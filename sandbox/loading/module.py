@@ -17,8 +17,8 @@ from sandbox.loading.gate import Gate
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.process.fork import ProcessBound
+from sandbox.process.near import did_you_mean
 from sandbox.symbols import gdbjit, source_lines
-from sandbox.symbols.near import did_you_mean
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
 

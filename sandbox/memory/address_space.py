@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import takewhile
 
 from sandbox.memory.pages import PAGE
-from sandbox.memory.shared_text import text_mutex
+from sandbox.process.shared_text import text_mutex
 
 _LOWEST, _HIGHEST = 1 << 20, 1 << 47
 _STACK_GROWTH, _HEAP_GROWTH = 64 << 20, 256 << 20

@@ -14,6 +14,7 @@ import errno
 import functools
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from sandbox.memory.address_space import address_space
 from sandbox.memory.address_space import mappings as mappings
@@ -41,9 +42,10 @@ from sandbox.memory.pages import (
     mprotect,
 )
 from sandbox.memory.pages import PAGE as PAGE
-from sandbox.memory.shared_text import ForkWords, changes
-from sandbox.memory.shared_text import text_mutex as text_mutex
 from sandbox.process import fork
+from sandbox.process.integers import U64_MAX, integer
+from sandbox.process.shared_text import ForkWords, changes
+from sandbox.process.shared_text import text_mutex as text_mutex
 from sandbox.x86_64.encoding import fork_counter
 
 REACH = (1 << 31) - (1 << 20)
@@ -364,3 +366,13 @@ def wipe_on_fork(address: int, size: int) -> None:
 def release(address: int, size: int) -> None:
     """Give back what `reserve` returned."""
     libc.munmap(address, size)
+
+
+def code_address(name: str, value: Any) -> int:
+    """`value` as the address of executable code in this process. Raises as `integer` does."""
+    number = integer(name, value, 0, U64_MAX)
+    if not any(start <= number < end and "x" in permissions for start, end, permissions, _path in mappings()):
+        raise OSError(
+            errno.EINVAL, f"{name} is {number:#x}, where there is no executable code; give a function's address"
+        )
+    return number

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from sandbox.memory import mappings as memory
 from sandbox.memory import pages
 from sandbox.memory.mappings import PAGE
-from sandbox.memory.shared_text import changes
+from sandbox.process.shared_text import changes
 
 CAPACITY = 1 << 16
 """Pages of the file, which is sparse, at most: as many as a process may have mappings."""

@@ -4,7 +4,7 @@
 
   in the parent, before   HOLD     locks whose state must be consistent in the child are taken      hold()
                           CLOSE    before()                                                         closely_around()
-  by libc, before         a change of text ends, and none begins                   sandbox.process.atfork
+  by libc, before         a change of text ends, and none begins                   sandbox.threads.atfork
   by libc, after          forks are counted; Python handlers are off in the child  at_fork()
   in the parent, after    CLOSE    after_in_parent()
                           TEXT     text that the forking thread is changing is copied if shared
@@ -18,7 +18,7 @@
                           BUFFERS  memory that the parent records into is replaced                  in_child()
                           THREADS  our worker threads are started again                             in_child()
 
-A fork made by C code runs only what libc runs. How text stays each process's own is described in sandbox.memory.shared_text.
+A fork made by C code runs only what libc runs. How text stays each process's own is described in sandbox.process.shared_text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, NoReturn, Protocol
 
-from sandbox.memory.shared_text import changes, text_mutex
+from sandbox.process.shared_text import changes, text_mutex
 
 
 class Phase(enum.IntEnum):

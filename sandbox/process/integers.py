@@ -37,15 +37,3 @@ def between(name: str, value: Any, low: float, high: float, error: Callable[[str
     if not low <= number <= high:
         raise error(f"{name} is {number}; it must be between {low} and {high}")
     return number
-
-
-def code_address(name: str, value: Any) -> int:
-    """`value` as the address of executable code in this process. Raises as `integer` does."""
-    from sandbox.memory.mappings import mappings
-
-    number = integer(name, value, 0, U64_MAX)
-    if not any(start <= number < end and "x" in permissions for start, end, permissions, _path in mappings()):
-        raise OSError(
-            errno.EINVAL, f"{name} is {number:#x}, where there is no executable code; give a function's address"
-        )
-    return number

@@ -10,11 +10,11 @@ from pathlib import Path
 from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
+from sandbox.elf.function_starts import signal_return
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.once import cached_property
 from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
-from sandbox.x86_64.function_starts import signal_return
 
 _PT_LOAD, _PT_NOTE = 1, 4
 _PF_X, _PF_R = 1, 4

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sandbox.memory.pages import PAGE
 from sandbox.process import fork
-from sandbox.symbols.near import did_you_mean
+from sandbox.process.near import did_you_mean
 
 
 class Symbol(NamedTuple):

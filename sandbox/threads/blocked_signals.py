@@ -25,7 +25,7 @@ from sandbox.native import (
 from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_GETDENTS64, SYS_OPEN, SYS_OPENAT, SYS_READ
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 _O_DIRECTORY, _O_CLOEXEC = 0o200000, 0o2000000
 _RECORD_SIZE, _RECORD_NAME = 16, 19

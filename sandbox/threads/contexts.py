@@ -16,7 +16,7 @@ from sandbox.threads.tasks import ContextCall, Task, current, task_get
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_TGKILL
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
     from sandbox.threads.signals import SignalDispatcher
 
 NORMAL, SOFTIRQ, IRQ, NMI = range(4)

@@ -37,7 +37,7 @@ from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_TGKILL
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
 _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)

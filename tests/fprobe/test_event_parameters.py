@@ -11,7 +11,7 @@ import sandbox
 from ftrace.tracing.probe_args.arguments import parse_arguments
 from ftrace.tracing.probe_args.fetch import EntryArgument
 from ftrace.tracing.probe_args.scope import Scope
-from sandbox.abi.btf import prototype
+from sandbox.images.btf import prototype
 
 C = """
 struct big { long a, b, c; };

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from isolation import NUMBA, isolated
 
-from sandbox.numba.layout import Word, places
+from sandbox.images.numba.layout import Word, places
 
 pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"

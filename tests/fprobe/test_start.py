@@ -27,7 +27,7 @@ import ctypes, fprobe
 ctypes.CDLL("libz.so.1")
 fprobe.attach("libz:*", action=fprobe.Stat()).attach()
 heavy = {"ast", "capstone", "dataclasses", "html", "inspect", "sysconfig"}
-heavy |= {"sandbox.abi.signatures", "sandbox.compile.stubs", "sandbox.numba.mangling", "sandbox.loading.calls"}
+heavy |= {"sandbox.abi.signatures", "sandbox.compile.stubs", "sandbox.images.numba.mangling", "sandbox.loading.calls"}
 print(sorted(heavy & (set(sys.modules) - before)))
 """
 

@@ -9,10 +9,10 @@ import pytest
 from isolation import isolated
 
 from ftrace.core.sites.entry_plans import Choice, Mechanism, choices
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
-from sandbox.x86_64 import heads
-from sandbox.x86_64.heads import Heads
+from sandbox.native.native_image import NativeImage
+from sandbox.native.x86_64 import entry_bytes as heads
+from sandbox.native.x86_64.entry_bytes import Heads
 
 AT = 0x7000_0000
 

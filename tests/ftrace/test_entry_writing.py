@@ -13,11 +13,11 @@ from ftrace.hit.x86_64.entry_detour import DETOUR_SIZE, detour_template, entry_d
 from ftrace.hit.x86_64.entry_writing import COPY_SIZES, Detour, Stubs
 from ftrace.hit.x86_64.keeping_stub import keeping_stub
 from ftrace.hit.x86_64.stubs import SLOT, STUB_SIZE, TO_BODY_BY_CALL
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
-from sandbox.x86_64 import heads
+from sandbox.native.native_image import NativeImage
+from sandbox.native.x86_64 import entry_bytes as heads
+from sandbox.native.x86_64.entry_bytes import Heads
 from sandbox.x86_64.encoding import INT3
-from sandbox.x86_64.heads import Heads
 
 STUB, SLOT_AT, ROUTINE = 0x40_0000, 0x50_0000, 0x60_0000
 TEMPLATE = detour_template(0x368, 7, 16)

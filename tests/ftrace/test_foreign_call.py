@@ -12,7 +12,7 @@ from isolation import isolated
 from programs import load_c
 
 from ftrace.hit import assembly
-from sandbox.x86_64.cpu import SaveArea
+from sandbox.x86_64.save_area import SaveArea
 
 FLAGS = Path("/proc/cpuinfo").read_text().split()
 pytestmark = [

@@ -27,7 +27,7 @@ from ftrace.tracing.probe_args.fetch import (
 from ftrace.tracing.probe_args.layout import field_text, format_text, print_fmt, record_layout, record_text
 from ftrace.tracing.probe_args.scope import Scope
 from ftrace.tracing.probe_args.types import Bitfield
-from sandbox.abi.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
+from sandbox.images.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
 
 S32, U32, U64, CHAR = Int(32, True), Int(32, False), Int(64, False), Int(8, True)
 

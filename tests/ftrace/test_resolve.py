@@ -12,9 +12,9 @@ from ftrace.core.filters.resolve import resolve
 from sandbox.images import sources
 from sandbox.images.image import Image
 from sandbox.images.library_images import LibraryImage
+from sandbox.images.process_text import symbol_named
 from sandbox.memory.mappings import TextMapping
 from sandbox.symbols.libraries import Library
-from sandbox.symbols.process_text import symbol_named
 from sandbox.symbols.table import Symbol
 
 pytestmark = pytest.mark.usefixtures("_module")

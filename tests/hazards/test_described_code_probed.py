@@ -14,8 +14,8 @@ from isolation import isolated
 import fprobe
 import kprobes
 from sandbox.elf.ehframe import Kind
+from sandbox.images import process_text
 from sandbox.native import u64
-from sandbox.symbols import process_text
 
 ROUNDS = 200
 

@@ -19,10 +19,10 @@ from programs import basic, writable_and_executable
 import fprobe
 import kprobes
 from sandbox.elf.unwinder import landing_pads
+from sandbox.images import process_text
 from sandbox.memory import mappings as memory
 from sandbox.memory.mappings import PAGE
 from sandbox.memory.scattered import ScatteredText
-from sandbox.symbols import process_text
 from sandbox.symbols.libraries import libraries
 
 ROUNDS = 8

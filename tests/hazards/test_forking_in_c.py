@@ -15,7 +15,7 @@ from programs import load_c
 import fprobe
 import kprobes
 from sandbox.memory import mappings
-from sandbox.memory.shared_text import ForkWords
+from sandbox.process.shared_text import ForkWords
 
 PROGRAM = r"""
 #include <signal.h>

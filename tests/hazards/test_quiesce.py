@@ -11,8 +11,8 @@ from isolation import isolated
 @isolated
 def test_a_hit_that_counts_itself_late_is_waited_for():
     from ftrace.hit.quiesce import wait_for_task
-    from sandbox.loading.native_image import NativeImage
     from sandbox.native import Unit
+    from sandbox.native.native_image import NativeImage
     from sandbox.threads.tasks import Task
 
     image = NativeImage.of(Unit("waiting", [wait_for_task], bounded=False))

@@ -560,7 +560,7 @@ def test_cet_shadow_stacks_the_classic_swap_is_refused_with_the_reason():
 
     import fprobe
     import sandbox
-    from sandbox.x86_64 import cpu
+    from sandbox.memory import cpu
 
     cpu.has_shadow_stacks = lambda: True  # as on a machine and in a process that has them
     ir = "define i64 @{0}(i64 %x) noinline {{ %r = add i64 %x, 1  ret i64 %r }}\n"

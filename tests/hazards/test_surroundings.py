@@ -7,7 +7,7 @@ from isolation import isolated
 
 import fprobe
 import sandbox
-from sandbox.x86_64 import cpu
+from sandbox.memory import cpu
 
 PROGRAM = "define i64 @leaf(i64 %x) { %r = add i64 %x, 1  ret i64 %r }"
 IN_SUB_INTERPRETER = """

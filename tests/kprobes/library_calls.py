@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from kprobes.place.aggregate import original_text
-from sandbox.symbols.process_text import symbol_named
+from sandbox.images.process_text import symbol_named
 from sandbox.x86_64.instruction import Instruction, decode
 
 TEXT = bytes(range(1, 200)) + b"\0"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
-from sandbox.loading.native_image import NativeImage
 from sandbox.memory import barriers, mappings
 from sandbox.native import Unit, native, u64
+from sandbox.native.native_image import NativeImage
 
 REGISTERS = ("ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15")
 """By their numbers in instructions."""

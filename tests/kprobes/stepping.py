@@ -11,8 +11,8 @@ from functools import cache
 
 from forked import die_with_parent
 
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit, addressof, array, cast, i64, native, ptr, syscall, u8, u32, u64, zeroed
+from sandbox.native.native_image import NativeImage
 
 Span = tuple[int, int]
 

@@ -13,8 +13,8 @@ from isolation import isolated
 import fprobe
 import kprobes
 from kprobes.jump.safety import examine
+from sandbox.images import process_text
 from sandbox.native import u64
-from sandbox.symbols import process_text
 
 counted = fprobe.Array(u64, 1, shared=True)
 

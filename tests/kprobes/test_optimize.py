@@ -31,7 +31,7 @@ def setup(name: str = "stack"):
     """A module, the addresses of one of its functions' probeable instructions, and how to call that."""
     from instructions import boundaries
 
-    from sandbox.symbols.process_text import symbol_named
+    from sandbox.images.process_text import symbol_named
 
     module = kprobe_targets.load()
     symbol = symbol_named(f"{module.name}:{name}")

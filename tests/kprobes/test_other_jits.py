@@ -50,7 +50,7 @@ def test_the_symbols_of_our_own_objects_are_not_read():
     """Those of a program with 50,000 functions took half a second."""
     import sandbox
     from sandbox.images import compiled
-    from sandbox.jit import objects
+    from sandbox.images import jit_objects as objects
 
     read, original = [], objects.read_object
     objects.read_object = lambda entry, data: read.append(entry) or original(entry, data)

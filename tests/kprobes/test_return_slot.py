@@ -11,8 +11,8 @@ from return_slots import ACCEPTED, REFUSED, assembled
 
 import fprobe
 import kprobes
+from sandbox.images import process_text
 from sandbox.native import u64
-from sandbox.symbols import process_text
 from sandbox.x86_64.return_slot import moves_its_return
 
 counted = fprobe.Array(u64, 1, shared=True)

@@ -39,7 +39,7 @@ def _is_known(start: int, end: int) -> bool:
 
 
 def library_spans(name: str, path: str) -> list[Span]:
-    from sandbox.symbols import process_text
+    from sandbox.images import process_text
 
     ctypes.CDLL(path)
     return [(start, end) for start, end in process_text.library_called(name).described_code() if start < end]

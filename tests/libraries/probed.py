@@ -25,9 +25,9 @@ import fprobe
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.detoured import DetouredBlock
 from ftrace.core.tracer import tracer
+from sandbox.images.process_text import library_called
 from sandbox.native import i32, u64
 from sandbox.symbols.libraries import libraries
-from sandbox.symbols.process_text import library_called
 from tests.libraries.suites import Suite, suite_called
 
 seen = fprobe.Array(u64, 2)

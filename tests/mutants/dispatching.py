@@ -202,7 +202,7 @@ QUIESCE: tuple[Mutant, ...] = (
     _quiesce.changed("pinned", "            if node.probes == probes:", "            if False:"),
 )
 
-_at_fork = Part("sandbox/process/atfork.py", ("tests/hazards/test_forking_in_c.py",))
+_at_fork = Part("sandbox/threads/atfork.py", ("tests/hazards/test_forking_in_c.py",))
 _fork = Part("sandbox/process/fork.py", ("tests/sandbox/test_fork_phases.py", "tests/hazards/test_forking.py"))
 
 FORK: tuple[Mutant, ...] = (

@@ -12,8 +12,8 @@ from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 
 from sandbox.elf.ehframe import Kind
+from sandbox.images import process_text
 from sandbox.loading.csource import find_compiler
-from sandbox.symbols import process_text
 
 LIBRARIES = [
     "libz.so.1", "libbz2.so.1.0", "liblzma.so.5", "libexpat.so.1", "libm.so.6", "libsqlite3.so.0",

@@ -14,9 +14,9 @@ import pytest
 from isolation import isolated
 from llvmlite.binding import ffi
 
-from sandbox.loading.native_image import NativeImage
 from sandbox.native.back.compile import compile_ir
 from sandbox.native.back.module import TRIPLE
+from sandbox.native.native_image import NativeImage
 from sandbox.symbols import gdbjit
 from sandbox.symbols.libraries import libraries
 

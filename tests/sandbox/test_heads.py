@@ -10,10 +10,21 @@ from functools import cache
 import pytest
 from return_slots import assembled
 
-from sandbox.loading.native_image import NativeImage
+from sandbox.images import process_text
 from sandbox.native import Unit
-from sandbox.symbols import process_text
-from sandbox.x86_64.heads import CALL, CONDITIONAL, FUNCTIONS, JUMP, OTHER, PLAIN, REACH, RELATIVE, RETURN, Heads
+from sandbox.native.native_image import NativeImage
+from sandbox.native.x86_64.entry_bytes import (
+    CALL,
+    CONDITIONAL,
+    FUNCTIONS,
+    JUMP,
+    OTHER,
+    PLAIN,
+    REACH,
+    RELATIVE,
+    RETURN,
+    Heads,
+)
 from sandbox.x86_64.instruction import Flow, decode
 
 KINDS = {Flow.CALL: CALL, Flow.JUMP: JUMP, Flow.CONDITIONAL: CONDITIONAL, Flow.RETURN: RETURN}

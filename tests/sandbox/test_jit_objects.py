@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 
 import sandbox
 from sandbox.elf import tables as elf
-from sandbox.jit.objects import read_object
+from sandbox.images.jit_objects import read_object
 
 TEXT = 0x7F0000001000
 IR = "define i64 @f(i64 %a) { ret i64 %a }\ndefine i64 @g(i64 %a) { ret i64 %a }"

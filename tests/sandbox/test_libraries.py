@@ -11,10 +11,10 @@ import pytest
 
 from sandbox.elf import tables
 from sandbox.images import library_images
+from sandbox.images.process_text import library_called
 from sandbox.memory import mappings as memory
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries, library_at, read_symbols
-from sandbox.symbols.process_text import library_called
 from sandbox.symbols.table import locate
 
 

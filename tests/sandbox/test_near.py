@@ -6,8 +6,8 @@ import difflib
 import zlib  # noqa: F401 (the library that is looked at)
 from random import Random
 
+from sandbox.process.near import did_you_mean
 from sandbox.symbols.libraries import Library, libraries
-from sandbox.symbols.near import did_you_mean
 
 
 def test_names_too_short_or_too_long_to_be_similar_are_all_that_is_left_out():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.numba.mangling import nested_name, user_name
+from sandbox.images.numba.mangling import nested_name, user_name
 
 TAGS = "B2v1B38c8tJTIeFIjxB2IKSgI4CrvQClQZ6FczSBAA_3d"
 

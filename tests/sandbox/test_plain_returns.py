@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 from return_slots import REFUSED, assembled
 
-from sandbox.loading.native_image import NativeImage
+from sandbox.images import process_text
 from sandbox.native import Unit, addressof, cast, native, ptr, u8, u64, zeroed
-from sandbox.symbols import process_text
+from sandbox.native.native_image import NativeImage
+from sandbox.native.x86_64.plain_returns import are_plain, plain_functions
+from sandbox.native.x86_64.reading import Read, read
 from sandbox.x86_64.decoding import decoded
-from sandbox.x86_64.plain_returns import are_plain, plain_functions
-from sandbox.x86_64.reading import Read, read
 from sandbox.x86_64.return_slot import moves_its_return
 
 PLAIN = (

@@ -12,8 +12,8 @@ from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 from isolation import isolated
 
+from sandbox.images import process_text
 from sandbox.images.near_misses import no_symbol
-from sandbox.symbols import process_text
 from sandbox.symbols.libraries import libraries
 
 

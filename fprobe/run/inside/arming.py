@@ -110,7 +110,7 @@ class Arming:
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
             from kprobes import departures
-            from sandbox.jit.arrivals import follow
+            from sandbox.images.jit_loading import follow
 
             departures.free_killed()
             follow(self.arm_loaded)

@@ -23,8 +23,8 @@ from ftrace.core.sites.locations import Selection
 from ftrace.core.tracer import tracer
 from ftrace.hit.function_probe_call import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from ftrace.core.glob import parse
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
+from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import sources
 from sandbox.symbols.perfmap import perf_map
-from sandbox.symbols.process_text import JIT_NAMES
 from sandbox.symbols.table import Symbol
 
 
@@ -72,7 +72,7 @@ def may_be_compiled(pattern: str) -> bool:
     owner, _, wanted = pattern.partition(":")
     if owner != "numba":
         return owner == "jit"
-    from sandbox.numba.live import declared
+    from sandbox.images.numba.live import declared
 
     return any(map(parse(wanted).matches, declared()))
 
@@ -82,7 +82,7 @@ def inlined_calls(pattern: str) -> Iterator[str]:
     owner, _, wanted = pattern.partition(":")
     if owner != "numba" or set(wanted) & set("*?["):
         return
-    from sandbox.numba.live import inlined
+    from sandbox.images.numba.live import inlined
 
     callers = sorted(inlined().get(wanted, ()))
     if callers:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from ftrace.core.handlers.kinds import Resolved, Role, check_native
 from ftrace.core.handlers.native_link import HandlerCode, Once, link
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeFunction
 from sandbox.native.handler import HandlerFunction
+from sandbox.native.native_image import NativeImage
 
 _resolved: Once[Resolved] = Once()
 

@@ -18,12 +18,12 @@ from ftrace.hit.ring_buffer import writer
 from sandbox.compile.cache import default_cache
 from sandbox.compile.cache import key as cache_key
 from sandbox.elf import tables
-from sandbox.loading.native_image import Linked, NativeImage
 from sandbox.native import NativeFunction, Unit, containers
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.fingerprint import fingerprint
 from sandbox.native.back.verify import verify_object
 from sandbox.native.handler import Fields
+from sandbox.native.native_image import Linked, NativeImage
 
 Made = TypeVar("Made")
 ALLOWED = frozenset(GUARDED_READS + floats.SYMBOLS + writer.SYMBOLS + event_state.SYMBOLS)

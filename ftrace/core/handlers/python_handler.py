@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from ftrace.core.runtime import runtime
 from ftrace.core.shown import table
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.loading.native_image import NativeImage
+from sandbox.images.process_text import symbol_at
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.process import fork
 from sandbox.process.once import once
-from sandbox.symbols.process_text import symbol_at
 
 log = logging.getLogger("fprobe")
 

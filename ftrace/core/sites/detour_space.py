@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ftrace.core.runtime import Runtime
     from sandbox.memory.mappings import TextMapping
     from sandbox.memory.scattered import ScatteredText
-    from sandbox.x86_64.heads import FunctionHead, Heads
+    from sandbox.native.x86_64.entry_bytes import FunctionHead, Heads
     from sandbox.x86_64.puns import Window
 
 _MOST = 1 << 20

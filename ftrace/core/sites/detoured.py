@@ -25,14 +25,14 @@ from ftrace.hit.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
 from ftrace.hit.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.memory.address_space import read_once
+from sandbox.native.x86_64.entry_bytes import REACH, Heads
 from sandbox.x86_64.encoding import INT3, NOP5, displacement
-from sandbox.x86_64.heads import REACH, Heads
 
 if TYPE_CHECKING:
     from ftrace.core.sites.lists import ListCache
     from sandbox.images.image import Image
+    from sandbox.native.x86_64.entry_bytes import FunctionHead
     from sandbox.symbols.table import Symbol
-    from sandbox.x86_64.heads import FunctionHead
 
 _SCANNED = 4096
 """Bytes of a function that are scanned for jumps into its entry."""

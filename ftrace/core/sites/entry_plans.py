@@ -12,12 +12,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from sandbox.native.x86_64.entry_bytes import MOST_READ, REACH
 from sandbox.x86_64.encoding import INT3, JMP32_SIZE
-from sandbox.x86_64.heads import MOST_READ, REACH
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 
 if TYPE_CHECKING:
-    from sandbox.x86_64.heads import FunctionHead
+    from sandbox.native.x86_64.entry_bytes import FunctionHead
 
 _SITE = (1 << JMP32_SIZE) - 1
 """A bit for each byte of a site."""

@@ -14,7 +14,7 @@ from ftrace.core.sites.locations import Selection
 from ftrace.core.sites.refusals import code_refusal, named_refusal
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.memory.pages import read
-from sandbox.x86_64 import plain_returns
+from sandbox.native.x86_64 import plain_returns
 
 if TYPE_CHECKING:
     from ftrace.core.sites.lists import ListCache, Stubs

@@ -26,7 +26,7 @@ from ftrace.hit.records import (
     Member,
     ProbeList,
 )
-from sandbox.x86_64 import cpu
+from sandbox.memory import cpu
 
 if TYPE_CHECKING:
     from ftrace.core.probe import NativeProbe

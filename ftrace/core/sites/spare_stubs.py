@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ftrace.hit.parking import SPARES
 from ftrace.hit.x86_64.stubs import RETURN_POINT, STUB_SIZE
-from sandbox.loading.native_image import NativeImage
 from sandbox.memory import mappings
+from sandbox.native.native_image import NativeImage
 
 if TYPE_CHECKING:
     from ftrace.core.unwind.unwinding import FrameDescription

@@ -1,6 +1,6 @@
 """Writing the detours and stubs of functions without stubs natively, for thousands of them at a time.
 
-The same bytes as `entry_detour` and `keeping_stub` make, for functions whose first instructions sandbox.x86_64.heads has read.
+The same bytes as `entry_detour` and `keeping_stub` make, for functions whose first instructions `entry_bytes` has read.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from ftrace.hit.x86_64.entry_detour import BODY, DETOUR_SIZE, HOOKED, HOOKED_SLO
 from ftrace.hit.x86_64.keeping_stub import AFTER_CALL, DROP_RETURN_KEEPING
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Structure, addressof, cast, i8, i64, native, ptr, struct, u8, u32, u64, void
-from sandbox.x86_64.heads import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, Head
-from sandbox.x86_64.reading import word_at
+from sandbox.native.x86_64.entry_bytes import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, Head
+from sandbox.native.x86_64.reading import word_at
 
 CALL_SIZE, JUMP_SIZE, CONDITIONAL_SIZE = 19, 5, 6
 """Bytes of the copies of instructions whose copies have another size than they."""

@@ -29,8 +29,8 @@ from ftrace.tracing.events.triggers.interfaces import NativeCall
 from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 from ftrace.tracing.probe_args.types import is_good_name
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 
 _SUBSYSTEM = "synthetic_events"

@@ -28,8 +28,8 @@ from ftrace.tracing.probe_args.fetch import (
     SymbolAddress,
 )
 from ftrace.tracing.probe_args.scope import Scope, Typed, follow_fields, split_fields
-from sandbox.abi.btf import Void
-from sandbox.x86_64.integer_arguments import integer_argument
+from sandbox.images.btf import Void
+from sandbox.images.integer_arguments import integer_argument
 
 _LAST_STEP = 14
 """The maximum index of a fetch's steps. `@SYMBOL` takes two steps before its read."""

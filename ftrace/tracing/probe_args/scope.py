@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.types import DEFAULT, TYPES, Bitfield, FetchType
-from sandbox.abi.btf import Array, BtfType, Enum, Int, Member, Pointer, Prototype, Struct
+from sandbox.images.btf import Array, BtfType, Enum, Int, Member, Pointer, Prototype, Struct
 
 
 @dataclass

@@ -29,7 +29,7 @@ from sandbox.native.tree import (
     Place,
 )
 from sandbox.native.types import LITERAL, NULL, Array, Function, Int, Pointer, Type, void
-from sandbox.symbols.near import did_you_mean
+from sandbox.process.near import did_you_mean
 
 MAX_DEPTH = 64
 

@@ -13,7 +13,7 @@ from sandbox.native.front.declarations import GlobalVariable
 from sandbox.native.front.errors import NativeError, Origin, error_at, position
 from sandbox.native.front.source import statements
 from sandbox.native.types import Function, Type, void
-from sandbox.symbols.near import did_you_mean
+from sandbox.process.near import did_you_mean
 
 MISSING = object()
 

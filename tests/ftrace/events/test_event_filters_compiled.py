@@ -105,7 +105,7 @@ class _Glob:
 
     def __init__(self):
         from ftrace.hit.events import matching
-        from sandbox.loading.native_image import NativeImage
+        from sandbox.native.native_image import NativeImage
 
         self._image = NativeImage.of(Unit("glob-test", [matching.match_glob], bounded=False))
 

@@ -15,12 +15,12 @@ from elftools.elf.elffile import ELFFile
 from native_machine import define, isolated, load_functions
 
 import sandbox
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import NativeError, Unit, array, u8
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.fingerprint import fingerprint
 from sandbox.native.back.lowering import ir
 from sandbox.native.back.verify import verify_object
+from sandbox.native.native_image import NativeImage
 from sandbox.native.unit import Assembly
 
 LINKED = """

@@ -33,7 +33,7 @@ from ftrace.tracing.events.filters.predicates import (
     Text,
     TextTest,
 )
-from sandbox.symbols.process_text import symbol_at, symbol_named
+from sandbox.images.process_text import symbol_at, symbol_named
 
 _REGION = re.compile(r"(?:(all)|([0-9]+|N)(?:-([0-9]+|N))?)(?::([0-9]+)/([0-9]+))?")
 _POSSIBLE = Path("/sys/devices/system/cpu/possible")

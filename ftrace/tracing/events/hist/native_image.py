@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ftrace.core.runtime import runtime
 from ftrace.hit.events import map_records, table_records
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 
 

@@ -12,10 +12,10 @@ from ftrace.tracing.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, 
 from ftrace.tracing.events.hit.handlers import Make, native_handler
 from ftrace.tracing.events.hit.shortcut_source import NAME, filter_source, hist_source, record_source
 from ftrace.tracing.probe_args.layout import RecordLayout
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import i32, ptr, u64
 from sandbox.native.function import Options
 from sandbox.native.handler import HandlerFunction
+from sandbox.native.native_image import NativeImage
 from sandbox.threads.tasks import Task
 
 if TYPE_CHECKING:

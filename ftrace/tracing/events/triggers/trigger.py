@@ -19,8 +19,8 @@ from ftrace.tracing.events.filters.compiled import CompiledFilter, compile_filte
 from ftrace.tracing.events.filters.errors import SUBSYSTEM, FilterError
 from ftrace.tracing.events.filters.parser import Filter, parse_filter
 from ftrace.tracing.events.triggers.interfaces import EventFile, NativeCall, TraceInstance
-from sandbox.loading.native_image import NativeImage
 from sandbox.native import Unit
+from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 
 

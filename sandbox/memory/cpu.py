@@ -5,13 +5,9 @@ from __future__ import annotations
 import ctypes
 import struct
 from pathlib import Path
-from typing import NamedTuple
 
 from sandbox.memory import barriers, mappings
-
-X87, SSE, AVX, AVX512 = 1 << 0, 1 << 1, 1 << 2, 7 << 5
-WANTED = X87 | SSE | AVX | AVX512
-"""Everything a compiler may use for arguments, results and temporaries; not AMX, not protection keys."""
+from sandbox.x86_64.save_area import AVX512, WANTED, SaveArea
 
 _LEGACY_AND_HEADER = 576
 
@@ -20,24 +16,6 @@ _CPUID = bytes.fromhex("534989d089f889f10fa24189004189580441894808418950 0c5bc3"
 _XGETBV = bytes.fromhex("31c90f01d048c1e2204809d0c3")
 _NEAR = (1 << 32, 1 << 32)
 _STATUS = Path("/proc/self/status")
-
-
-class SaveArea(NamedTuple):
-    """`instruction` ('xsavec' or 'xsave'), `mask` of components, and `size` in bytes of the area (64-byte aligned).
-
-    `register`: the widest vector registers, 'xmm', 'ymm' or 'zmm'. `tells_use`: XGETBV(1) says which components are in
-    use, and the others can be kept one by one.
-    """
-
-    instruction: str
-    mask: int
-    size: int
-    tells_use: bool
-
-    @property
-    def register(self) -> str:
-        """The name of the widest vector registers."""
-        return "zmm" if self.mask & AVX512 else "ymm" if self.mask & AVX else "xmm"
 
 
 class _Cpu:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sandbox.images.jit import JitImage
-from sandbox.jit.objects import JitObject
-from sandbox.numba import live
-from sandbox.numba.mangling import UserName, user_name
+from sandbox.images.jit_image import JitImage
+from sandbox.images.jit_objects import JitObject
+from sandbox.images.numba import live
+from sandbox.images.numba.mangling import UserName, user_name
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 _MARKS = ("_ZN08NumbaEnv", "__ufunc__.", "__gufunc__.", ".kernel.")

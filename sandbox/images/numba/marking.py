@@ -10,7 +10,7 @@ from typing import Any
 
 from sandbox.compile.program import IDENT, MARK
 from sandbox.compile.stubs import Flavour, attributes_of
-from sandbox.numba.mangling import user_name
+from sandbox.images.numba.mangling import user_name
 from sandbox.process.once import once
 
 STUBS, NOINLINE = "fprobe-stubs", "fprobe-noinline"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandbox.memory.shared_text import changes
 from sandbox.native import (
     Structure,
     addressof,
@@ -31,10 +30,11 @@ from sandbox.native import (
     void,
 )
 from sandbox.process import fork
+from sandbox.process.shared_text import changes
 from sandbox.threads.system_calls import nap
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 PATIENCE = 200_000
 """Naps, some ten seconds in all: a limit that turns a deadlock into a delay."""
@@ -42,7 +42,7 @@ PATIENCE = 200_000
 
 @struct
 class ForkWords(Structure):
-    """sandbox.memory.shared_text.ForkWords."""
+    """sandbox.process.shared_text.ForkWords."""
 
     forks: u64
     in_progress: u64

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.images.image import Image
-from sandbox.jit.objects import JitObject
+from sandbox.images.jit_objects import JitObject
 from sandbox.memory import mappings
 from sandbox.memory.pages import read
 from sandbox.symbols.table import Symbol, symbol_table

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
-from sandbox.abi.btf import BtfType, Float, Int, Other, Pointer, Prototype, Stored, Void
 from sandbox.abi.convention import ARGUMENT_REGISTERS
 from sandbox.images import compiled
-from sandbox.numba import live
-from sandbox.numba.layout import Place, Word, has_members, members, offsets, places, words_of
+from sandbox.images.btf import BtfType, Float, Int, Other, Pointer, Prototype, Stored, Void
+from sandbox.images.numba import live
+from sandbox.images.numba.layout import Place, Word, has_members, members, offsets, places, words_of
 from sandbox.process.once import cached_property
 
 _NAME = re.compile(r"%[-\w.$]+|%\"[^\"]*\"")

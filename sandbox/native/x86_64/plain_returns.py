@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.native import addressof, bool_, cast, i32, i64, native, ptr, u8, u32, u64, void, zeroed
-from sandbox.x86_64.plain_paths import (
+from sandbox.native.x86_64.plain_paths import (
     KEPT,
     MOST_CODE,
     MOST_POINTERS,
@@ -38,10 +38,10 @@ from sandbox.x86_64.plain_paths import (
     push,
     set_stack,
 )
-from sandbox.x86_64.reading import NO_REGISTER, Read, read
+from sandbox.native.x86_64.reading import NO_REGISTER, Read, read
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 _PADDING = 32
 

@@ -3,7 +3,7 @@
 Text is in files in memory, whose pages are shared by all processes that map them: after a plain fork, a patch in one process
 would run in the other. So both sides count forks, in handlers that libc calls (pthread_atfork) even where no Python hook runs.
 Each text has the count at which it became its process's own; if the count is higher now, the text is copied before it is
-changed. The fork itself copies nothing, needs no descriptor, and waits only for a change in progress (sandbox.process.atfork).
+changed. The fork itself copies nothing, needs no descriptor, and waits only for a change in progress (sandbox.threads.atfork).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
 JIT_NAMES = frozenset({"jit", "numba", "perf"})
-"""The prefixes, before the colon, of names of code of JIT compilers (sandbox.images.jit): many objects share each."""
+"""The prefixes, before the colon, of names of code of JIT compilers (sandbox.images.jit_image): many objects share each."""
 
 _chosen: dict[int, Symbol] = {}
 """Resolved indirect functions, by the address of the chosen one."""

@@ -25,12 +25,12 @@ from sandbox.native import (
     void,
     zeroed,
 )
+from sandbox.native.x86_64.reading import Read, read, word_at
 from sandbox.x86_64.instruction import Flow, Instruction, decode
-from sandbox.x86_64.reading import Read, read, word_at
 from sandbox.x86_64.relocate import refuse_to_move
 
 if TYPE_CHECKING:
-    from sandbox.loading.native_image import NativeImage
+    from sandbox.native.native_image import NativeImage
 
 REACH = 8
 """The longest jump with prefixes at an entry, in bytes, including the bytes it borrows."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox.abi import signatures
+from sandbox.images.process_text import symbol_named
 from sandbox.loading.module import find_module
 from sandbox.symbols.dwarf import DwarfInterface, is_cxx, name_of, type_die
-from sandbox.symbols.process_text import symbol_named
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sandbox.numba.mangling import UserName, user_name
+from sandbox.images.numba.mangling import UserName, user_name
 
 DYNAMIC = "<dynamic>"
 """The module of what Numba itself writes as source: methods of jitclasses as Python calls them, bodies of parallel loops."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandbox.abi.btf import BtfType, Enum, Float, Int, Pointer, Prototype, Struct
 from sandbox.abi.convention import ARGUMENT_REGISTERS
+from sandbox.images.btf import BtfType, Enum, Float, Int, Pointer, Prototype, Struct
 
 _FLOAT_REGISTERS = 8
 _LARGE = 16

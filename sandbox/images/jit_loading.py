@@ -103,7 +103,7 @@ def _listen() -> None:
         def on_start(self, _event: Any) -> None: ...
 
         def on_end(self, _event: Any) -> None:
-            from sandbox.numba import images
+            from sandbox.images.numba import images
 
             if images.retry_unknown_carriers():
                 notify_followers()
