@@ -25,13 +25,14 @@ from pathlib import Path
 
 import sandbox
 from ftrace.core.filters.lookup import ftrace_location
+from kprobes import optimization
 from kprobes.breakpoint.patching import patching
-from kprobes.jump import optimize
+from kprobes.jump import choice
+from kprobes.jump.functions import function_at
 from kprobes.jump.jumps import MOST_BORROWED
 from kprobes.jump.optinsns import caches
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
-from kprobes.place.aggregate import original_text
-from kprobes.place.functions import function_at
+from kprobes.place import original_text
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from kprobes.x86_64.classify import refusal
@@ -177,7 +178,7 @@ def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Tog
     addresses = [at for start, end in spans for at in _starts(start, end) if not _is_on_ftrace(at)]
     if order == "random":
         random.Random(seed).shuffle(addresses)
-    optimize.set_extent(optimize.Extent.DENSE)
+    optimization.set_extent(optimization.Extent.DENSE)
     batch = _BATCH if order == "random" else len(addresses)
     probes: list[kprobe] = []
     seconds = 0.0
@@ -185,10 +186,10 @@ def together(spans: Sequence[tuple[int, int]], order: str, seed: int = 1) -> Tog
         for first in range(0, len(addresses), batch):
             probes += _registered(addresses[first : first + batch])
             began = time.monotonic()
-            optimize.wait_for_kprobe_optimizer()
+            optimization.wait_for_kprobe_optimizer()
             seconds += time.monotonic() - began
-    jumps = [probe for probe in probes if probe.aggregate and probe.aggregate.covered]
-    refused = Counter(why.rule for why in optimize.jump_optimizer.refusals.values())
+    jumps = [probe for probe in probes if probe.place and probe.place.covered]
+    refused = Counter(why.rule for why in choice.refusals.values())
     return Together(len(probes), len(jumps), sum(r.mappings() for r in caches()), refused, seconds)
 
 

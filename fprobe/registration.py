@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from fprobe.handlers.resolve import resolve_pair
 from ftrace.core import ops as ftrace
 from ftrace.core.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
-from ftrace.core.entries.neighbours import join_neighbours, placing
+from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.resolve import is_compiled, is_named
 from ftrace.core.handlers.kinds import Resolved, entry_kind, exit_kind
 from ftrace.core.handlers.python_handler import HandlerErrors
@@ -200,7 +200,7 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
 
 
 def _watch_departures() -> None:
-    from kprobes import departures  # all of kprobes, which most programs do not need
+    from kprobes import jit_unloading as departures  # all of kprobes, which most programs do not need
 
     departures.watch()
 
@@ -271,7 +271,7 @@ def extend_fprobe(fp: fprobe) -> None:
     """
     if fp.pattern is None or fp.located is None or not fp.registered:
         return
-    with placing():
+    with patch_lock():
         there = fp.ops.filter_hash
         new = _located(*fp.pattern).selection - there
         usable = _usable(fp, fp.ops.probe, Located(new, []))
@@ -388,7 +388,7 @@ def _install(fp: fprobe, count: int) -> None:
     fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
     fp.ops.hooks_return = fp.exit_handler is not None
     fp.ops.detach = lambda: unregister_fprobe(fp)
-    with placing() if fp.located is not None else contextlib.nullcontext():
+    with patch_lock() if fp.located is not None else contextlib.nullcontext():
         if fp.located is not None:
             _leave_out(fp, probe)
         ftrace.register_ops(fp.ops, probe)
@@ -410,7 +410,7 @@ def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
 
 
 def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
-    """The locations to which the handlers can be attached, and those that are skipped. Within `placing()`."""
+    """The locations to which the handlers can be attached, and those that are skipped. Within `patch_lock()`."""
     selection, skipped = located
     if probe.native.kind & PYTHON and not fp.python_unsafe:
         unsafe = unsafe_for_python(selection)

@@ -3,6 +3,7 @@ from kprobes.attachment import Attachment as Attachment
 from kprobes.attachment import ReturnAttachment as ReturnAttachment
 from kprobes.attachment import attach as attach
 from kprobes.attachment import attach_return as attach_return
+from kprobes.blacklist import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
 from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
 from kprobes.busy import kprobe_busy_end as kprobe_busy_end
 from kprobes.busy import kprobe_running as kprobe_running
@@ -13,12 +14,12 @@ from kprobes.events.debugfs import read_kprobes_enabled as read_kprobes_enabled
 from kprobes.events.debugfs import write_kprobes_enabled as write_kprobes_enabled
 from kprobes.handlers.counting import Count as Count
 from kprobes.handlers.native_decorator import native as native
-from kprobes.jump.optimize import kprobes_optimization as kprobes_optimization
-from kprobes.jump.optimize import set_kprobes_optimization as set_kprobes_optimization
-from kprobes.jump.optimize import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer
-from kprobes.place.blacklist import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
-from kprobes.place.switch import kprobes_enabled as kprobes_enabled
-from kprobes.place.switch import set_kprobes_enabled as set_kprobes_enabled
+from kprobes.jump.choice import Extent as Extent
+from kprobes.optimization import kprobes_optimization as kprobes_optimization
+from kprobes.optimization import set_extent as set_extent
+from kprobes.optimization import set_kprobes_optimization as set_kprobes_optimization
+from kprobes.optimization import wait_for_kprobe_optimizer as wait_for_kprobe_optimizer
+from kprobes.optimization import why_not as why_not
 from kprobes.probe import KPROBE_FLAG_DISABLED as KPROBE_FLAG_DISABLED
 from kprobes.probe import KPROBE_FLAG_FTRACE as KPROBE_FLAG_FTRACE
 from kprobes.probe import KPROBE_FLAG_GONE as KPROBE_FLAG_GONE
@@ -46,3 +47,5 @@ from kprobes.return_probe import get_kretprobe as get_kretprobe
 from kprobes.return_probe import get_kretprobe_retaddr as get_kretprobe_retaddr
 from kprobes.return_probe import kretprobe as kretprobe
 from kprobes.return_probe import kretprobe_instance as kretprobe_instance
+from kprobes.states import kprobes_enabled as kprobes_enabled
+from kprobes.states import set_kprobes_enabled as set_kprobes_enabled

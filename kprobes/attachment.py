@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from ftrace.core.attaching import Attaching
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.shown import Row, shortened
-from kprobes import departures, registration
+from kprobes import jit_unloading, registration
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, FaultHandler, PostHandler, PreHandler, kprobe
@@ -106,7 +106,7 @@ class _Probes(Attaching):
         type(self)._prepare()
         follows_now = False
         if is_followed(self.target):
-            departures.free_killed()
+            jit_unloading.free_killed()
             follows_now = follow(self._extend)
         try:
             with self._all_or_none() as done:

@@ -25,13 +25,13 @@ from kprobes.hit.records import (
     RETURN,
     Child,
 )
-from kprobes.place.aggregate import State
+from kprobes.place import State
 from sandbox.native import NativeFunction
 from sandbox.process.fork import ProcessBound
 
 if TYPE_CHECKING:
     from kprobes.fast.single import FastPath
-    from kprobes.place.aggregate import Aggregate
+    from kprobes.place import Place
     from kprobes.return_hook import ReturnHook
     from sandbox.symbols.table import Symbol
 
@@ -82,7 +82,7 @@ class kprobe(Shown, ProcessBound):
     loader and the interpreter, where they may deadlock.
     """
 
-    aggregate: Aggregate | None = None
+    place: Place | None = None
     """The place that it is registered at (kprobes.registration)."""
     foreign = False
     """Whether one of its handlers is not a native function."""
@@ -148,8 +148,8 @@ class kprobe(Shown, ProcessBound):
             return "not registered"
         if self.is_off:
             return "gone" if self._flags & KPROBE_FLAG_GONE else "disabled"
-        assert self.aggregate is not None
-        state = self.aggregate.state
+        assert self.place is not None
+        state = self.place.state
         return str((State.BREAKPOINT if state is State.QUEUED else state).value)
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class kprobe(Shown, ProcessBound):
     @property
     def registered(self) -> bool:
         """Whether it is registered."""
-        return self.aggregate is not None
+        return self.place is not None
 
     @property
     def native_address(self) -> int:
@@ -187,13 +187,13 @@ class kprobe(Shown, ProcessBound):
     @property
     def opcode(self) -> int:
         """The first byte of the probed instruction; 0 if it is not registered."""
-        place = self.aggregate
+        place = self.place
         return place.original[0] if place else 0
 
     @property
     def ainsn(self) -> bytes:
         """The probed instruction, without the probe; b"" if it is not registered."""
-        place = self.aggregate
+        place = self.place
         return place.original if place else b""
 
     # -- its native half ----------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class kprobe(Shown, ProcessBound):
 
     # -- from registration to unregistration --------------------------------------------------------------------
 
-    def choose_path(self, place: Aggregate) -> None:
+    def choose_path(self, place: Place) -> None:
         """Choose how hits will reach it at `place`, before it is added there. Within `patching()`."""
         if self.return_hook is not None:
             self.return_hook.set_up(place, self.native)

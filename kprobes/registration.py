@@ -10,13 +10,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.core.tracer import before_detaching, tracer
+from kprobes import blacklist, checks, states
 from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
 from kprobes.fast import return_stubs
-from kprobes.jump.optimize import jump_optimizer
-from kprobes.place import blacklist, placing, switch
-from kprobes.place.aggregate import Aggregate, aggregates, settle
-from kprobes.place.freed_text import kill_unmapped, module_event
-from kprobes.place.switch import join_ftrace
+from kprobes.freed_text import kill_unmapped, module_event
+from kprobes.joining import join_ftrace
+from kprobes.place import Place, places, settle
 from kprobes.probe import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_FTRACE,
@@ -31,7 +30,6 @@ from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
 
 if TYPE_CHECKING:
-    from kprobes.place.placing import Place
     from kprobes.return_probe import kretprobe
 
 
@@ -64,30 +62,25 @@ def register_kprobe(p: kprobe) -> None:
 
 def register_kprobe_locked(p: kprobe) -> None:
     """`register_kprobe`, within `patching()`; `init_kprobes` comes before that."""
-    register_at(placing.locate(p.addr, p.symbol_name, p.offset), p)
+    _register(p, checks.locate(p.addr, p.symbol_name, p.offset))
 
 
-def register_at(place: Place, p: kprobe) -> None:
-    """`register_kprobe_locked`, with the place that `p` names already located."""
+def _register(p: kprobe, place: Place) -> None:
     flags = integer("flags", p.flags, 0, U32_MAX) & KPROBE_FLAG_DISABLED
     p.addr = place.address
     if p.registered:
         raise OSError(errno.EINVAL, f"this kprobe is already registered, at {place.address:#x}; unregister it first")
     p.flags = flags
-    ground = placing.check(place)
+    checks.check(place)
     p.build(place.symbol)
-    placing.check_python(place, p.calls_python, p.python_unsafe)
-    found = aggregates.get(place.address) or placing.prepare(place, ground)
-    on_ftrace = ground.on_ftrace or found.on_ftrace
-    p.flags = flags | KPROBE_FLAG_FTRACE * on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
-    if found.on_ftrace and p.post_handler is not None and ground.module is None:
-        raise OSError(
-            errno.EBUSY,
-            f"{place} is an ftrace location, because an fprobe is or was on it; a kprobe there takes no post_handler",
-        )
-    p.choose_path(found)
+    checks.check_python(place, p.calls_python, p.python_unsafe)
+    if place.address not in places:
+        checks.prepare(place)
+    p.flags = flags | KPROBE_FLAG_FTRACE * place.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
+    checks.check_post(place, p.post_handler)
+    p.choose_path(place)
     try:
-        _add(p, found)
+        _add(p, place)
     except BaseException:
         p.cancel()
         raise
@@ -100,20 +93,20 @@ def init_kprobes() -> None:
     join_ftrace()
     before_batch.append(kill_unmapped)
     register_module_notifier(module_event)
-    atexit.register(switch.disarm_for_good)
+    atexit.register(states.disarm_for_good)
 
 
-def _add(p: kprobe, place: Aggregate) -> None:
+def _add(p: kprobe, place: Place) -> None:
     """Add `p` to a place, and arm the place if a probe there is enabled. On an OSError, everything is undone."""
     place.children.insert(0, p)
     try:
-        switch.children_changed(place)
+        states.children_changed(place)
     except BaseException:
         place.children.remove(p)
         place.publish()
         return_stubs.update_fast_returns(place)
         raise
-    p.aggregate = place
+    p.place = place
     _registered[p] = None
 
 
@@ -156,26 +149,26 @@ def unregister_locked(ps: Iterable[kprobe]) -> bool:
 
     Returns whether one was registered. If so, the caller has to call `settle` after it has released its locks.
     """
-    places = []
+    left = []
     for p in ps:
-        place = p.aggregate
+        place = p.place
         if place is None:
             p.addr = None
         else:
             _unregister(p, place)
-            places.append(place)
-    jump_optimizer.unoptimize_disarmed(places)
-    return bool(places)
+            left.append(place)
+    states.restore_disarmed(left)
+    return bool(left)
 
 
-def _unregister(p: kprobe, place: Aggregate) -> None:
+def _unregister(p: kprobe, place: Place) -> None:
     if not p.is_off:
         p.flags |= KPROBE_FLAG_DISABLED
-    p.aggregate = None
+    p.place = None
     del _registered[p]
     p.stop()
     place.children.remove(p)
-    switch.children_changed(place)
+    states.children_changed(place)
     p.release()
 
 
@@ -189,7 +182,7 @@ def disable_kprobe(p: kprobe) -> None:
         if p.is_off:
             return
         p.flags |= KPROBE_FLAG_DISABLED
-        switch.children_changed(place)
+        states.children_changed(place)
 
 
 def enable_kprobe(p: kprobe) -> None:
@@ -201,7 +194,7 @@ def enable_kprobe(p: kprobe) -> None:
         flags = p.flags
         p.flags &= ~KPROBE_FLAG_DISABLED
         try:
-            switch.children_changed(place)
+            states.children_changed(place)
         except OSError:
             p.flags = flags
             place.publish()
@@ -219,10 +212,10 @@ def _disable_on_ftrace() -> None:
 before_detaching.append(_disable_on_ftrace)
 
 
-def _place(p: kprobe) -> Aggregate:
-    if p.aggregate is None:
+def _place(p: kprobe) -> Place:
+    if p.place is None:
         raise OSError(errno.EINVAL, "this kprobe is not registered; register it first")
-    return p.aggregate
+    return p.place
 
 
 # -- kretprobes ---------------------------------------------------------------------------------------------------
@@ -251,12 +244,12 @@ def init_kretprobes() -> None:
 
 def register_kretprobe_locked(rp: kretprobe) -> None:
     """`register_kretprobe`, within `patching()`; `init_kretprobes` comes before that."""
-    place = placing.locate(rp.kp.addr, rp.kp.symbol_name, rp.kp.offset)
+    place = checks.locate(rp.kp.addr, rp.kp.symbol_name, rp.kp.offset)
     _check_kretprobe(rp, place)
     if rp.maxactive <= 0:
         rp.maxactive = max(10, 2 * num_possible_cpus())
     rp.build()
-    register_at(place, rp.kp)
+    _register(rp.kp, place)
 
 
 def _check_kretprobe(rp: kretprobe, place: Place) -> None:

@@ -44,7 +44,7 @@ from sandbox.process.once import once
 if TYPE_CHECKING:
     from ftrace.core.handlers.kinds import Resolved
     from kprobes.fast.single import FastPath
-    from kprobes.place.aggregate import Aggregate
+    from kprobes.place import Place
 
 _INDEX = 0xFFFF_FFFF
 
@@ -105,7 +105,7 @@ class ReturnHook:
 
     # -- from registration to the last return -------------------------------------------------------------------
 
-    def set_up(self, place: Aggregate, child: Any) -> None:
+    def set_up(self, place: Place, child: Any) -> None:
         """Choose how calls at `place` are hooked. `child`: the native half of the kprobe there. Within `patching()`."""
         self._child = child
         self.native.child = ctypes.addressof(child)

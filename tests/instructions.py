@@ -8,7 +8,7 @@ def boundaries(start: int, end: int) -> list[int]:
 
     Raises ValueError, naming the address, if bytes in between are no instruction or the last one goes beyond `end`.
     """
-    from kprobes.place.functions import function_at
+    from kprobes.jump.functions import function_at
 
     function = function_at(start, end)
     if function.stopped != end:

@@ -29,7 +29,7 @@ PRINTED = {
         "^1 call was seen$",
         "^1 call was seen$",
     ],
-    "optimization": ["^True None$"],
+    "optimization": ["^jump None$"],
     "recording": [r"(?s)^reads \d+ \d+ 512 None$.*: done: \(ksys_read\+0x.*^4 0 0$"],
     "ring-buffer": [r"^\d+ \d+ 2 4$"],
     "tracers": [

@@ -95,7 +95,7 @@ def _folders(package: str) -> dict[str, set[str]]:
     return folders
 
 
-@pytest.mark.parametrize("package", ("sandbox", "ftrace"))
+@pytest.mark.parametrize("package", ("sandbox", "ftrace", "kprobes"))
 def test_there_are_no_circles_of_folders(package):
     folders = _folders(package)
     assert len(folders) > 10

@@ -51,7 +51,7 @@ _IMPORTS = (
     "ftrace.core.maps.listing", "ftrace.core.maps.variable", "ftrace.tracing.output.trace", "ftrace.core.runtime",
     "ftrace.tracing.tracefs.files",
     "ftrace.tracing.tracefs.tree", "ftrace.core.unwind.stacktrace", "ftrace.hit.x86_64.trampolines",
-    "kprobes.attachment", "kprobes.events.event_place", "kprobes.jump.optimize", "kprobes.handlers.native_decorator",
+    "kprobes.attachment", "kprobes.events.event_place", "kprobes.optimization", "kprobes.handlers.native_decorator",
     "kprobes.hit.assembly", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.calls.log", "fprobe.events.lines", "fprobe.export.formats",
     "fprobe.export.trace_dat_reader", "fprobe.handlers.native", "fprobe.numba", "fprobe.run.launcher.report",

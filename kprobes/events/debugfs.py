@@ -12,8 +12,8 @@ from collections.abc import Callable
 from ftrace.core.kstrtox import kstrtobool
 from ftrace.tracing.files.nodes import Directory, TextFile
 from ftrace.tracing.tracefs.tree import Tracefs
-from kprobes.place import blacklist, switch
-from kprobes.place.aggregate import Aggregate
+from kprobes import blacklist, states
+from kprobes.place import Place
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import registered_probes
 
@@ -24,20 +24,20 @@ def kprobes_list() -> str:
     Of several probes at one address, the newest is first. Probes that this package registers for itself, for example on dlopen
     while an event waits for a library, are not shown.
     """
-    places: dict[Aggregate, list[kprobe]] = {}
+    places: dict[Place, list[kprobe]] = {}
     for p in registered_probes():
-        if p.is_listed and (place := p.aggregate) is not None:
+        if p.is_listed and (place := p.place) is not None:
             places.setdefault(place, []).insert(0, p)
     return "".join(f"{_line(p, place)}\n" for place, probes in places.items() for p in probes)
 
 
-def _line(p: kprobe, place: Aggregate) -> str:
+def _line(p: kprobe, place: Place) -> str:
     kind = "r" if p.is_return_probe else "k"
     where = f"{place.symbol.name}+{place.address - place.symbol.address:#x}"
     return f"{place.address:016x}  {kind}  {where}  {place.symbol.module or ' '} {_flags(p, place)}"
 
 
-def _flags(p: kprobe, place: Aggregate) -> str:
+def _flags(p: kprobe, place: Place) -> str:
     """GONE hides DISABLED; the other two are flags of the place."""
     gone = p.flags & KPROBE_FLAG_GONE
     words = ["[GONE]"] if gone else ["[DISABLED]"] if p.flags & KPROBE_FLAG_DISABLED else []
@@ -53,12 +53,12 @@ def kprobes_blacklist() -> str:
 
 def read_kprobes_enabled() -> str:
     """The file `enabled` of debugfs: 0 or 1, and a newline."""
-    return f"{int(switch.kprobes_enabled())}\n"
+    return f"{int(states.kprobes_enabled())}\n"
 
 
 def write_kprobes_enabled(text: str) -> None:
     """Write to the file `enabled` of debugfs. Raises OSError: EINVAL if `text` is not a truth value; errors of arming."""
-    switch.set_kprobes_enabled(kstrtobool(text))
+    states.set_kprobes_enabled(kstrtobool(text))
 
 
 _OWNER = 0o600

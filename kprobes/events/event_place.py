@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ftrace.core.kstrtox import kstrtoull
 from ftrace.tracing.events.probe_event import split_symbol_offset
 from ftrace.tracing.probe_args.errors import ErrorCode, error
-from kprobes.place import placing
+from kprobes import checks
 from sandbox.images.process_text import library_called
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.table import symbol_table
@@ -46,7 +46,7 @@ class EventPlace:
     def is_entry(self) -> bool | None:
         """Whether it is a function's entry; None if the function is not loaded."""
         try:
-            return placing.locate(None, self.symbol, self.offset).is_entry
+            return checks.locate(None, self.symbol, self.offset).is_entry
         except OSError:
             return None
 

@@ -20,7 +20,7 @@ from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 
 if TYPE_CHECKING:
-    from kprobes.place.aggregate import Aggregate
+    from kprobes.place import Place
 
 
 class SharedProbe(NativeProbe):
@@ -91,40 +91,40 @@ _plain = SharedOps(0)
 _ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
 
 
-def _ops_for(aggregate: Aggregate) -> SharedOps | SingleOps:
+def _ops_for(place: Place) -> SharedOps | SingleOps:
     """The ops that has to arm a place, given its present probes."""
-    fast = aggregate.children[0].fast if len(aggregate.children) == 1 else None
+    fast = place.children[0].fast if len(place.children) == 1 else None
     if isinstance(fast, SingleOps):
         return fast
-    return _ipmodify if aggregate.has_post else _plain
+    return _ipmodify if place.has_post else _plain
 
 
 _armed_by: dict[int, SharedOps | SingleOps] = {}
 """Address -> the ops that arms the place there."""
 
 
-def arm(aggregate: Aggregate) -> None:
+def arm(place: Place) -> None:
     """Arm a place. If this raises OSError, nothing is armed."""
     _watch_ftrace()
-    ops = _ops_for(aggregate)
-    ops.arm(aggregate.address)
-    _armed_by[aggregate.address] = ops
+    ops = _ops_for(place)
+    ops.arm(place.address)
+    _armed_by[place.address] = ops
 
 
-def disarm(aggregate: Aggregate) -> None:
+def disarm(place: Place) -> None:
     """Disarm a place, through the ops that armed it."""
-    ops = _armed_by.pop(aggregate.address, None)
+    ops = _armed_by.pop(place.address, None)
     if ops is not None:
-        ops.disarm(aggregate.address)
+        ops.disarm(place.address)
 
 
-def rearm(aggregate: Aggregate) -> None:
+def rearm(place: Place) -> None:
     """Move a place to another ops if its present probes need one. If this raises OSError, nothing has changed.
 
     A hit during the move is served by exactly one of the two (kprobes.hit.callbacks).
     """
-    wanted, other = _ops_for(aggregate), _armed_by[aggregate.address]
+    wanted, other = _ops_for(place), _armed_by[place.address]
     if wanted is not other:
-        wanted.arm(aggregate.address)
-        _armed_by[aggregate.address] = wanted
-        other.disarm(aggregate.address)
+        wanted.arm(place.address)
+        _armed_by[place.address] = wanted
+        other.disarm(place.address)

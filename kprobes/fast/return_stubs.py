@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ftrace.core.sites.lists import ListRecord
-    from kprobes.jump.detours import Detour
-    from kprobes.place.aggregate import Aggregate
+    from kprobes.breakpoint.detours import Detour
+    from kprobes.place import Place
     from sandbox.memory.mappings import TextMapping
 
 
@@ -103,7 +103,7 @@ def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, in
     return piece, where, piece.base
 
 
-def give_return_stub(place: Aggregate) -> None:
+def give_return_stub(place: Place) -> None:
     """Give the place a return stub, unless it has one. Within `patching()`."""
     if place.record.return_stub:
         return
@@ -118,7 +118,7 @@ def give_return_stub(place: Aggregate) -> None:
     place.record.return_stub = where + RETURN_POINT
 
 
-def call_through(place: Aggregate, body: int) -> None:
+def call_through(place: Place, body: int) -> None:
     """Let the place's return stub call `body` for calls that continue at `hooked_point`. Within `patching()`."""
     stub = place.record.return_stub - RETURN_POINT
     space = _spaces[place.text, not place.scratch_is_free]
@@ -127,7 +127,7 @@ def call_through(place: Aggregate, body: int) -> None:
     patching.write(piece, at, displacement(body, at + 4))
 
 
-def hooked_point(place: Aggregate) -> int:
+def hooked_point(place: Place) -> int:
     """The address at which a hooked call continues, with its return address on top of the stack; 0 without a stub."""
     if not place.record.return_stub:
         return 0
@@ -160,7 +160,7 @@ _FAST_LIST = SLOT + 8
 class FastStub:
     """The stub of one detour."""
 
-    def __init__(self, place: Aggregate, detour: Detour) -> None:
+    def __init__(self, place: Place, detour: Detour) -> None:
         self.detour = detour
         self.head = ctypes.string_at(detour.entry, len(jump(0, 0)))
         self.page, self.where, pointers = take_stub(place.text)
@@ -201,7 +201,7 @@ _fast_stubs: dict[int, FastStub] = {}
 """Address of the detour -> the return stub."""
 
 
-def update_fast_returns(place: Aggregate) -> None:
+def update_fast_returns(place: Place) -> None:
     """Lead the detours of a place into a stub if its present children allow that, else past it. Within `patching()`."""
     if place.jump is None:
         return
@@ -219,14 +219,14 @@ def update_fast_returns(place: Aggregate) -> None:
             stub.lead_back(enabled)
 
 
-def _fast_of(place: Aggregate) -> FastReturn | None:
+def _fast_of(place: Place) -> FastReturn | None:
     if len(place.children) != 1 or place.children[0].is_off or not place.scratch_is_free:
         return None
     fast = place.children[0].fast
     return fast if isinstance(fast, FastReturn) else None
 
 
-def forget_fast_returns(place: Aggregate) -> None:
+def forget_fast_returns(place: Place) -> None:
     """The code is about to be freed."""
     for detour in place.jump.detours if place.jump is not None else ():
         _fast_stubs.pop(detour.address, None)

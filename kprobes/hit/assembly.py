@@ -8,9 +8,9 @@ from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, NOT_INSIDE, KprobeCtlblk
+from kprobes.hit.emulate import GUARDED_ACCESS
 from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
 from kprobes.x86_64 import detour, optimized_detour, single_handlers
-from kprobes.x86_64.emulate import GUARDED_ACCESS
 from sandbox.threads.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.save_area import SaveArea
 

@@ -10,6 +10,7 @@ from ftrace.hit.recursion import CREDIT, INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, in_signal_handler
 from kprobes.hit.control import finish, get_kprobe_ctlblk, start, unmark
+from kprobes.hit.emulate import carry_out
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
 from kprobes.hit.records import (
     EMULATE,
@@ -27,7 +28,6 @@ from kprobes.hit.records import (
     ChildList,
     Record,
 )
-from kprobes.x86_64.emulate import carry_out
 from sandbox.native import (
     addressof,
     array,

@@ -7,6 +7,7 @@ from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import call, in_signal_handler, into_detour, regs_from, regs_to
 from kprobes.hit.control import ON_FRAME, finish, get_kprobe_ctlblk, start
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
+from kprobes.hit.emulate import load_word
 from kprobes.hit.records import (
     FAULT_DUE,
     FAULT_FOREIGN,
@@ -22,7 +23,6 @@ from kprobes.hit.records import (
     find_record,
     find_slot,
 )
-from kprobes.x86_64.emulate import load_word
 from sandbox.native import (
     addressof,
     array,

@@ -126,7 +126,7 @@ class Operand(Structure):
 
 @struct
 class Emulated(Structure):
-    """An emulated instruction (kprobes.x86_64.emulate)."""
+    """An emulated instruction (kprobes.hit.emulate)."""
 
     operation: u32  # kprobes.x86_64.emulation.Operation, which explains the other fields
     condition: u32

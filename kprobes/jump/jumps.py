@@ -17,13 +17,13 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.poke import BREAKPOINTS, HEADS, STAGES
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
+from kprobes.breakpoint.detours import Detour
 from kprobes.fast.return_stubs import call_through, hooked_point, update_fast_returns
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.jump.detours import Detour
+from kprobes.jump.functions import function_at
 from kprobes.jump.optinsns import cache_of
 from kprobes.jump.safety import Function, Refusal, absorbable, movable, own_refusal
-from kprobes.place.aggregate import State, aggregates
-from kprobes.place.functions import function_at
+from kprobes.place import State, places
 from sandbox.memory.landings import MOST_PAGES
 from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.instruction import Flow
@@ -31,7 +31,7 @@ from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, win
 
 if TYPE_CHECKING:
     from kprobes.jump.optinsns import OptinsnCache
-    from kprobes.place.aggregate import Aggregate
+    from kprobes.place import Place
     from sandbox.x86_64.instruction import Instruction
 
 
@@ -57,7 +57,7 @@ class Jump:
     `former`: the jump that it replaces; threads may still be executing that one's detours.
     """
 
-    def __init__(self, place: Aggregate, function: Function, cache: OptinsnCache, former: Jump | None = None) -> None:
+    def __init__(self, place: Place, function: Function, cache: OptinsnCache, former: Jump | None = None) -> None:
         assert place.insn is not None
         self.place = place
         self.code = b""
@@ -241,7 +241,7 @@ class Jump:
         self.inner = tuple(offset for offset in absorbed if offset < JMP32_SIZE)
 
 
-def prepare(place: Aggregate, former: Jump | None) -> Jump | Refusal:
+def prepare_jump(place: Place, former: Jump | None) -> Jump | Refusal:
     """A jump for a place, with its detour; or the rule that forbids one. Raises OSError(ENOMEM).
 
     `former`: the jump that it will replace, if any.
@@ -258,7 +258,7 @@ def prepare(place: Aggregate, former: Jump | None) -> Jump | Refusal:
 
 
 def _in_use(address: int) -> bool:
-    place = aggregates.get(address)
+    place = places.get(address)
     return place is not None and place.state is not State.OFF
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kprobes.breakpoint import patching
+from kprobes.breakpoint.detours import Detour, DetourFrames
 from kprobes.hit.records import ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
-from kprobes.jump.detours import Detour, DetourFrames
-from kprobes.place.aggregate import aggregates
+from kprobes.place import places
 from kprobes.x86_64.optimized_detour import detour_code
 from sandbox.memory import mappings as memory
 from sandbox.memory.landings import LandingSpace
@@ -21,7 +21,7 @@ from sandbox.symbols.perfmap import perf_map
 
 if TYPE_CHECKING:
     from kprobes.jump.safety import Function
-    from kprobes.place.aggregate import Aggregate
+    from kprobes.place import Place
     from sandbox.memory.mappings import TextMapping
     from sandbox.x86_64.instruction import Instruction
 
@@ -60,7 +60,7 @@ class OptinsnCache:
 
     # -- detours ------------------------------------------------------------------------------------------------
 
-    def detour(self, place: Aggregate, insns: Sequence[Instruction], function: Function, hooked: int) -> Detour:
+    def detour(self, place: Place, insns: Sequence[Instruction], function: Function, hooked: int) -> Detour:
         """A new detour for a place, with copies of these instructions. Raises OverflowError if an operand is out of range.
 
         `hooked`: where calls continue whose return has been hooked; 0 if returns are not hooked here.
@@ -82,7 +82,7 @@ class OptinsnCache:
             self._lead_inside(insn, copy)
         return Detour(page, address, copies, [insn.address - place.address for insn in insns])
 
-    def routine(self, place: Aggregate, function: Function, hooked: int) -> int:
+    def routine(self, place: Place, function: Function, hooked: int) -> int:
         """The address of the routine that a place's detours call, given its present children. `hooked`: as for `detour`."""
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
         if hooked:
@@ -98,7 +98,7 @@ class OptinsnCache:
         record.children = ctypes.addressof(_no_children)
         self._inner[copy] = (memory_of, insn.address)
         table.set(copy, ctypes.addressof(memory_of))
-        if insn.address not in aggregates:
+        if insn.address not in places:
             table.set(insn.address, ctypes.addressof(memory_of))
 
     def _grow(self) -> None:
@@ -114,7 +114,7 @@ class OptinsnCache:
         table = kprobe_runtime().table
         for copy, (_memory, address) in self._inner.items():
             table.set(copy, 0)
-            if address not in aggregates:
+            if address not in places:
                 table.set(address, 0)
         for frames, page in zip(self._frames, self._pages, strict=True):
             frames.withdraw()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from sandbox.process import fork
 from sandbox.threads.own_thread import OwnThread
@@ -16,22 +16,14 @@ DELAY = 0.05
 """Seconds from the first kick to the run, as OPTIMIZE_DELAY in kernel/kprobes.c."""
 
 
-class Work(Protocol):
-    """The work that the thread runs."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is anything to do."""
-
-    def run(self) -> None:
-        """Do it. Raises OSError if it has to be retried later."""
-
-
 class Worker:
-    """The thread, and the time of its next run. Later kicks do not postpone the run. It ends when nothing is left to be run."""
+    """The thread, and the time of its next run. Later kicks do not postpone the run. It ends when nothing is left to be run.
 
-    def __init__(self, optimizer: Work) -> None:
-        self._optimizer = optimizer
+    `run` does the work that `is_pending` says there is; if it raises OSError, it is tried again later.
+    """
+
+    def __init__(self, run: Callable[[], None], is_pending: Callable[[], bool]) -> None:
+        self._run, self._is_pending = run, is_pending
         self._reset()
         fork.in_child(fork.Phase.THREADS, self._after_fork)
 
@@ -57,7 +49,7 @@ class Worker:
 
     def _after_fork(self) -> None:
         self._reset()
-        if self._optimizer.busy:
+        if self._is_pending():
             self.kick()
 
     def kick(self) -> None:
@@ -79,10 +71,10 @@ class Worker:
     def _work(self) -> None:
         while self._wait():
             try:
-                self._optimizer.run()
+                self._run()
             except OSError as error:
                 log.warning("jumps of kprobes will be removed later: %s", error)
-            if self._optimizer.busy:
+            if self._is_pending():
                 self.kick()
 
     def _wait(self) -> bool:

@@ -1,6 +1,6 @@
 """Emulation of probed instructions on a pt_regs: the description of each.
 
-An instruction in, a record of plain numbers out. The native half (kprobes.x86_64.emulate) executes the record.
+An instruction in, a record of plain numbers out. The native half (kprobes.hit.emulate) executes the record.
 """
 
 from __future__ import annotations

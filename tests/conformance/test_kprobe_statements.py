@@ -17,14 +17,14 @@ from ftrace.core import ops as ftrace
 from ftrace.core.filters.lookup import enabled_functions
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY
+from kprobes import optimization
 from kprobes.hit import records
-from kprobes.jump import optimize
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
 
 
 def load():
     """The basic functions; probes stay breakpoints."""
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     return basic()
 
 

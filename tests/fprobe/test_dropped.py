@@ -23,7 +23,7 @@ from fprobe.tracefs import tracefs
 from ftrace.core.filters.set_ftrace_filter import FilterFile
 from ftrace.core.ops import ftrace_ops, ftrace_set_filter_ip, register_ftrace_function, unregister_ftrace_function
 from ftrace.ring_buffer.buffer import Buffer
-from kprobes.jump.optimize import set_kprobes_optimization
+from kprobes.optimization import set_kprobes_optimization
 from sandbox.native import i32, u64, void
 
 SOURCE = Path(__file__).with_name("dropped_native.py")

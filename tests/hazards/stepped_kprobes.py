@@ -97,7 +97,7 @@ class Manner:
 
     def hits(self, module: Any) -> list[Hit]:
         """On each instruction of each function, or on their entries."""
-        from kprobes.place.functions import function_at
+        from kprobes.jump.functions import function_at
 
         given = getattr(self, f"_{self.handlers.lower()}")
         hits = []

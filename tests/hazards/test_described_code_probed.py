@@ -55,7 +55,7 @@ def registered(addresses):
 
 
 def starts(start, end):
-    from kprobes.place.functions import function_at
+    from kprobes.jump.functions import function_at
 
     return function_at(start, end).starts
 

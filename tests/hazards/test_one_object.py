@@ -356,7 +356,7 @@ def test_the_global_switch_by_several_threads():
         thread.start()
     for thread in threads:
         thread.join()
-    assert p.aggregate.armed == kprobes.kprobes_enabled()
+    assert p.place.armed == kprobes.kprobes_enabled()
     kprobes.set_kprobes_enabled(True)
     module["leaf"](1)
     assert seen[0] == 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 
 from ftrace.hit.x86_64.pt_regs import pt_regs
+from kprobes.hit.emulate import GUARDED_ACCESS, carry_out
 from kprobes.hit.records import Record
-from kprobes.place.aggregate import describe_emulated
+from kprobes.place import describe_emulated
 from kprobes.x86_64.classify import classify
-from kprobes.x86_64.emulate import GUARDED_ACCESS, carry_out
 from sandbox.native import Unit, addressof, cast, native, ptr, u64
 from sandbox.native.native_image import NativeImage
 from sandbox.x86_64.instruction import Instruction

@@ -10,10 +10,9 @@ from typing import Any
 
 import fprobe
 import kprobes
+from kprobes import Extent, checks, set_extent, why_not
 from kprobes.breakpoint.patching import patching
-from kprobes.jump.optimize import Extent, set_extent, why_not
-from kprobes.place import aggregate
-from kprobes.place.aggregate import original_text
+from kprobes.place import original_text
 from sandbox.native import u64
 
 MODES = ("int3", "boosted", "optimized", "optimized-plain")
@@ -24,7 +23,7 @@ def set_mode(mode: str, dense: bool) -> None:
 
     `dense`: a jump may borrow from its neighbours' jumps.
     """
-    aggregate.preemptible = mode == "int3"
+    checks.preemptible = mode == "int3"
     kprobes.set_kprobes_optimization(int(mode.startswith("optimized")))
     set_extent(Extent.DENSE if dense else Extent.ALONE)
 
@@ -98,21 +97,21 @@ class Probed:
     @property
     def jumps(self) -> int:
         """How many have become jumps; each of the others has a reason."""
-        without = [p for p in self.probes if not p.aggregate.optimized]
+        without = [p for p in self.probes if not p.place.optimized]
         if self.mode.startswith("optimized"):
-            unexplained = [hex(p.addr) for p in without if not p.aggregate.on_ftrace and why_not(p.addr) is None]
+            unexplained = [hex(p.addr) for p in without if not p.place.on_ftrace and why_not(p.addr) is None]
             assert not unexplained, unexplained[:10]
         return len(self.probes) - len(without)
 
     @property
     def not_on_ftrace(self) -> int:
         """How many could become jumps, but for the rules."""
-        return sum(not p.aggregate.on_ftrace for p in self.probes)
+        return sum(not p.place.on_ftrace for p in self.probes)
 
     @property
     def boosted(self) -> int:
         """How many of them jump back from their slots while they are breakpoints."""
-        return sum(bool(p.aggregate.record.boosted) for p in self.probes)
+        return sum(bool(p.place.record.boosted) for p in self.probes)
 
     def missed(self) -> int:
         return sum(p.nmissed for p in self.probes)

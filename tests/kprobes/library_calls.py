@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from kprobes.place.aggregate import original_text
+from kprobes.place import original_text
 from sandbox.images.process_text import symbol_named
 from sandbox.x86_64.instruction import Instruction, decode
 

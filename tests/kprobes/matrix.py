@@ -218,14 +218,14 @@ class Probed:
         import matrix_handlers as native
 
         import kprobes
-        from kprobes.place.aggregate import aggregates
+        from kprobes.place import places
 
         if self.kind.place == "int3":  # KP-48
             prevents = kprobes.attach(self.name, post=native.nothing, disabled=True)
             self.stack.enter_context(prevents)
         register()
         kprobes.wait_for_kprobe_optimizer()
-        place = aggregates[self.module.symbol(self.name).address]
+        place = places[self.module.symbol(self.name).address]
         armed = "ftrace" if place.on_ftrace else "jump" if place.covered else "int3"
         assert armed == self.kind.place, f"{self.kind} is armed by {armed}"
 

@@ -158,6 +158,6 @@ def test_a_call_that_is_not_hooked_keeps_every_register_and_flag_of_foreign_code
 
 
 def expect_optimized(address: int, optimized: bool) -> None:
-    from kprobes.place.aggregate import aggregates
+    from kprobes.place import places
 
-    assert bool(aggregates[address].record.optimized) == optimized
+    assert bool(places[address].record.optimized) == optimized

@@ -12,7 +12,7 @@ from isolation import isolated
 from programs import basic
 
 import kprobes
-from kprobes.jump import optimize
+from kprobes import optimization
 
 PLACES = {"breakpoint": ("none", False), "jump": ("none", True), "ftrace": ("fentry", False)}
 KINDS = [
@@ -25,7 +25,7 @@ KINDS = [
 
 def load(place):
     flavour, jumps = PLACES[place]
-    optimize.set_kprobes_optimization(int(jumps))
+    optimization.set_kprobes_optimization(int(jumps))
     return basic(flavour=flavour)
 
 

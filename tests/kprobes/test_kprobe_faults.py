@@ -12,8 +12,7 @@ from isolation import TESTS, isolated, run_forked
 import fprobe
 import kprobes
 import sandbox
-from kprobes.jump import optimize
-from kprobes.place import aggregate
+from kprobes import checks, optimization
 from sandbox.native import cast, i32, ptr, u64
 
 PROGRAM = """
@@ -76,8 +75,8 @@ def repair_in_c(_p, regs, trapnr):
 
 
 def load(preemptible):
-    optimize.set_kprobes_optimization(0)
-    aggregate.preemptible = preemptible
+    optimization.set_kprobes_optimization(0)
+    checks.preemptible = preemptible
     return sandbox.load(PROGRAM, name="faulty")
 
 
@@ -194,8 +193,8 @@ def test_kp87_faulthandler_shows_the_probed_address():
 import faulthandler, ctypes, sys
 faulthandler.enable()
 import sandbox, kprobes
-from kprobes.jump import optimize
-optimize.set_kprobes_optimization(0)
+from kprobes import optimization
+optimization.set_kprobes_optimization(0)
 module = sandbox.load("define i64 @peek(ptr %p) noinline { %r = load i64, ptr %p  ret i64 %r }", name="faulty")
 kprobes.attach("peek+5", post=lambda p, regs, flags: 0).attach()
 ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)(module.symbol("peek").address)(8)
@@ -262,7 +261,7 @@ WAYS = {
 @pytest.mark.parametrize("name", BRANCHES)
 def test_kp87_a_fault_of_an_emulated_instruction_is_its_own(name):
     """Branches through memory that is not there, and uses of a stack that is not: where, and what is accessed."""
-    aggregate.preemptible = True
+    checks.preemptible = True
     module = load_branches()
     code = module.symbol(name).address
     with kprobes.attach("run"):  # from now on calls are guarded
@@ -278,11 +277,11 @@ def test_kp87_a_fault_of_an_emulated_instruction_is_its_own(name):
 
     expected = fault()
     for how, handlers in WAYS.items():
-        optimize.set_kprobes_optimization(int(how == "optimized"))
+        optimization.set_kprobes_optimization(int(how == "optimized"))
         told.clear()
         with kprobes.attach(expected[0], **handlers) as probe:
             kprobes.wait_for_kprobe_optimizer()
-            assert probe.p.aggregate.optimized == (how == "optimized")
+            assert probe.p.place.optimized == (how == "optimized")
             for _ in range(2):
                 found = fault()
                 assert found == expected, (how, found, expected)
@@ -347,7 +346,7 @@ def attached(role, handler, place):
 def test_a_crash_of_a_handler_is_that_of_its_probe(flavour, optimized):
     """Which handler, of which probe: at stubs, breakpoints and jumps, alone and with others, on the signal's frame and off it."""
     module = sandbox.load(PROGRAM, name="faulty", flavour=flavour)
-    optimize.set_kprobes_optimization(optimized)
+    optimization.set_kprobes_optimization(optimized)
     good = ctypes.c_uint64(41)
     start = module.symbol("peek").address
     first = 5 if flavour == "fentry" else 0
@@ -401,7 +400,7 @@ with t.attached({role!r}, t.{name}, "peek+5"):
 @pytest.mark.parametrize("optimized", [0, 1])
 def test_kp90_a_python_fault_handler_is_asked_about_a_fault_in_a_handler(optimized):
     """Off the signal's frame, with the registers of the fault; what it does not handle is delivered there."""
-    optimize.set_kprobes_optimization(optimized)
+    optimization.set_kprobes_optimization(optimized)
     module = sandbox.load(PROGRAM, name="faulty")
     good, seen = ctypes.c_uint64(41), []
 

@@ -16,8 +16,7 @@ from programs import basic
 
 import fprobe
 import kprobes
-from kprobes.jump import optimize
-from kprobes.place import aggregate
+from kprobes import checks, optimization
 from sandbox.native import u64
 
 seen = fprobe.Array(u64, 4, shared=True)
@@ -67,8 +66,8 @@ HANDLERS = {
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_every_kind_of_instruction_does_what_it_does_unprobed(kind, preemptible):
     """KP-27..34, KP-38: stepped, boosted and emulated; red zone, flags and vectors are as they were."""
-    optimize.set_kprobes_optimization(0)
-    aggregate.preemptible = preemptible
+    optimization.set_kprobes_optimization(0)
+    checks.preemptible = preemptible
     module = load()
     expected = results(module)
     probes, refused = probe_all(module, FUNCTIONS, **HANDLERS[kind])
@@ -89,7 +88,7 @@ def test_every_kind_of_instruction_does_what_it_does_unprobed(kind, preemptible)
 @isolated(shared=True)
 def test_native_handlers_see_each_hit_once():
     """KP-36, KP-39: pre and post of a probe on each instruction, counted against how often it is executed."""
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = load()
     counts = {}
     for name in ("divides", "red_zone", "vectors", "stack"):
@@ -118,7 +117,7 @@ def test_mishaps_of_native_handlers_are_counted():
 
 @isolated(shared=True)
 def test_kp36_what_the_handlers_see():
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = load()
     address = instructions(module, "stack")[2]  # push %rdi
     lines = []
@@ -137,7 +136,7 @@ def test_kp36_what_the_handlers_see():
 @isolated(shared=True)
 def test_kp36_a_handler_changes_registers_and_the_path():
     """What is in regs when the handler returns is what the function goes on with; non-zero: it goes on at regs.ip."""
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = load()
     places = instructions(module, "divides")
 
@@ -160,7 +159,7 @@ def test_kp36_a_handler_changes_registers_and_the_path():
 @isolated(shared=True)
 def test_a_handler_returns_from_the_function():
     """The stack pointer may change too: a pre_handler on the first instruction pops the return address."""
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = basic()
 
     def leave(p, regs):
@@ -185,7 +184,7 @@ def test_a_handler_returns_from_the_function():
 
 @isolated(shared=True)
 def test_kp34_ret_with_an_operand_and_32_bit_counters():
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = load()
     expected = {(name, a, b): call(module, name, a, b) for name in ("drops", "loop32") for a, b in ARGUMENTS}
     _probes, _ = probe_all(module, ["drops", "loop32"], post_handler=lambda p, regs, flags: None)
@@ -195,8 +194,8 @@ def test_kp34_ret_with_an_operand_and_32_bit_counters():
 @isolated(shared=True)
 def test_signals_arrive_while_probes_are_hit():
     """Asynchronous signals wait for the end of a step and of a native handler, and are not lost."""
-    optimize.set_kprobes_optimization(0)
-    aggregate.preemptible = True
+    optimization.set_kprobes_optimization(0)
+    checks.preemptible = True
     module = load()
     expected = results(module)
     probes, _ = probe_all(module, FUNCTIONS, pre_handler=count_pre, post_handler=count_post)
@@ -214,7 +213,7 @@ def test_signals_arrive_while_probes_are_hit():
 
 @isolated(shared=True)
 def test_an_exception_of_a_handler_is_kept_and_the_function_goes_on():
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = basic()
 
     def pre(p, regs):
@@ -229,7 +228,7 @@ def test_an_exception_of_a_handler_is_kept_and_the_function_goes_on():
 @isolated(shared=True)
 def test_threads_are_born_and_unregister_while_others_hit():
     """KP-57: after unregistering no handler runs."""
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = basic()
     stop = threading.Event()
     wrong = []
@@ -260,7 +259,7 @@ def test_threads_are_born_and_unregister_while_others_hit():
 def test_a_forked_child_hits_the_same_probes():
     import os
 
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     module = basic()
     hits = []
     with kprobes.attach("leaf+5", pre=lambda p, regs: hits.append(regs.di)):
@@ -296,8 +295,8 @@ def test_a_system_call_with_a_post_handler_holds_no_signal_off(kind):
 
     import sandbox
 
-    optimize.set_kprobes_optimization(0)
-    aggregate.preemptible = True
+    optimization.set_kprobes_optimization(0)
+    checks.preemptible = True
     module = sandbox.load(WAITS, name="waits")
     kinds = load()
     syscalls = {

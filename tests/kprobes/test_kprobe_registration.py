@@ -15,9 +15,8 @@ from programs import BASIC, assert_untouched, basic, site_of
 
 import kprobes
 import sandbox
-from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY
-from kprobes.jump import optimize
-from kprobes.place.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
+from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY, optimization
+from kprobes.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
 
 ENDBR = """
 module asm ".text"
@@ -83,7 +82,7 @@ def test_kp8_behind_endbr64_is_the_entry(offset):
     sandbox.load(ENDBR, name="guarded")
     p = kprobes.kprobe(symbol_name="guarded", offset=offset)
     kprobes.register_kprobe(p)
-    assert p.addr == p.aggregate.symbol.address + 4
+    assert p.addr == p.place.symbol.address + 4
     assert p.flags == KPROBE_FLAG_ON_FUNC_ENTRY
     kprobes.unregister_kprobe(p)
 
@@ -140,7 +139,7 @@ def test_kp12_kp18_the_stub_and_its_middle():
 @pytest.mark.parametrize("how", [0, 1])
 def test_kp18_boundaries_are_found_through_probes(how):
     """Through breakpoints, and through jumps."""
-    optimize.set_kprobes_optimization(how)
+    optimization.set_kprobes_optimization(how)
     module = basic()
     start = module.symbol("leaf").address
     probes = [kprobes.kprobe(addr=start + offset, pre_handler=lambda p, regs: 0) for offset in (5, 9)]
@@ -396,7 +395,7 @@ def test_kp59_kp92_the_global_switch():
 @isolated(shared=True)
 def test_kp91_the_list():
     module = basic()
-    optimize.set_kprobes_optimization(0)
+    optimization.set_kprobes_optimization(0)
     start = module.symbol("leaf").address
     with kprobes.attach("leaf+5"), kprobes.attach("leaf"), kprobes.attach_return("twice"):
         twice = module.symbol("twice").address

@@ -18,10 +18,9 @@ import kprobes
 from ftrace.core import ops as ftrace
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
+from kprobes import checks, optimization
 from kprobes.breakpoint.slots import PSEUDO_SYMBOL
 from kprobes.hit.records import HIT_ACTIVE, HIT_SS, HIT_SSDONE, REENTER
-from kprobes.jump import optimize
-from kprobes.place import aggregate
 from sandbox.symbols.table import symbol_table
 from sandbox.threads import contexts
 from sandbox.threads.contexts import current_context, preemptible
@@ -32,8 +31,8 @@ def task():
 
 
 def stepped():
-    optimize.set_kprobes_optimization(0)
-    aggregate.preemptible = True
+    optimization.set_kprobes_optimization(0)
+    checks.preemptible = True
     return basic()
 
 
@@ -102,7 +101,7 @@ def test_kp17_kp47_newest_first_and_the_first_that_redirects_is_the_last():
         for name in "abc"
     ]
     kprobes.register_kprobes(probes)
-    assert len({p.aggregate for p in probes}) == 1
+    assert len({p.place for p in probes}) == 1
     assert module["leaf"](1) == 2
     assert order == ["c", "b", "a", "post", "post", "post"]
     order.clear()
@@ -121,13 +120,13 @@ def test_kp26_kp94_the_slot():
     """The instruction and a breakpoint, within reach of the text; a symbol for the page."""
     stepped()
     with kprobes.attach("leaf+5") as probe:
-        place = probe.p.aggregate
+        place = probe.p.place
         assert abs(place.record.slot - place.address) < 1 << 31
         assert ctypes.string_at(place.record.slot, 5) == probe.p.ainsn + b"\xcc"
         assert symbol_table.locate(place.record.slot).symbol.name == PSEUDO_SYMBOL
         slot = place.record.slot
     with kprobes.attach("leaf+5") as probe:
-        assert probe.p.aggregate.record.slot == slot
+        assert probe.p.place.record.slot == slot
 
 
 def test_kp40_a_breakpoint_that_is_nobodys_goes_to_the_handler_before_us():
@@ -204,13 +203,13 @@ def test_kp44_a_hit_while_a_missed_one_is_stepped_ends_the_process():
 import sandbox, kprobes, sys
 sys.path[:0] = [TESTS]
 from programs import basic
-from kprobes.place import aggregate
-from kprobes.jump import optimize
+from kprobes import checks
+from kprobes import optimization
 from kprobes.hit.records import REENTER
 from control_block import control_block
 from sandbox.threads import contexts
-optimize.set_kprobes_optimization(0)
-aggregate.preemptible = True
+optimization.set_kprobes_optimization(0)
+checks.preemptible = True
 module = basic()
 def pre(p, regs):
     control_block(contexts.installed.task()).status = REENTER

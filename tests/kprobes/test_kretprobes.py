@@ -17,7 +17,7 @@ from programs import BASIC, basic
 import fprobe
 import kprobes
 import sandbox
-from kprobes.jump import optimize
+from kprobes import optimization
 from sandbox.native import u64
 from sandbox.process.cpus import set_num_possible_cpus
 
@@ -43,7 +43,7 @@ def count_return(ri, regs):
 
 def load(kind):
     """The basic functions, with stubs at their entries or without."""
-    optimize.set_kprobes_optimization(kind == "jump")
+    optimization.set_kprobes_optimization(kind == "jump")
     return basic(**KINDS[kind])
 
 
@@ -278,7 +278,7 @@ def test_kp84_kp86_never_registered():
 @pytest.mark.parametrize("kind", KINDS)
 def test_longjmp_over_hooked_calls_gives_instances_back(kind):
     """RH-24 for instances: a call that never returns is found out by the next one."""
-    optimize.set_kprobes_optimization(kind == "jump")
+    optimization.set_kprobes_optimization(kind == "jump")
     text = """
 declare i32 @_setjmp(ptr) returns_twice
 declare void @longjmp(ptr, i32) noreturn
@@ -309,14 +309,14 @@ def test_kp85_a_return_that_nobody_hooked():
 import ctypes, sys
 sys.path[:0] = [%r]
 import kprobes
-from kprobes.jump import optimize
+from kprobes import optimization
 from programs import basic
-optimize.set_kprobes_optimization(0)
+optimization.set_kprobes_optimization(0)
 module = basic(flavour="none")
 rp = kprobes.kretprobe(symbol_name="leaf")
 kprobes.register_kretprobe(rp)
 module["leaf"](1)
-stub = rp.kp.aggregate.record.return_stub + 15
+stub = rp.kp.place.record.return_stub + 15
 ctypes.CFUNCTYPE(None)(stub)()
 """
     done = run_forked(source % str(TESTS), 30)

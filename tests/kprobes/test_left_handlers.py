@@ -11,8 +11,7 @@ from isolation import isolated
 import fprobe
 import kprobes
 import sandbox
-from kprobes.jump import optimize
-from kprobes.place import aggregate
+from kprobes import checks, optimization
 from sandbox.native import cast, i32, ptr, u64
 from sandbox.threads import contexts
 from sandbox.threads.contexts import current_context, preemptible
@@ -89,8 +88,8 @@ def returns(ri, regs):
 
 
 def load(kind: str, flavour: str = "none") -> tuple[object, object]:
-    aggregate.preemptible = True
-    optimize.set_kprobes_optimization(int(kind == "jump"))
+    checks.preemptible = True
+    optimization.set_kprobes_optimization(int(kind == "jump"))
     module = sandbox.load(PROGRAM, name="leaving", flavour=flavour)
     around = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)(module.symbol("around").address)
     return module, around

@@ -66,7 +66,7 @@ def test_all_of_a_batch_are_hit_and_become_jumps():
         batch = on(module.sites, noted)
         kprobes.register_kprobes(batch)
         kprobes.wait_for_kprobe_optimizer()
-        assert {bool(p.aggregate.covered) for p in batch} == {optimized}
+        assert {bool(p.place.covered) for p in batch} == {optimized}
         module["sweep"](7)
         assert sorted(hits) == sorted(p.addr for p in batch)
         kprobes.unregister_kprobes(batch)

@@ -82,7 +82,7 @@ def test_a_probe_is_marked_at_once_and_becomes_a_jump_later():
     _, starts, call = setup()
     seen = []
     p = probe(starts[2], lambda _p, regs: seen.append(regs.ip))
-    assert p.aggregate.optimized
+    assert p.place.optimized
     assert first_byte(starts[2]) == 0xCC
     assert call(3, 4) == 7
     kprobes.wait_for_kprobe_optimizer()
@@ -107,7 +107,7 @@ def test_the_optimizer_runs_by_itself():
     """KP-65: a while after the first kick"""
     _, starts, call = setup()
     p = probe(starts[2])
-    assert _eventually(lambda: p.aggregate.covered)
+    assert _eventually(lambda: p.place.covered)
     assert is_jump(starts[2])
     assert call(1, 2) == 3
 
@@ -119,7 +119,7 @@ def test_the_optimisers_thread_ends_when_nothing_is_queued_and_a_later_probe_has
     alone = _threads()
     for start in starts[1:3]:
         p = probe(start)
-        assert _eventually(lambda p=p: p.aggregate.covered)
+        assert _eventually(lambda p=p: p.place.covered)
         assert _eventually(lambda: _threads() == alone)
         kprobes.unregister_kprobe(p)
 
@@ -128,7 +128,7 @@ def test_the_optimisers_thread_ends_when_nothing_is_queued_and_a_later_probe_has
 @pytest.mark.parametrize("extent", ["alone", "dense"])
 def test_the_text_comes_back(extent):
     """KP-71; in any order, with probes on neighbours"""
-    from kprobes.jump.optimize import Extent, set_extent
+    from kprobes import Extent, set_extent
 
     _, starts, call = setup("branches")
     original = ctypes.string_at(starts[0], starts[-1] + 1 - starts[0])
@@ -176,7 +176,7 @@ def test_flags_that_a_handler_sets_are_taken():
     results = {args: call(*args) for args in kprobe_targets.ARGUMENTS}
     probes = [probe(at, lambda _p, _regs: 0) for at in starts[1:]]
     kprobes.wait_for_kprobe_optimizer()
-    assert sum(p.aggregate.optimized for p in probes) > 0
+    assert sum(p.place.optimized for p in probes) > 0
     assert {args: call(*args) for args in results} == results
     kprobes.unregister_kprobes(probes)
 
@@ -187,7 +187,7 @@ def test_flags_that_a_handler_sets_are_taken():
     jo = next(at for at in starts if first_byte(at) == 0x70)
     p = probe(jo, overflow)
     kprobes.wait_for_kprobe_optimizer()
-    assert p.aggregate.optimized
+    assert p.place.optimized
     assert call(0, 0) != without
 
 
@@ -264,7 +264,7 @@ def test_a_post_handler_is_against_it():
     kprobes.wait_for_kprobe_optimizer()
     seen = []
     other = probe(starts[2], post_handler=lambda _p, regs, _flags: seen.append(regs.ip))
-    assert not p.aggregate.optimized
+    assert not p.place.optimized
     assert first_byte(starts[2]) == 0xCC
     assert call(3, 4) == 7
     assert seen == [starts[3]]
@@ -283,11 +283,11 @@ def test_an_enabled_probe_among_the_borrowed_bytes_is_against_it():
     kprobes.wait_for_kprobe_optimizer()
     assert is_jump(starts[2])
     kprobes.enable_kprobe(near)
-    assert not p.aggregate.optimized
+    assert not p.place.optimized
     assert [first_byte(at) for at in starts[2:4]] == [0xCC, 0xCC]
     assert call(3, 4) == 7
     kprobes.wait_for_kprobe_optimizer()
-    assert not p.aggregate.optimized
+    assert not p.place.optimized
     assert seen == [1]
     kprobes.unregister_kprobe(near)
     kprobes.set_kprobes_optimization(0)
@@ -312,7 +312,7 @@ def test_the_last_to_leave_leaves_the_jump_for_a_while():
     assert seen == []
     kprobes.enable_kprobe(p)
     assert is_jump(starts[2])
-    assert p.aggregate.optimized
+    assert p.place.optimized
     assert call(3, 4) == 7
     assert seen == [1]
     kprobes.disable_kprobe(p)
@@ -325,8 +325,8 @@ def test_the_last_to_leave_leaves_the_jump_for_a_while():
 @isolated
 def test_the_text_is_as_it_was_when_unregistering_returns(returns):
     """The optimiser is not waited for, and what is left of its work is nothing."""
+    from kprobes import states
     from kprobes.jump import worker
-    from kprobes.jump.optimize import jump_optimizer
 
     _, starts, call = setup()
     worker.DELAY = 60
@@ -337,7 +337,7 @@ def test_the_text_is_as_it_was_when_unregistering_returns(returns):
     assert is_jump(starts[0])
     (kprobes.unregister_kretprobe if returns else kprobes.unregister_kprobe)(p)
     assert first_bytes(starts[0], 16) == original
-    assert not jump_optimizer.busy
+    assert not states.is_pending()
     assert call(3, 4) == 7
 
 
@@ -345,8 +345,8 @@ def test_the_text_is_as_it_was_when_unregistering_returns(returns):
 @isolated
 def test_the_text_is_as_it_was_when_unregistering_a_batch_returns(extent):
     """Two at one place; a third probe, which is not of the batch, stays a jump or becomes one again."""
+    from kprobes import Extent, set_extent
     from kprobes.jump import worker
-    from kprobes.jump.optimize import Extent, set_extent
 
     _, starts, call = setup("branches")
     worker.DELAY = 60
@@ -356,7 +356,7 @@ def test_the_text_is_as_it_was_when_unregistering_a_batch_returns(extent):
     stays = probe(starts[0])
     batch = [probe(at) for at in (*starts[1:], starts[3], starts[-2])]
     kprobes.wait_for_kprobe_optimizer()
-    assert any(p.aggregate.covered for p in batch)
+    assert any(p.place.covered for p in batch)
     kprobes.unregister_kprobes(batch)
     behind = starts[0] + 5
     assert first_bytes(behind, len(original) - 5) == original[5:]
@@ -435,14 +435,14 @@ def test_the_sysctl():
             kprobes.set_kprobes_optimization(bad)
         assert refused.value.errno == errno.EINVAL
     kprobes.set_kprobes_optimization(0)
-    assert not p.aggregate.optimized
+    assert not p.place.optimized
     assert first_byte(starts[2]) == 0xCC
     other = probe(starts[-2])
     kprobes.wait_for_kprobe_optimizer()
-    assert not other.aggregate.optimized
+    assert not other.place.optimized
     assert call(3, 4) == 7
     kprobes.set_kprobes_optimization(1)
-    assert p.aggregate.optimized
+    assert p.place.optimized
     kprobes.wait_for_kprobe_optimizer()
     assert is_jump(starts[2])
 
@@ -489,7 +489,7 @@ def test_the_red_zone_vectors_and_flags_are_kept():
                     continue
                 kprobes.wait_for_kprobe_optimizer()
                 found = [call(a, b) for a, b in kprobe_targets.ARGUMENTS]
-                assert found == expected, (name, p.aggregate.insn.text, handler)
+                assert found == expected, (name, p.place.insn.text, handler)
                 kprobes.unregister_kprobe(p)
                 kprobes.wait_for_kprobe_optimizer()
 
@@ -497,7 +497,7 @@ def test_the_red_zone_vectors_and_flags_are_kept():
 @isolated(timeout=60)
 def test_jumps_come_and_go_under_threads():
     """KP-65, KP-71: two threads in the code, probes on all instructions at random, neighbours' bytes borrowed"""
-    from kprobes.jump.optimize import Extent, set_extent
+    from kprobes import Extent, set_extent
 
     @kprobes.native
     def plain(p, regs):
@@ -557,13 +557,13 @@ def test_a_fault_in_a_detour_is_seen_where_it_was_probed():
 @isolated
 def test_every_refusal_names_its_rule():
     """KP-61: reported, for us and for the kernel's rules"""
-    from kprobes.jump.optimize import Extent, set_extent, why_not
+    from kprobes import Extent, set_extent, why_not
 
     _, starts, _ = setup("indirect")
     set_extent(Extent.KERNEL)
     p = probe(starts[0])
     kprobes.wait_for_kprobe_optimizer()
-    assert not p.aggregate.optimized
+    assert not p.place.optimized
     refusal = why_not(starts[0])
     assert refusal is not None
     assert refusal.rule == "indirect jump"
@@ -626,7 +626,7 @@ def test_a_jump_that_was_there_before_the_first_kretprobe_is_made_anew():
     kprobes.register_kretprobe(rp)
     assert first_byte(starts[0]) == 0xCC
     kprobes.wait_for_kprobe_optimizer()
-    assert p.aggregate.covered and not p.aggregate.jump.is_outdated
+    assert p.place.covered and not p.place.jump.is_outdated
     assert call(3, 4) == 7
     assert seen == ["kprobe", "return"]
 
@@ -640,7 +640,7 @@ def test_a_jump_that_cannot_be_taken_back_serves_the_first_kretprobe_too():
     unblock, seen = block_sigtrap(), []
     rp = kprobes.kretprobe(addr=starts[0], handler=lambda _ri, regs: seen.append(regs.ax))
     kprobes.register_kretprobe(rp)
-    assert p.aggregate.covered
+    assert p.place.covered
     assert call(3, 4) == 7
     assert seen == [7]
     unblock()
@@ -737,7 +737,7 @@ def test_a_place_that_had_a_return_probe_is_as_quick_as_any_other():
     with kprobes.attach("f", pre=count_plain) as attached:
         kprobes.wait_for_kprobe_optimizer()
         assert is_jump(attached.p.addr)
-        (detour,) = attached.p.aggregate.jump.detours
+        (detour,) = attached.p.place.jump.detours
         routine = ctypes.c_uint64.from_address(detour.address).value
         assert routine == kprobe_runtime().image.address("kprobe_optimized_plain_return")
         assert [module["f"](x) for x in range(100)] == list(range(5, 105))
@@ -768,7 +768,7 @@ def test_a_module_that_goes_takes_its_jumps_along():
         probes = [kprobes.kprobe(addr=at) for at in (starts[1], starts[6])]
         kprobes.register_kprobes(probes)
         kprobes.wait_for_kprobe_optimizer()
-        assert all(p.aggregate.covered for p in probes)
+        assert all(p.place.covered for p in probes)
         kprobes.unregister_kprobe(probes[0])
         assert call(3, 4) == 7
         module.unload()

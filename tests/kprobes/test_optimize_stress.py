@@ -24,7 +24,7 @@ def test_jumps_of_a_whole_program(extent, seed):
 
     import kprobes
     from benchmarks.jump_coverage import functions_of_program
-    from kprobes.jump.optimize import Extent, set_extent
+    from kprobes import Extent, set_extent
     from sandbox import demo, load
 
     @kprobes.native

@@ -64,7 +64,7 @@ def test_a_kprobe_then_a_kretprobe_before_the_optimiser_has_run():
         p = kprobes.kprobe(addr=one.address)
         kprobes.register_kprobe(p)
         kprobes.wait_for_kprobe_optimizer()
-        absorbing |= {name} if name != "endbr64" and p.aggregate.jump.inner else set()
+        absorbing |= {name} if name != "endbr64" and p.place.jump.inner else set()
     assert absorbing >= {"push", "xor"}, absorbing
 
 

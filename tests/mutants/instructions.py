@@ -12,7 +12,7 @@ SAFETY = "tests/kprobes/test_safety.py"
 GLOB = "tests/ftrace/test_glob.py"
 FAULTS = "tests/kprobes/test_kprobe_faults.py"
 
-_emulate = Part("kprobes/x86_64/emulate.py", (EMULATE_ALONE, HITS, FAULTS))
+_emulate = Part("kprobes/hit/emulate.py", (EMULATE_ALONE, HITS, FAULTS))
 
 EMULATE: tuple[Mutant, ...] = (
     _emulate.changed("push-nowhere", "        return False\n    regs.sp -= 8", "        pass\n    regs.sp -= 8"),

@@ -35,7 +35,7 @@ def test_of_compiled_code():
     from instructions import boundaries
 
     import sandbox
-    from kprobes.place.functions import function_at
+    from kprobes.jump.functions import function_at
     from sandbox.elf.unwinder import landing_pads
 
     ctypes.CDLL("libgcc_s.so.1", ctypes.RTLD_GLOBAL)

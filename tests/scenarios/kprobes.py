@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import kprobes.place.switch as switch
 import kprobes.registration as api
 from ftrace.hit.x86_64.pt_regs import pt_regs
+from kprobes import optimization, states
 from kprobes.events.debugfs import write_kprobes_enabled
 from kprobes.hit.records import Instance
-from kprobes.jump import optimize
 from kprobes.return_probe import kretprobe
 from tests.scenarios import handlers
 from tests.scenarios.handlers import Invocation, data_text, data_words
@@ -172,18 +170,20 @@ class Kretprobe:
 
 def wait_for_optimizer() -> None:
     """wait_for_kprobe_optimizer()"""
-    optimize.wait_for_kprobe_optimizer()
+    optimization.wait_for_kprobe_optimizer()
+
+
+_OPTIMIZE = states.optimize_pending
 
 
 def hold_optimizer(held: bool) -> None:
     """Keep the optimiser's own thread from its next run, as if its delay were not over."""
-    optimizer, run = optimize.jump_optimizer, optimize.JumpOptimizer.run
 
     def unless_by_itself() -> None:
-        if not optimizer._worker.is_running:
-            run(optimizer)
+        if not states._worker.is_running:
+            _OPTIMIZE()
 
-    optimizer.run = unless_by_itself if held else functools.partial(run, optimizer)
+    states.optimize_pending = unless_by_itself if held else _OPTIMIZE
 
 
 def _after(machine: Machine, function: Callable[[], object]) -> str:
@@ -225,7 +225,7 @@ def _flags(machine: Machine, name: str) -> str:
 
 def _enabled(machine: Machine, *value: str) -> str:
     if not value:
-        return str(int(switch.kprobes_enabled()))
+        return str(int(states.kprobes_enabled()))
     return _after(machine, lambda: write_kprobes_enabled(value[0]))
 
 
@@ -234,11 +234,11 @@ def _opt_wait(machine: Machine) -> str:
     return "0"
 
 
-def optimization(machine: Machine, *value: str) -> str:
+def optimization_switch(machine: Machine, *value: str) -> str:
     """`sysctl kprobes_optimization [V]`"""
     if not value:
-        return str(int(optimize.kprobes_optimization()))
-    return _after(machine, lambda: optimize.set_kprobes_optimization(int(value[0])))
+        return str(int(optimization.kprobes_optimization()))
+    return _after(machine, lambda: optimization.set_kprobes_optimization(int(value[0])))
 
 
 def listing(machine: Machine) -> list[str]:
@@ -246,7 +246,7 @@ def listing(machine: Machine) -> list[str]:
     found = []
     for probe in machine.probes.values():
         kp = getattr(probe, "kp", None)
-        place = kp.aggregate if kp else None
+        place = kp.place if kp else None
         if place is not None:
             flags = [" [DISABLED]"] * kp.is_off + [" [OPTIMIZED]"] * place.optimized + [" [FTRACE]"] * place.on_ftrace
             found.append(f"{probe.name} {probe.kind} {machine.targets.name(kp.addr)}{''.join(flags)}")
@@ -255,10 +255,10 @@ def listing(machine: Machine) -> list[str]:
 
 def restore_switches() -> None:
     """Both switches as they are at the start of every scenario."""
-    switch.set_kprobes_enabled(True)
+    states.set_kprobes_enabled(True)
     hold_optimizer(False)
-    optimize.set_extent(optimize.Extent.KERNEL)
-    optimize.set_kprobes_optimization(1)
+    optimization.set_extent(optimization.Extent.KERNEL)
+    optimization.set_kprobes_optimization(1)
 
 
 STEPS: dict[str, Callable[..., str]] = {

@@ -8,8 +8,8 @@ from functools import cache
 
 from ftrace.core.tracer import tracer
 from ftrace.tracing.files.sysctl import ftrace_enabled, set_ftrace_enabled
-from kprobes.place import aggregate
-from kprobes.place.blacklist import kprobe_add_ksym_blacklist
+from kprobes import checks
+from kprobes.blacklist import kprobe_add_ksym_blacklist
 from sandbox.process.cpus import num_possible_cpus, set_num_possible_cpus
 from tests.scenarios import kprobes, steps
 from tests.scenarios.contexts import CALLS
@@ -27,7 +27,7 @@ def targets() -> Targets:
     """The target functions, loaded once for the process; tracing has been started."""
     tracer()
     kprobes.restore_switches()
-    aggregate.preemptible = True
+    checks.preemptible = True
     made = Targets((DATA / "targets.txt").read_text())
     kprobe_add_ksym_blacklist(made.address("scn_nokp"))
     return made

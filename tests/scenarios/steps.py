@@ -123,7 +123,7 @@ def _hits(machine: Machine, name: str) -> str:
 
 def _sysctl(machine: Machine, name: str, *value: str) -> str:
     if name == "kprobes_optimization":
-        return kprobes.optimization(machine, *value)
+        return kprobes.optimization_switch(machine, *value)
     if name != "ftrace_enabled":
         raise NotSupported(f"sysctl {name}")
     if not value:

@@ -26,10 +26,9 @@ from stress_program import CALLS, NAMES
 from stress_watch import Watched
 
 import kprobes
+from kprobes import Extent, checks, set_extent
 from kprobes.hit.records import Child, Instance, Kretprobe
-from kprobes.jump.optimize import Extent, set_extent
-from kprobes.place import aggregate
-from kprobes.place.aggregate import original_text
+from kprobes.place import original_text
 from kprobes.x86_64.classify import refusal
 from sandbox.x86_64.instruction import decode
 
@@ -83,7 +82,7 @@ class LiveKprobe(Watched):
         self._behind = 0
 
     def __repr__(self) -> str:
-        p, place = self.probe, self.probe.aggregate
+        p, place = self.probe, self.probe.place
         state = f"off {p.is_off}, optimized {place.optimized}, {len(place.children)} there" if place else "unregistered"
         return f"kprobe on {self.spot}: {list(self.notes)} {p.nmissed} missed, {state}"
 
@@ -198,7 +197,7 @@ class KprobeActor:
         """One, or several at once, often at an address that has some already."""
         while len(self.live) >= LIVE_AT_MOST:
             self.unregister()
-        aggregate.preemptible = self.random.random() < 0.3
+        checks.preemptible = self.random.random() < 0.3
         lives = [self._kprobe(spot) for spot in self._spots()]
         kprobes.register_kprobes([live.probe for live in lives])
         self.live += lives

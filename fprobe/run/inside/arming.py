@@ -102,14 +102,14 @@ class Arming:
         """
         self._find_all()
         if not all(pattern.is_settled for pattern in self._patterns()):
-            from kprobes.jump.optimize import wait_for_kprobe_optimizer
             from kprobes.library_loads import watch
+            from kprobes.optimization import wait_for_kprobe_optimizer
 
             self._watches = watch(self.arm_loaded)
             wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
-            from kprobes import departures
+            from kprobes import jit_unloading as departures
             from sandbox.images.jit_loading import follow
 
             departures.free_killed()

@@ -34,7 +34,7 @@ neighbours: list[Neighbour] = []
 
 
 @contextlib.contextmanager
-def placing() -> Iterator[None]:
+def patch_lock() -> Iterator[None]:
     """Held around `join_neighbours` and the registration that follows: within it, no other probe is placed."""
     tracing = tracer()
     with contextlib.ExitStack() as stack:
@@ -51,7 +51,7 @@ def free_bytes(address: int, size: int) -> int:
 
 
 def join_neighbours(selection: Selection) -> Located:
-    """Let other kinds of probes join these locations, which are about to be patched. Within `placing()`.
+    """Let other kinds of probes join these locations, which are about to be patched. Within `patch_lock()`.
 
     Returns the locations that can still be patched.
     """

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ftrace.core.entries.locate import examine_returns, locate
-from ftrace.core.entries.neighbours import join_neighbours, placing
+from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.hashes import FILTER, OpsHash
 from ftrace.core.runtime import runtime
 from ftrace.hit.pid_list import LISTS, Followers
@@ -59,7 +59,7 @@ class ForkFollowing(fork.Close):
     def _hook(self) -> None:
         located = _pthread_create()
         examine_returns(located)
-        with placing():
+        with patch_lock():
             functions = OpsHash()
             functions.replace(FILTER, join_neighbours(located).selection)
             if functions.for_everything:

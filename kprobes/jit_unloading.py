@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kprobes.breakpoint.patching import patching
-from kprobes.place.freed_text import free_killed, kill_image
+from kprobes.freed_text import free_killed, kill_image
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
 from sandbox.images import compiled, jit_image, jit_loading

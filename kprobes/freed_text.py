@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from ftrace.core.runtime import runtime
 from ftrace.core.tracer import UNMAPPED, image_blocks, take_out_image, tracer
+from kprobes import blacklist, states
 from kprobes.breakpoint.patching import patching
 from kprobes.fast import return_stubs
-from kprobes.jump.optimize import jump_optimizer
+from kprobes.jump.functions import forget_functions
 from kprobes.jump.optinsns import close_cache
-from kprobes.place import blacklist, switch
-from kprobes.place.aggregate import Aggregate, between, release_text, settle
-from kprobes.place.functions import forget_functions
+from kprobes.place import Place, between, release_text, settle
 from kprobes.probe import KPROBE_FLAG_GONE
 from sandbox.images import jit_image
 from sandbox.loading.module import Module, ModuleState
@@ -60,7 +59,7 @@ def kill_probes_in(texts: Iterable[TextMapping], *, is_mapped: bool = True) -> N
 
 
 def forget_texts(texts: Iterable[TextMapping]) -> None:
-    """Free the aggregates, slots and detours of text that is about to be freed. No other thread may be in a hit there."""
+    """Free the places, slots and detours of text that is about to be freed. No other thread may be in a hit there."""
     with patching():
         for text in texts:
             forget_functions(text.base, text.end)
@@ -69,18 +68,18 @@ def forget_texts(texts: Iterable[TextMapping]) -> None:
             return_stubs.release_return_stubs(text)
 
 
-def _kill_probes(place: Aggregate, is_mapped: bool) -> None:
+def _kill_probes(place: Place, is_mapped: bool) -> None:
     """Mark the probes as GONE; their owners still have to unregister them."""
     for p in place.children:
         p.flags |= KPROBE_FLAG_GONE
     if not is_mapped and not place.on_ftrace:
-        jump_optimizer.abandon(place)
+        states.abandon(place)
     if place.armed:
-        switch.disarm(place, immediate=True)
+        states.disarm(place, immediate=True)
     place.publish()
     return_stubs.update_fast_returns(place)
     return_stubs.forget_fast_returns(place)
-    jump_optimizer.forget(place)
+    states.forget(place)
     place.forget()
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ftrace.core.sites.refusals import called_by_hits, named_refusal
 from kprobes.breakpoint.patching import kprobe_mutex
-from kprobes.place.functions import return_refusal
+from kprobes.jump.functions import return_refusal
 from sandbox.images.process_text import JIT_NAMES, no_function, symbol_at
 from sandbox.loading.module import Module, ModuleState, is_loaded, modules
 from sandbox.process.integers import U64_MAX, integer

@@ -1,7 +1,7 @@
-"""Aggregates: all kprobes at one address, with the native record, the instruction slot and the state of that place.
+"""Places: all kprobes at one address, with the native record, the instruction slot and the state. kprobes.states changes that.
 
-Each address that has ever been probed keeps its aggregate until its code is freed, even after the last probe has left: a
-thread may still be executing in the slot.
+Each address that has ever been probed keeps its place until its code is freed, even after the last probe has left: a thread may
+still be executing in the slot.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
 from kprobes.breakpoint.slots import InsnSlotCache
+from kprobes.hit.emulate import register_word
 from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind
-from kprobes.x86_64.emulate import register_word
 from kprobes.x86_64.slot import BOOSTED, DETOUR, slot_image
 from sandbox.x86_64.encoding import NOP5
 from sandbox.x86_64.instruction import Flow
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrace.core.handlers.kinds import Resolved
-    from kprobes.fast.single import FastPath
-    from kprobes.jump.detours import Detour
+    from kprobes.breakpoint.detours import Detour
     from kprobes.x86_64.classify import Classified
     from kprobes.x86_64.emulation import Emulation
     from sandbox.loading.module import Module
@@ -38,15 +37,10 @@ if TYPE_CHECKING:
     from sandbox.symbols.table import Symbol
     from sandbox.x86_64.instruction import Instruction
 
-preemptible = False
-"""If true, nothing is boosted, as in a kernel with CONFIG_PREEMPTION. Takes effect when an address is first probed."""
-all_disarmed = False
-"""kprobes_all_disarmed: no place is armed, even if its probes are enabled. Set by kprobes.place.switch."""
-
-aggregates: dict[int, Aggregate] = {}
-"""Address -> aggregate."""
+places: dict[int, Place] = {}
+"""Address -> its place, for every address that has been probed."""
 _addresses: list[int] = []
-"""The keys of `aggregates`, ascending."""
+"""The keys of `places`, ascending."""
 _caches: dict[TextMapping, InsnSlotCache] = {}
 retired: list[Any] = []
 """Native memory that a hit may still be reading; freed by the next `settle` that finds no thread inside."""
@@ -73,7 +67,7 @@ _WITH_JUMP = (State.JUMP, State.UNOPTIMIZING)
 
 
 class PlacedJump(Protocol):
-    """The part of `kprobes.jump.jumps.Jump` that an aggregate uses."""
+    """The part of `kprobes.jump.jumps.Jump` that a place uses."""
 
     @property
     def copy(self) -> int: ...
@@ -86,15 +80,17 @@ class PlacedJump(Protocol):
 
 
 class PlacedProbe(Protocol):
-    """The part of `kprobes.probe.kprobe` that an aggregate and kprobes.fast use."""
+    """The part of `kprobes.probe.kprobe` that a place and kprobes.fast use."""
 
     native: Any
     codes: tuple[Resolved, ...]
     post_handler: Any
     foreign: bool
     has_fault: int
-    fast: FastPath | None
     flags: int
+
+    @property
+    def fast(self) -> object: ...
 
     @property
     def is_off(self) -> bool: ...
@@ -103,39 +99,45 @@ class PlacedProbe(Protocol):
     def native_address(self) -> int: ...
 
 
-class Aggregate:
-    """The probes at one address, newest first in `children`.
+class Place:
+    """An address in the function `symbol`, and the probes there, newest first in `children`.
 
-    `insn`: the probed instruction; None on an ftrace location, which has neither breakpoint nor slot. `jump`: None until
-    the place is first optimised.
+    `is_entry`: whether it is the function's entry. `text`: the mapping through which it is patched. `module`: None in a
+    library. `insn`: the probed instruction; None on an ftrace location, which has neither breakpoint nor slot. `jump`: None
+    until the place is first optimised.
     """
 
-    def __init__(self, address: int, symbol: Symbol, text: TextMapping, module: Module | None) -> None:
+    text: TextMapping
+    module: Module | None = None
+    on_ftrace = False
+    record: Any = None
+    """Its native Record, from `allocate` on."""
+    record_address = 0
+
+    def __init__(self, address: int, symbol: Symbol, is_entry: bool) -> None:
         self.address = address
         self.symbol = symbol
-        self.text = text
-        self.module = module
+        self.is_entry = is_entry
         self.insn: Instruction | None = None
         self.children: list[PlacedProbe] = []
-        self.on_ftrace = False
         self.state = State.OFF
         self.jump: PlacedJump | None = None
-        self._memory = ctypes.create_string_buffer(Record.size + 64)
-        self.record_address = (ctypes.addressof(self._memory) + 63) & -64
-        self.record: Any = Record.ctypes.from_address(self.record_address)
-        self.record.address = address
-        self.record.children = ctypes.addressof(_nobody)
         self._list: Any = None
 
+    def __str__(self) -> str:
+        return f"{self.symbol.name}+{self.address - self.symbol.address:#x} ({self.address:#x})"
+
+    def allocate(self) -> None:
+        """Make the native record: the place is about to get its first probe."""
+        self._memory = ctypes.create_string_buffer(Record.size + 64)
+        self.record_address = (ctypes.addressof(self._memory) + 63) & -64
+        self.record = Record.ctypes.from_address(self.record_address)
+        self.record.address = self.address
+        self.record.children = ctypes.addressof(_nobody)
+        if self.on_ftrace:
+            self.record.length, self.record.original = len(NOP5), NOP5[0]
+
     # -- its state ----------------------------------------------------------------------------------------------
-
-    def become(self, state: State) -> None:
-        """Set the state; the caller writes the text.
-
-        While a jump is written, hits of its breakpoint execute its copies, which may be of more than the probed instruction.
-        """
-        self.state = state
-        self.record.optimized = self.jump.copy if self.jump is not None and state in _WITH_JUMP else 0
 
     @property
     def armed(self) -> bool:
@@ -192,7 +194,7 @@ class Aggregate:
 
     # -- the slot, and how hits find the place ------------------------------------------------------------------
 
-    def prepare(self, insn: Instruction, found: Classified) -> None:
+    def allocate_slot(self, insn: Instruction, found: Classified) -> None:
         """Allocate and write the slot. Raises OSError(ENOMEM); OverflowError for an operand that the slot cannot reach."""
         cache = _caches.get(self.text)
         if cache is None:
@@ -214,7 +216,7 @@ class Aggregate:
 
     def enlist(self) -> None:
         """Enter it in the table in which hits look up addresses."""
-        aggregates[self.address] = self
+        places[self.address] = self
         insort(_addresses, self.address)
         table = kprobe_runtime().table
         if not self.on_ftrace:
@@ -227,7 +229,7 @@ class Aggregate:
         table.set(self.address, 0)
         if not self.on_ftrace:
             table.set(self.record.slot, 0)
-        del aggregates[self.address]
+        del places[self.address]
         _addresses.remove(self.address)
         retired.append((self.record, self._memory, self._list))
 
@@ -288,11 +290,11 @@ _nobody = _child_list([])
 """The child list of a place that has had no probe yet."""
 
 
-def between(start: int, end: int) -> list[Aggregate]:
+def between(start: int, end: int) -> list[Place]:
     """Every place in [start, end), ascending."""
     first = bisect_left(_addresses, start)
     last = bisect_left(_addresses, end, first)
-    return [aggregates[address] for address in _addresses[first:last]] if first < last else []
+    return [places[address] for address in _addresses[first:last]] if first < last else []
 
 
 def original_text(address: int, size: int) -> bytes:
@@ -302,10 +304,10 @@ def original_text(address: int, size: int) -> bytes:
 
 def _restore_in(address: int, code: bytearray) -> None:
     """Undo in `code`, which was read at `address`, what kprobes have written."""
-    for aggregate in reversed(between(address - 15, address + len(code))):
-        if aggregate.is_written:
-            locations.overlay(code, aggregate.address - address, aggregate.original[:1])
-            locations.overlay(code, aggregate.address - address, aggregate.covered)
+    for place in reversed(between(address - 15, address + len(code))):
+        if place.is_written:
+            locations.overlay(code, place.address - address, place.original[:1])
+            locations.overlay(code, place.address - address, place.covered)
 
 
 locations.overlays.append(_restore_in)

@@ -5,49 +5,32 @@ from __future__ import annotations
 import ctypes
 import errno
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ftrace.core.sites.refusals import runs_python
 from ftrace.core.tracer import tracer
-from kprobes.place import aggregate, blacklist
-from kprobes.place.aggregate import Aggregate
-from kprobes.place.functions import function_around
+from kprobes import blacklist
+from kprobes.jump.functions import function_around
+from kprobes.place import Place, places
 from kprobes.x86_64.classify import classify
 from sandbox.images.near_misses import no_symbol
 from sandbox.images.process_text import module_text_at, symbol_at, symbol_named, text_at
 from sandbox.loading.module import ModuleState
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
-from sandbox.x86_64.encoding import ENDBR64, NOP5
+from sandbox.x86_64.encoding import ENDBR64
 from sandbox.x86_64.instruction import decode
 
 if TYPE_CHECKING:
     from kprobes.jump.safety import Function
-    from sandbox.loading.module import Module
-    from sandbox.memory.mappings import TextMapping
     from sandbox.symbols.table import Symbol
 
 
-class Place(NamedTuple):
-    """An address in a function. `is_entry`: whether it is the function's entry."""
-
-    address: int
-    symbol: Symbol
-    is_entry: bool
-
-    def __str__(self) -> str:
-        return f"{self.symbol.name}+{self.address - self.symbol.address:#x} ({self.address:#x})"
-
-
-class Ground(NamedTuple):
-    """The code that a place is in. `text`: the mapping through which it is patched. `module`: None in a library."""
-
-    text: TextMapping
-    module: Module | None
-    on_ftrace: bool
+preemptible = False
+"""If true, nothing is boosted, as in a kernel with CONFIG_PREEMPTION. Takes effect when an address is first probed."""
 
 
 def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
-    """The place of an address or symbol, with the function that contains it.
+    """The place of an address or symbol: the one that has been probed before, or a new one.
 
     Raises OSError: EINVAL if both or neither are given, ENOENT for an unknown symbol or an address in no function.
     """
@@ -59,7 +42,8 @@ def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
     symbol = symbol_at(wanted)
     if symbol is None:
         raise OSError(errno.ENOENT, f"{wanted:#x} is not in a known function")
-    return _adjusted(wanted, symbol)
+    address, is_entry = _adjusted(wanted, symbol)
+    return places.get(address) or Place(address, symbol, is_entry)
 
 
 def _address_of(name: str) -> int:
@@ -69,20 +53,22 @@ def _address_of(name: str) -> int:
         raise OSError(errno.ENOENT, no_symbol(name)) from None
 
 
-def _adjusted(address: int, symbol: Symbol) -> Place:
-    """A probe on a leading endbr64 moves to the next instruction, which counts as the function's entry."""
+def _adjusted(address: int, symbol: Symbol) -> tuple[int, bool]:
+    """The address at which the probe is placed, and whether that is the function's entry.
+
+    A leading endbr64 has to stay the first instruction, for indirect calls: a probe on it moves to the next one, which therefore
+    counts as the entry.
+    """
     offset = address - symbol.address
     skip = len(ENDBR64)
     if symbol.size > skip and ctypes.string_at(symbol.address, skip) == ENDBR64:
-        entry = offset in (0, skip)
-        return Place(symbol.address + skip if entry else address, symbol, entry)
-    return Place(address, symbol, offset == 0)
+        is_entry = offset in (0, skip)
+        return symbol.address + skip if is_entry else address, is_entry
+    return address, offset == 0
 
 
-def check(place: Place) -> Ground:
-    """The text and module of a place. Raises OSError if it must not be probed, as check_kprobe_address_safe()."""
-    location = tracer().table.location(place.address)
-    on_ftrace = location is not None and location.ip == place.address and location.block.is_live(location.position)
+def check(place: Place) -> None:
+    """Find the text and the module of a place. Raises OSError if it must not be probed, as check_kprobe_address_safe()."""
     reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")
@@ -91,7 +77,12 @@ def check(place: Place) -> Ground:
         raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
     if place.symbol.section.startswith((".data", ".bss", ".rodata")):
         raise OSError(errno.EINVAL, f"{place} is data, not code")
-    return Ground(text or text_at(place.address), module, on_ftrace)
+    if place.address not in places:
+        place.module, place.text = module, text or text_at(place.address)
+        location = tracer().table.location(place.address)
+        place.on_ftrace = (
+            location is not None and location.ip == place.address and location.block.is_live(location.position)
+        )
 
 
 def check_python(place: Place, calls_python: bool, allowed: bool) -> None:
@@ -107,15 +98,27 @@ def check_python(place: Place, calls_python: bool, allowed: bool) -> None:
         )
 
 
-def prepare(place: Place, ground: Ground) -> Aggregate:
-    """The aggregate of an address that has not been probed before. Raises OSError if it cannot be."""
-    made = Aggregate(place.address, place.symbol, ground.text, ground.module)
-    if ground.on_ftrace:
-        made.on_ftrace = True
-        made.record.length, made.record.original = len(NOP5), NOP5[0]
-        made.enlist()
-        return made
-    function = function_around(place.address, place.symbol.address, max(place.symbol.end, place.address + 1))
+def check_post(place: Place, post_handler: object) -> None:
+    """Raise OSError(EBUSY) for a post_handler at an ftrace location of a library, whose first instruction has been moved."""
+    if place.on_ftrace and post_handler is not None and place.module is None:
+        raise OSError(
+            errno.EBUSY,
+            f"{place} is an ftrace location, because an fprobe is or was on it; a kprobe there takes no post_handler",
+        )
+
+
+def prepare(place: Place) -> None:
+    """Allocate what the first probe of a place needs. Raises OSError if its instruction cannot be probed."""
+    if place.on_ftrace:
+        place.allocate()
+    else:
+        _prepare_instruction(place)
+    place.enlist()
+
+
+def _prepare_instruction(place: Place) -> None:
+    symbol = place.symbol
+    function = function_around(place.address, symbol.address, max(symbol.end, place.address + 1))
     code = function.instruction_at(place.address)
     if not code:
         raise OSError(errno.EILSEQ, f"{place} is not the first byte of an instruction{_around(place, function)}")
@@ -123,15 +126,14 @@ def prepare(place: Place, ground: Ground) -> Aggregate:
         insn = decode(code, place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
-    found = classify(insn, preemptible=aggregate.preemptible)
+    found = classify(insn, preemptible=preemptible)
     if found.error:
         raise OSError(found.error, f"{place} cannot be probed: {found.reason}{_around(place, function)}")
+    place.allocate()
     try:
-        made.prepare(insn, found)
+        place.allocate_slot(insn, found)
     except OverflowError as overflow:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {overflow}") from None
-    made.enlist()
-    return made
 
 
 def _around(place: Place, function: Function) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kprobes.jump.safety import Function, examine
-from kprobes.place.aggregate import original_text
+from kprobes.place import original_text
 from sandbox.elf.unwinder import landing_pads
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
 from sandbox.x86_64.return_slot import moves_its_return
