@@ -32,7 +32,7 @@ from sandbox.symbols.table import symbol_table
 from sandbox.threads import tasks
 
 if TYPE_CHECKING:
-    from fprobe.registration import fprobe
+    from fprobe.probe import fprobe
 
 _CALL = struct.Struct("<QQQQ")
 _CELL, _TIMED_CELL = native.Cell.ctypes, native.TimedCell.ctypes

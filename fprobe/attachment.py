@@ -8,15 +8,11 @@ from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.handlers.resolve import data_size_of
+from fprobe.probe import FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, EntryHandler, ExitHandler, fprobe
 from fprobe.registration import (
-    FPROBE_FL_DISABLED,
-    FPROBE_FL_KPROBE_SHARED,
-    EntryHandler,
-    ExitHandler,
     disable_fprobe,
     enable_fprobe,
     extend_fprobe,
-    fprobe,
     functions_of,
     register_fprobe,
     register_fprobe_ips,

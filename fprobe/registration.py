@@ -6,28 +6,24 @@ import contextlib
 import errno
 import itertools
 import os
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from fprobe.handlers.resolve import resolve_pair
+from fprobe.probe import ENTRY_DATA_MAX, FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, copy_disabled, flags_lock, fprobe
 from ftrace.core import ops as ftrace
 from ftrace.core.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.resolve import is_compiled, is_named
-from ftrace.core.handlers.kinds import Resolved, entry_kind, exit_kind
+from ftrace.core.handlers.kinds import entry_kind, exit_kind
 from ftrace.core.handlers.python_handler import HandlerErrors
-from ftrace.core.ops import ftrace_ops
 from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import Counts, NativeProbe
-from ftrace.core.shown import Row, Shown, handler_name
 from ftrace.core.sites.locations import Located, Selection, Skipped
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import (
     ASSIST,
     COMPLETE,
     DISABLED,
-    EXHAUSTED,
     FILTERED,
     HAS_ENTRY,
     HAS_EXIT,
@@ -37,142 +33,9 @@ from ftrace.hit.records import (
 )
 from sandbox.images import jit_image
 from sandbox.images.near_misses import near_misses
-from sandbox.native import NativeFunction
-from sandbox.process import fork
 from sandbox.process.cpus import num_possible_cpus
-from sandbox.process.fork import ProcessBound
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, S64_MIN, U32_MAX, U64_MAX, integer
-from sandbox.threads.tasks import DATA_STACK, STRIDE
-
-FPROBE_FL_DISABLED = 1
-FPROBE_FL_KPROBE_SHARED = 2
-
-ENTRY_DATA_MAX = STRIDE - DATA_STACK
-"""The maximum entry_data_size in bytes: all the entry data that a thread has."""
-
-
-class EntryHandler(Protocol):
-    """Called when a function is entered. `regs`: a pt_regs; `entry_data`: a memoryview, or None.
-
-    Non-zero: do not call the exit handler for this call.
-    """
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> int | None: ...
-
-
-class ExitHandler(Protocol):
-    """Called when a function returns. `regs`: a pt_regs; `entry_data`: a memoryview, or None."""
-
-    def __call__(self, fp: fprobe, entry_ip: int, ret_ip: int, regs: Any, entry_data: Any, /) -> object: ...
-
-
-class fprobe(Shown, ProcessBound):
-    """A function probe.
-
-    entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered. If it returns non-zero, the
-    exit handler is not called for that call. exit_handler(fp, entry_ip, ret_ip, regs, entry_data) runs when the function
-    returns. Either may be None, a Python callable, a C function pointer (ctypes, cffi, a Numba cfunc, a function of a loaded
-    module), a native function, or a built-in action's handler (`fprobe.actions`).
-
-    `flags`: FPROBE_FL_*. `entry_data_size`: bytes that the entry and exit handlers of one call share; at most 262144.
-    `nr_maxactive`: how many calls may be in progress at once, over all functions; the exit handlers of further ones are
-    missed. 0: functions x CPUs x 2. `thread`: handle only hits of the thread with this native id; 0: of all threads.
-    `max_hits`: disable the probe after so many hits; 0: never. `python_unsafe`: allow Python handlers on functions of the C
-    library, the dynamic loader and the interpreter, where they may deadlock.
-    """
-
-    action = 0
-    """Address of a built-in action's state."""
-    early = 0
-    """Address of a filter or histogram that may handle entries before the handler does (ftrace.hit.records.Early), or 0."""
-    prepare: Callable[[int], None] | None = None
-    """Called with the number of functions at registration, before the handlers are resolved."""
-    located: Located | None = None
-    """The functions that the pattern of the last registration matched, if the pattern names images."""
-    pattern: tuple[str, str | None] | None = None
-    """The pattern of the last registration if it names images, and the pattern of excluded functions."""
-    _handlers: tuple[Resolved, ...] = ()
-    _claimed = 0
-    """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""
-
-    def __init__(
-        self,
-        entry_handler: EntryHandler | NativeFunction | Resolved | None = None,
-        exit_handler: ExitHandler | NativeFunction | Resolved | None = None,
-        *,
-        flags: int = 0,
-        entry_data_size: int = 0,
-        nr_maxactive: int = 0,
-        thread: int = 0,
-        max_hits: int = 0,
-        python_unsafe: bool = False,
-    ) -> None:
-        self.entry_handler: Any = entry_handler
-        self.exit_handler: Any = exit_handler
-        self.entry_data_size = entry_data_size
-        self.nr_maxactive = nr_maxactive
-        self.thread = thread
-        self.max_hits = max_hits
-        self.python_unsafe = python_unsafe
-        self._flags = flags
-        self.ops = ftrace_ops()
-        self.errors = HandlerErrors()
-        """Exceptions of Python handlers."""
-        self._final: Counts | None = Counts()
-        """The counts at its unregistration; None while it is registered."""
-
-    def _shown(self) -> list[Row]:
-        state = "not registered" if not self.registered else "disabled" if fprobe_disabled(self) else "registered"
-        handlers = [("entry", self.entry_handler), ("exit", self.exit_handler)]
-        names = {role: "built-in" if isinstance(it, Resolved) else handler_name(it) for role, it in handlers}
-        named = [(role, name) for role, name in names.items() if name]
-        functions = [("functions", functions_of(self).count())] if self.registered else []
-        return [("state", state), *named, *functions, ("hits", self.hits), ("missed", self.nmissed)]
-
-    # -- state --------------------------------------------------------------------------------------------------
-
-    @property
-    def flags(self) -> int:
-        """FPROBE_FL_*. DISABLED can be set and cleared at any time; it is also set when max_hits is reached."""
-        if self.registered and self.ops.probe.native.flags & (DISABLED | EXHAUSTED):
-            return self._flags | FPROBE_FL_DISABLED
-        return self._flags
-
-    @flags.setter
-    def flags(self, value: int) -> None:
-        with _flags_lock:
-            self._flags = integer("flags", value, 0, U32_MAX)
-            if self.registered:
-                _copy_disabled(self)
-
-    @property
-    def registered(self) -> bool:
-        """Whether it is registered now."""
-        return self.ops.enabled
-
-    @property
-    def is_claimed(self) -> bool:
-        """Whether a thread is registering or unregistering it now."""
-        return self._claimed == os.getpid()
-
-    @property
-    def counts(self) -> Counts:
-        """Hits, and misses by cause, since the last registration. They are kept after unregistering."""
-        if self._final is not None:
-            return self._final
-        with tracer().table.lock:  # nothing of it is freed within the block
-            return self.ops.probe.counts() if self._final is None else self._final
-
-    @property
-    def nmissed(self) -> int:
-        """The number of missed handler calls, of all causes."""
-        return self.counts.missed
-
-    @property
-    def hits(self) -> int:
-        """Hits while it was not disabled, without those in recursion or in a thread without a task."""
-        return self.counts.hits
 
 
 def _build(fp: fprobe, pool: int) -> NativeProbe:
@@ -199,13 +62,13 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     )  # fmt: skip
 
 
-def _watch_departures() -> None:
-    from kprobes import jit_unloading as departures  # all of kprobes, which most programs do not need
+def _watch_unloading() -> None:
+    from kprobes import jit_unloading  # all of kprobes, which most programs do not need
 
-    departures.watch()
+    jit_unloading.watch()
 
 
-jit_image.before_patching.append(_watch_departures)
+jit_image.before_patching.append(_watch_unloading)
 
 
 @back_soon()
@@ -218,25 +81,28 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
     """
     if fp is None or filter is None:
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
-
-    def install() -> int:
-        if is_named(filter):
-            if is_compiled(filter):
-                _watch_departures()
-            fp.pattern = (filter, notfilter)
-            return _install_located(fp, _located(filter, notfilter), f"what {filter!r} matches")
-        ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
-        if not fp.ops.filter_hash:
-            raise OSError(errno.EINVAL, f"{filter!r} only removes functions; add a pattern of functions to probe")
-        if notfilter is not None:
-            ftrace.ftrace_set_notrace(fp.ops, notfilter, reset=True)
-        return fp.ops.filter_hash.count()
-
-    _register(fp, install)
+    if is_named(filter):
+        if is_compiled(filter):
+            _watch_unloading()
+        _register(
+            fp, lambda: _set_locations(fp, _located(filter, notfilter), f"what {filter!r} matches"), (filter, notfilter)
+        )
+    else:
+        _register(fp, lambda: _set_patterns(fp, filter, notfilter))
 
 
-def _install_located(fp: fprobe, located: Located, what: str) -> int:
-    """Set the filter to these locations. Raises OSError(EINVAL) if none of them can be traced."""
+def _set_patterns(fp: fprobe, filter: str, notfilter: str | None) -> int:
+    """Set filter and notrace hash to what the patterns match in modules. Returns how many functions `filter` matches."""
+    ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
+    if not fp.ops.filter_hash:
+        raise OSError(errno.EINVAL, f"{filter!r} only removes functions; add a pattern of functions to probe")
+    if notfilter is not None:
+        ftrace.ftrace_set_notrace(fp.ops, notfilter, reset=True)
+    return fp.ops.filter_hash.count()
+
+
+def _set_locations(fp: fprobe, located: Located, what: str) -> int:
+    """Set the filter to these locations. Returns their number. Raises OSError(EINVAL) if none of them can be traced."""
     fp.located = located
     if not located.selection:
         raise OSError(errno.EINVAL, f"{what} cannot be traced{_first_reason(located.skipped)}")
@@ -291,11 +157,11 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     count = len(addrs) if num is None else integer("num", num, 1, len(addrs))
     chosen = [integer("an address", ip, 0, U64_MAX) for ip in addrs[:count]]
 
-    def install() -> int:
-        _install_located(fp, locate_addresses(chosen), "what the addresses are of")
-        return count
+    def set_filter() -> int:
+        _set_locations(fp, locate_addresses(chosen), "what the addresses are of")
+        return count  # an address that is given twice counts twice for the pool
 
-    _register(fp, install)
+    _register(fp, set_filter)
 
 
 @back_soon()
@@ -332,10 +198,6 @@ def _addresses_of(names: list[str]) -> list[int]:
     return found
 
 
-_flags_lock = fork.renew(threading.RLock())
-"""Keeps the flags of an fprobe and those of its native half consistent. Taken before any lock of ftrace."""
-
-
 def _claim(fp: fprobe, registered: bool) -> None:
     """Keep other threads from registering or unregistering `fp` until `_claimed` is 0 again.
 
@@ -355,46 +217,37 @@ def _claim(fp: fprobe, registered: bool) -> None:
         fp._claimed = os.getpid()
 
 
-def _begin(fp: fprobe) -> None:
-    """Reset counts, errors and filter at the start of a registration."""
-    fp.pattern = fp.located = None
-    fp._final = Counts()
-    fp.errors = HandlerErrors()
-    ftrace.ftrace_free_filter(fp.ops)
-
-
-def _register(fp: fprobe, install_filter: Callable[[], int]) -> None:
-    """Set up filter, pool, native half and sites, in this order; a failure undoes the earlier steps.
+def _register(fp: fprobe, set_filter: Callable[[], int], pattern: tuple[str, str | None] | None = None) -> None:
+    """The steps of a registration, in order; a failure undoes those before it. `set_filter` returns the number of functions.
 
     Raises OSError(EBUSY), without side effects, if `fp` is registered or another thread is registering it.
     """
     _claim(fp, registered=False)
     try:
-        _begin(fp)
-        _install(fp, install_filter())
+        fp.pattern, fp.located = pattern, None
+        fp._final = Counts()
+        fp.errors = HandlerErrors()
+        ftrace.ftrace_free_filter(fp.ops)
+        count = set_filter()
+        if fp.prepare is not None:
+            fp.prepare(count)
+        probe = _build(fp, _pool_size(fp, count))
+        fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
+        fp.ops.hooks_return = fp.exit_handler is not None
+        fp.ops.detach = lambda: unregister_fprobe(fp)
+        with patch_lock() if fp.located is not None else contextlib.nullcontext():
+            if fp.located is not None:
+                _leave_out(fp, probe)
+            ftrace.register_ops(fp.ops, probe)
+        fp._final = None
+        with flags_lock:  # another thread may have changed the flags since `_build` read them
+            copy_disabled(fp)
     except BaseException:
         if not fp.registered:
             ftrace.ftrace_free_filter(fp.ops)
         raise
     finally:
         fp._claimed = 0
-
-
-def _install(fp: fprobe, count: int) -> None:
-    """Attach `fp` to the `count` functions that its filter selects."""
-    if fp.prepare is not None:
-        fp.prepare(count)
-    probe = _build(fp, _pool_size(fp, count))
-    fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
-    fp.ops.hooks_return = fp.exit_handler is not None
-    fp.ops.detach = lambda: unregister_fprobe(fp)
-    with patch_lock() if fp.located is not None else contextlib.nullcontext():
-        if fp.located is not None:
-            _leave_out(fp, probe)
-        ftrace.register_ops(fp.ops, probe)
-    fp._final = None
-    with _flags_lock:  # another thread may have changed the flags since
-        _copy_disabled(fp)
 
 
 def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
@@ -466,13 +319,6 @@ def unregister_fprobe(fp: fprobe | None) -> None:
         fp._claimed = 0
 
 
-def _copy_disabled(fp: fprobe) -> None:
-    """Copy its DISABLED flag to its native half. With `_flags_lock`."""
-    wanted = DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
-    if fp.ops.probe.native.flags & DISABLED != wanted:
-        ftrace.change_flags(fp.ops, on=wanted, off=DISABLED ^ wanted)
-
-
 def disable_fprobe(fp: fprobe | None) -> None:
     """Stop calling the handlers. The sites stay patched. Does not wait for running handlers."""
     if fp is not None:
@@ -487,7 +333,7 @@ def enable_fprobe(fp: fprobe | None) -> None:
 
 def fprobe_disabled(fp: fprobe | None) -> bool:
     """Whether `fp` is disabled; False for None."""
-    return fp is not None and bool(fp.flags & FPROBE_FL_DISABLED)
+    return fp is not None and fp.is_disabled
 
 
 def fprobe_is_registered(fp: fprobe | None) -> bool:

@@ -17,7 +17,8 @@ def main(prog_name: str | None = None) -> None:
     """Run the command that `sys.argv` asks for, and exit. Ctrl-C is handled before anything else is imported."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception would be shown as a traceback of the next import
-    from fprobe.cli.interrupting import INTERRUPTED, ctrl_c, end_by_signal
+    from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
+    from fprobe.run.ending import end_by_signal
 
     ctrl_c.install()
     try:

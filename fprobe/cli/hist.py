@@ -25,7 +25,7 @@ from fprobe.cli.options import (
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from fprobe.events.recorded import Event
+    from fprobe.recorded_events import Event
 
 _EPILOG = """\b
 Examples:

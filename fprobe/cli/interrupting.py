@@ -135,15 +135,6 @@ def summarise_nothing(console: Console) -> None:
     ctrl_c.reported = True
 
 
-def end_by_signal(number: int) -> NoReturn:
-    """End the process by a signal's default action, even if the signal is blocked."""
-    if number not in (signal.SIGKILL, signal.SIGSTOP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)
-
-
 def end_process(code: int) -> NoReturn:
     """End the process at once: in an orderly exit, a thread that runs native code would outlive the memory that it uses."""
     with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from fprobe.cli.failure import FAILED, Failure, of_system
 from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
-    from fprobe.events.recorded import Event
+    from fprobe.recorded_events import Event
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -193,7 +193,7 @@ filter_option = click.option(
 def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequence[str] = ()) -> Iterator[Event]:
     """The events, defined and enabled. Raises Failure with a caret under the error."""
     from fprobe.cli.failure import input_errors
-    from fprobe.events.recorded import event
+    from fprobe.recorded_events import event
 
     events = event(*definitions, filter=filter_text, trigger=triggers)
     with input_errors():

@@ -27,9 +27,9 @@ from fprobe.cli.options import (
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from fprobe.events.recorded import Event
     from fprobe.export.recording import Arriving, Recording
     from fprobe.export.trace_dat_reader import Trace
+    from fprobe.recorded_events import Event
     from ftrace.tracing.instances.trace_array import TraceArray
 
 

@@ -187,7 +187,7 @@ def run_command(
     report = _opened(output)
     settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events)
     program, counts, journal = start(settings)
-    from fprobe.run.launcher.launching import end_like
+    from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after
     from fprobe.run.launcher.wanted import Wanted
 
@@ -245,7 +245,7 @@ def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: 
     except OSError as error:
         raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
     program, counts, journal = start(Settings(patterns, BY[by]), output)
+    from fprobe.run.ending import end_like
     from fprobe.run.launcher import live
-    from fprobe.run.launcher.launching import end_like
 
     end_like(live.follow(program, counts, journal, live.View(sort, delay, rows, by), output))

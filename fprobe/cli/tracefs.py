@@ -163,7 +163,7 @@ def _run_command(shell: Shell, text: str, fds: Descriptors) -> None:
 
 def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
     """`write FILE TEXT`: like `echo TEXT >> FILE`, with the message of error_log if the text is refused."""
-    from fprobe.events.recorded import explained
+    from fprobe.recorded_events import explained
     from fprobe.tracefs import tracefs
 
     if len(words) != 2:

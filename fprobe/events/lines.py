@@ -15,14 +15,8 @@ from dataclasses import replace
 from functools import cache
 
 from fprobe.handlers.native import event_handler
-from fprobe.registration import (
-    FPROBE_FL_DISABLED,
-    disable_fprobe,
-    enable_fprobe,
-    fprobe,
-    register_fprobe,
-    unregister_fprobe,
-)
+from fprobe.probe import FPROBE_FL_DISABLED, fprobe
+from fprobe.registration import disable_fprobe, enable_fprobe, register_fprobe, unregister_fprobe
 from ftrace.tracing.events.dynevent import NotThisType, dyn_event_register
 from ftrace.tracing.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
 from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Callable
 
-from fprobe.events.recorded import define
 from fprobe.export.formats import parse_format
+from fprobe.recorded_events import define
 from fprobe.run import session
 from fprobe.run.inside.patterns import Pattern, plain_values
 from fprobe.tracefs import tracefs

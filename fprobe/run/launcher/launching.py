@@ -9,9 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from fprobe.cli.interrupting import end_by_signal
 from fprobe.run import session
 from fprobe.run.launcher.witness import Witness
 
@@ -196,19 +194,3 @@ def _is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return fields[0] in (b"T", b"t")
-
-
-def end_like(status: int) -> NoReturn:
-    """End as the program did: with its exit code, or by its signal. Does not return."""
-    if os.WIFEXITED(status):
-        os._exit(os.WEXITSTATUS(status))
-    number = os.WTERMSIG(status)
-    _without_core()
-    end_by_signal(number)
-
-
-def _without_core() -> None:
-    """Prevent a core dump of the launcher; that of the program is enough."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
