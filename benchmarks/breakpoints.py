@@ -19,7 +19,7 @@ import sandbox
 from benchmarks import program, scale
 from benchmarks.measure import Row, Sample
 from fprobe import Array
-from sandbox.loading.module import Module
+from sandbox import Module
 from sandbox.native import i32, u64, void
 
 REGISTERED = 10_000

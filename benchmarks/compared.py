@@ -13,8 +13,8 @@ import fprobe
 import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
+from ftrace import pt_regs
 from ftrace.core.handlers.kinds import Resolved
-from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.compile.codegen import ProgramError
 from sandbox.loading.csource import find_compiler
 from sandbox.native import array, cast, global_var, i32, native, ptr, u32, u64

@@ -17,11 +17,7 @@ import sandbox
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
-from ftrace.hit.records import Probe
-from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
-from ftrace.hit.ring_buffer.writer import commit, reserve
-from ftrace.hit.x86_64.pt_regs import pt_regs
-from ftrace.ring_buffer.buffer import Buffer
+from ftrace import Buffer, Mark, Probe, Reservation, RingBuffer, commit, pt_regs, reserve
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.instances.trace_array import global_trace
 from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed

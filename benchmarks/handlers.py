@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.x86_64.pt_regs import pt_regs
+from ftrace import pt_regs
 from sandbox.native import global_var, i32, native, null, ptr, u64, void
 
 mismatches = global_var(u64, 0)

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import sandbox
-from ftrace.core.filters.lookup import ftrace_location
-from kprobes import optimization
+from ftrace import ftrace_location
+from kprobes import kprobe, optimization, register_kprobe
 from kprobes.breakpoint.patching import patching
 from kprobes.jump import choice
 from kprobes.jump.functions import function_at
@@ -33,15 +33,11 @@ from kprobes.jump.jumps import MOST_BORROWED
 from kprobes.jump.optinsns import caches
 from kprobes.jump.safety import Function, absorbable, kernel_refusal, own_refusal
 from kprobes.place import original_text
-from kprobes.probe import kprobe
-from kprobes.registration import register_kprobe
 from kprobes.x86_64.classify import refusal
-from sandbox import demo
+from sandbox import Module, demo, symbol_table
 from sandbox.images.process_text import library_called
 from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
-from sandbox.loading.module import Module
 from sandbox.memory.address_space import AddressSpace
-from sandbox.symbols.table import symbol_table
 from sandbox.x86_64.encoding import JMP32_SIZE
 from sandbox.x86_64.instruction import Instruction, decode
 from sandbox.x86_64.puns import Window, borrowed, wider_windows, windows

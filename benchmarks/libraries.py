@@ -14,7 +14,7 @@ import fprobe
 from benchmarks import program
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import Attach, both_native, entry_native
-from fprobe.attachment import Attachment
+from fprobe import Attachment
 from ftrace.core.runtime import runtime
 
 TARGET = "libc:labs"

@@ -14,9 +14,9 @@ import fprobe
 import sandbox
 from benchmarks import handlers, program
 from benchmarks.measure import Row, Sample
-from fprobe.actions import Record, ticks_per_ns
-from fprobe.attachment import Attachment
-from sandbox.loading.module import Module
+from fprobe import Attachment, Record
+from fprobe.actions import ticks_per_ns
+from sandbox import Module
 
 FIB_N = 22
 _LAYOUTS = 20

@@ -8,7 +8,7 @@ from functools import cache, partial
 from random import Random
 
 import sandbox
-from sandbox.loading.module import Module
+from sandbox import Module
 
 LOOP_NAME = "loop"
 _LOOP = """

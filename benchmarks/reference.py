@@ -11,7 +11,7 @@ from functools import cache
 import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
-from sandbox.loading.module import Module
+from sandbox import Module
 from sandbox.memory.barriers import sync_cores
 from sandbox.threads.signals import SIGTRAP
 

@@ -13,9 +13,9 @@ import sandbox
 from benchmarks import probes, program
 from benchmarks.handlers import nothing
 from benchmarks.measure import Row, Sample
-from fprobe.attachment import Attachment
+from fprobe import Attachment
+from sandbox import Module
 from sandbox.generate import FlatProgram, generate_flat
-from sandbox.loading.module import Module
 
 _JUMP, _NOP = 0xE9, 0x0F
 _EVICTED = 1 << 26

@@ -12,8 +12,8 @@ import fprobe
 from benchmarks import handlers, program
 from benchmarks.measure import Row, Sample
 from benchmarks.probes import at_once, both_native, sample_loop
-from fprobe.attachment import Attachment
-from ftrace.core.trace_recursion import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
+from fprobe import Attachment
+from ftrace import ftrace_test_recursion_trylock, ftrace_test_recursion_unlock
 from sandbox.threads import contexts
 
 _THREADS = 1000

@@ -14,7 +14,7 @@ from benchmarks import program
 from benchmarks.events import recording
 from benchmarks.measure import Row, Sample
 from fprobe.actions import ticks_per_ns
-from ftrace.ring_buffer.buffer import Buffer
+from ftrace import Buffer
 from sandbox.native import Unit, addressof, array, cast, fn, native, rdtsc, syscall, u64, zeroed
 from sandbox.native.native_image import NativeImage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fprobe
 import sandbox
 import sandbox.demo
-from ftrace.core.maps.listing import lines
+from ftrace import map_lines
 from sandbox.native import struct, u64
 
 
@@ -29,4 +29,4 @@ if __name__ == "__main__":
     with fprobe.attach("copy_*_user", entry=copying) as probe:
         module["demo_main"](100)
     print(f"{probe.hits} copies")
-    print("\n".join(lines(callers, sandbox.symbol_table.describe)))
+    print("\n".join(map_lines(callers, sandbox.symbol_table.describe)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fprobe
 import sandbox
 import sandbox.demo
-from ftrace.core.maps.listing import lines
+from ftrace import map_lines
 from sandbox.native import leading_zeros, ptr, rdtsc, struct, u64
 
 ticks = fprobe.Histogram(rows=65)
@@ -33,4 +33,4 @@ if __name__ == "__main__":
     with fprobe.attach("vfs_write", entry=write_begins, exit=write_ends) as probe:
         module["demo_main"](200)
     print(f"{probe.hits} writes; row n: sizes of n bits")
-    print("\n".join(lines(ticks)))
+    print("\n".join(map_lines(ticks)))

@@ -8,6 +8,7 @@ from sandbox.loading.module import modules as modules
 from sandbox.loading.module import register_module_notifier as register_module_notifier
 from sandbox.loading.module import unregister_module_notifier as unregister_module_notifier
 from sandbox.loading.native_program import function as function
+from sandbox.native.back.compile import compile_unit as compile_unit
 from sandbox.symbols.table import symbol_table as symbol_table
 from sandbox.threads.faults import SandboxFault as SandboxFault
 

@@ -24,7 +24,7 @@ MODULES = {
     "fprobe.tracefs": ("tracefs",),
     "kprobes": (),
     "sandbox": (),
-    "ftrace.core.ops": (
+    "ftrace": (
         "ftrace_ops",
         "register_ftrace_function",
         "unregister_ftrace_function",
@@ -32,9 +32,10 @@ MODULES = {
         "ftrace_set_notrace",
         "ftrace_set_filter_ip",
         "ftrace_ops_set_global_filter",
+        "register_ftrace_direct",
+        "unregister_ftrace_direct",
+        "Buffer",
     ),
-    "ftrace.core.direct": ("register_ftrace_direct", "unregister_ftrace_direct"),
-    "ftrace.ring_buffer.buffer": ("Buffer",),
 }
 """Of each module the names that are shown: all that a package exports where none are given."""
 

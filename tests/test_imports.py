@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox import native
 from sandbox.lazy import exported
 
 ROOT = Path(__file__).parent.parent
@@ -143,7 +145,7 @@ def test_no_public_name_is_that_of_a_module(package):
     assert modules & set(public) == set()
 
 
-@pytest.mark.parametrize("package", ("sandbox", "kprobes", "fprobe"))
+@pytest.mark.parametrize("package", ORDER)
 def test_what_a_package_exports_is_there_and_listed(package):
     # The stubs name the modules in text that the parse above does not see.
     home = importlib.import_module(package)
@@ -153,6 +155,21 @@ def test_what_a_package_exports_is_there_and_listed(package):
     assert {module.partition(".")[0] for module in stub.values()} <= set(below)
     for name in stub:
         assert getattr(home, name) is not None
+
+
+OPEN = {"sandbox.native": native.__all__, "fprobe.tracefs": ["tracefs"]}
+"""Modules below the packages whose names are public, too."""
+SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+
+
+@pytest.mark.parametrize("document", SHOWN, ids=lambda path: path.name)
+def test_what_is_shown_to_users_imports_only_public_names(document):
+    shown = re.findall(
+        r"^ *from ((?:sandbox|ftrace|kprobes|fprobe)[\w.]*) import (\([^)]*\)|[^\n#(]+)", document.read_text(), re.M
+    )
+    names = [(home, name.split()[0]) for home, some in shown for name in some.strip("() \n").split(",") if name.strip()]
+    public = OPEN | {package: [*importlib.import_module(package).__all__, "demo"] for package in ORDER}
+    assert [each for each in names if each[1] not in public.get(each[0], ())] == []
 
 
 def test_a_name_that_is_not_exported_is_refused():

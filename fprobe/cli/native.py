@@ -46,7 +46,7 @@ def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandl
 
 def show(console: Console, maps: dict[str, Any]) -> None:
     """Print the contents of maps; with --json, an object for each."""
-    from ftrace.core.maps.listing import entries, lines
+    from ftrace.core.maps.listing import entries, map_lines
     from sandbox import symbol_table
 
     def describe(key: int) -> str:
@@ -54,7 +54,7 @@ def show(console: Console, maps: dict[str, Any]) -> None:
 
     for name, contents in maps.items():
         console.line(console.bold(f"{name}:"))
-        for line in lines(contents, describe):
+        for line in map_lines(contents, describe):
             console.line(line)
         console.object({"type": "map", "name": name, "entries": list(entries(contents))})
 

@@ -11,7 +11,7 @@ from fprobe.run import session
 from fprobe.run.launcher.results import Process
 from ftrace.core.maps.areas import Map
 from ftrace.core.maps.hash import Hash
-from ftrace.core.maps.listing import entries, lines
+from ftrace.core.maps.listing import entries, map_lines
 from sandbox.threads.counters import used
 
 _CHUNK = 1 << 20
@@ -28,7 +28,7 @@ class Contents:
         """The contents as text."""
         for name, contents in self._loaded():
             yield f"{name}:"
-            yield from lines(contents, lambda key: self._described(key) or str(key))
+            yield from map_lines(contents, lambda key: self._described(key) or str(key))
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """The contents as objects for JSON. A key that is an address of the process has its `symbol`, too."""

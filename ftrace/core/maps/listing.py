@@ -15,7 +15,7 @@ from ftrace.core.maps.variable import PerTask
 Describe = Callable[[int], str]
 
 
-def lines(contents: Map | PerTask, describe: Describe = str) -> Iterator[str]:
+def map_lines(contents: Map | PerTask, describe: Describe = str) -> Iterator[str]:
     """A map's contents, a line for each entry; `describe` writes the keys of a Hash. Empty entries are left out."""
     if isinstance(contents, Histogram):
         yield from contents.lines()
