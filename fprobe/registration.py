@@ -31,8 +31,8 @@ from ftrace.hit.records import (
     PYTHON,
     STOPPED,
 )
-from sandbox.images import jit_image
 from sandbox.images.near_misses import near_misses
+from sandbox.process import hooks
 from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, S64_MAX, S64_MIN, U32_MAX, U64_MAX, integer
@@ -68,7 +68,7 @@ def _watch_unloading() -> None:
     jit_unloading.watch()
 
 
-jit_image.before_patching.append(_watch_unloading)
+hooks.before_patching.add(_watch_unloading)
 
 
 @back_soon()

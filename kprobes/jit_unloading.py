@@ -14,7 +14,8 @@ from kprobes.breakpoint.patching import patching
 from kprobes.freed_text import free_killed, kill_image
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe
-from sandbox.images import compiled, jit_image, jit_loading
+from sandbox.images import compiled
+from sandbox.process import hooks
 from sandbox.symbols import gdbjit, other_jits
 
 ListChange = Callable[[], tuple[int, bool] | None]
@@ -36,8 +37,8 @@ def watch() -> None:
             _watching[hook] = probe
 
 
-jit_image.before_patching.append(watch)
-jit_loading.around_closing.append(patching)
+hooks.before_patching.add(watch)
+hooks.around_closing.add(patching)
 
 
 def _list_changed(change: ListChange, _probe: object, _regs: object) -> int:

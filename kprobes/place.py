@@ -22,6 +22,7 @@ from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildL
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind
 from kprobes.x86_64.slot import BOOSTED, DETOUR, slot_image
+from sandbox.process import hooks
 from sandbox.x86_64.encoding import NOP5
 from sandbox.x86_64.instruction import Flow
 
@@ -310,7 +311,7 @@ def _restore_in(address: int, code: bytearray) -> None:
             locations.overlay(code, place.address - address, place.covered)
 
 
-locations.overlays.append(_restore_in)
+hooks.overlays.add(_restore_in)
 
 
 def release_text(text: TextMapping) -> None:

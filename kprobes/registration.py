@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ftrace.core.tracer import before_detaching, tracer
+from ftrace.core.tracer import tracer
 from kprobes import blacklist, checks, states
-from kprobes.breakpoint.patching import before_batch, kprobe_mutex, patching
+from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.fast import return_stubs
 from kprobes.freed_text import kill_unmapped, module_event
 from kprobes.joining import join_ftrace
@@ -25,6 +25,7 @@ from kprobes.probe import (
 )
 from kprobes.return_hook import free_idle, watch_forks
 from sandbox.loading.module import register_module_notifier
+from sandbox.process import hooks
 from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.gil import back_soon
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
@@ -74,6 +75,7 @@ def _register(p: kprobe, place: Place) -> None:
     checks.check(place)
     p.build(place.symbol)
     checks.check_python(place, p.calls_python, p.python_unsafe)
+    place = places.get(place.address, place)  # compiling its handlers may have let another probe be registered here
     if place.address not in places:
         checks.prepare(place)
     p.flags = flags | KPROBE_FLAG_FTRACE * place.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
@@ -91,7 +93,7 @@ def init_kprobes() -> None:
     """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
     tracer()  # which may fail for want of a resource: nothing has been done by then
     join_ftrace()
-    before_batch.append(kill_unmapped)
+    hooks.before_batch.add(kill_unmapped)
     register_module_notifier(module_event)
     atexit.register(states.disarm_for_good)
 
@@ -209,7 +211,7 @@ def _disable_on_ftrace() -> None:
                 disable_kprobe(p)
 
 
-before_detaching.append(_disable_on_ftrace)
+hooks.before_detaching.add(_disable_on_ftrace)
 
 
 def _place(p: kprobe) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ftrace.core.address_table import AddressTable
 from ftrace.core.counter_file import CounterFile
@@ -46,7 +46,7 @@ from sandbox.native.native_image import NativeImage
 from sandbox.native.unit import Assembly
 from sandbox.native.x86_64 import entry_bytes as heads
 from sandbox.native.x86_64 import plain_returns
-from sandbox.process import fork
+from sandbox.process import fork, hooks
 from sandbox.process.gil import back_soon
 from sandbox.process.once import once
 from sandbox.threads import atfork, contexts, signals, tasks
@@ -160,8 +160,7 @@ class Runtime:
             raise RuntimeError(_TRANSLATED)
         self.key = ThreadKey()
         self.image = NativeImage.of(_unit(), absolute={tasks.AT_FS: self.key.offset})
-        self.own_code: list[Callable[[int], bool]] = [self.image.__contains__]
-        """Predicates on addresses: code of ours, which stack traces leave out. Other kinds of probes add their own."""
+        hooks.own_code.add(self.image.__contains__)
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = mappings.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
         self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
@@ -176,7 +175,7 @@ class Runtime:
         atfork.install(self.image, mappings.fork_words())
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
-        self.spares = SpareStubs(self.image, self.slab, self.own_code)
+        self.spares = SpareStubs(self.image, self.slab)
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0

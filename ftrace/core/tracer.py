@@ -24,7 +24,7 @@ from ftrace.core.sites.image_block import ImageBlock
 from ftrace.core.sites.locations import Location, LocationTable, Selection
 from ftrace.hit.records import STOPPED
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
-from sandbox.process import fork
+from sandbox.process import fork, hooks
 from sandbox.process.once import once
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Tracer:
     """The process's function tracing. `enabled`: the registered operations, newest first.
 
     `touched`: the sites that have ever been patched; `modified`: those where an ops with IPMODIFY or a direct
-    function has ever been. `when_coming` is called for each new block, once the registered operations are on it.
+    function has ever been.
     """
 
     def __init__(self, native: Runtime) -> None:
@@ -54,13 +54,10 @@ class Tracer:
         self.enabled: list[Operation] = []
         self.dead = False
         """Set by `kill`, for good."""
-        self.when_killed: list[Callable[[], None]] = []
-        """Called by `kill`."""
         self.switched_on = True
         """kernel.ftrace_enabled: whether sites are patched at all."""
         self.touched = Selection()
         self.modified = Selection()
-        self.when_coming: list[Callable[[SiteBlock], None]] = []
         register_module_notifier(self._module_event, first=True)
         fork.hold(self.table.lock, level=1)
 
@@ -120,8 +117,7 @@ class Tracer:
         """Refuse registering and unregistering for good. Patched sites stay patched."""
         self.dead = True
         self.switched_on = False
-        for call in self.when_killed:
-            call()
+        hooks.when_killed()
 
     def check_alive(self) -> None:
         """Raise OSError(ENODEV) if ftrace is dead or probing is disabled."""
@@ -245,8 +241,7 @@ class Tracer:
                 mask = ops.selection().get(block, 0)
                 if mask:
                     self._add(ops, Selection({block: mask}))
-            for hook in self.when_coming:
-                hook(block)
+            hooks.when_coming(block)
 
     def _known(self, module: Module) -> SiteBlock | None:
         """The block that enabled operations remember of a module that was refused its leave."""
@@ -310,17 +305,12 @@ def tracer() -> Tracer:
     return made
 
 
-before_detaching: list[Callable[[], None]] = []
-"""Called first by `detach_all`: what uses ops of its own disables its users."""
-
-
 def detach_all() -> None:
     """Unregister every ops: all text is as it was loaded when this returns, but for breakpoints and jumps of kprobes.
 
     Kprobes on function entries and all probe events are disabled, and can be enabled again. Raises OSError.
     """
-    for disable in before_detaching:
-        disable()
+    hooks.before_detaching()  # what uses ops of its own disables its users
     current = tracer()
     with current.table.lock:
         registered = list(current.enabled)

@@ -7,7 +7,7 @@ import ctypes
 import errno
 import gc
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftrace.core.sites.trapping import refuse_blocked_traps
@@ -15,7 +15,7 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.poke import BREAKPOINTS, TAILS, Poke
 from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
-from sandbox.process import fork
+from sandbox.process import fork, hooks
 from sandbox.x86_64 import encoding
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ INT3 = bytes([encoding.INT3])
 kprobe_mutex = threading.RLock()
 """Protects all changes of probes, as the kernel's kprobe_mutex does. Taken before any lock of ftrace."""
 fork.hold(kprobe_mutex, level=0)
-
-
-before_batch: list[Callable[[], None]] = []
-"""Called when a batch begins: text that has been unmapped without notice is neither read nor written in it."""
 
 
 class _Batch:
@@ -65,8 +61,7 @@ def patching() -> Iterator[None]:
             gc.disable()
         try:
             if _batch.depth == 1:
-                for prepare in before_batch:
-                    prepare()
+                hooks.before_batch()  # text that has been unmapped without notice is neither read nor written
             yield
         finally:
             _batch.depth -= 1

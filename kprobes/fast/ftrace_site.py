@@ -18,6 +18,7 @@ from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, STOPPED,
 from kprobes.fast.single import SingleOps
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
+from sandbox.process import hooks
 
 if TYPE_CHECKING:
     from kprobes.place import Place
@@ -84,7 +85,7 @@ def _watch_ftrace() -> None:
         for ops in _armed_by.values():
             ops.kill()
 
-    tracer().when_killed.append(killed)
+    hooks.when_killed.add(killed)
 
 
 _plain = SharedOps(0)

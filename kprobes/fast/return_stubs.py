@@ -28,6 +28,7 @@ from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox.memory import mappings
+from sandbox.process import hooks
 from sandbox.x86_64.encoding import displacement, jump
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def is_return_stub(address: int) -> bool:
 
 @cache
 def _register_own_code() -> None:
-    runtime().own_code.append(is_return_stub)
+    hooks.own_code.add(is_return_stub)
 
 
 _FAST_LIST = SLOT + 8

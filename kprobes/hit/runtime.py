@@ -10,6 +10,7 @@ from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
 from sandbox.native.unit import Assembly
+from sandbox.process import hooks
 from sandbox.process.once import once
 from sandbox.threads import signals
 from sandbox.x86_64.save_area import SaveArea
@@ -48,7 +49,7 @@ class KprobeRuntime:
         self.image.variable("task_offset").value = tracing.key.offset
         attribution.write_report_texts(self.image)
         self.image.publish()
-        tracing.own_code.append(self.image.__contains__)
+        hooks.own_code.add(self.image.__contains__)
         tracing.image.variable("leave_kprobe").value = self.image.address("kprobe_faulted")
         self.table = AddressTable(self.image, self._publish_table)
         """From addresses to records (kprobes.hit.records). Written with `kprobe_mutex` held."""

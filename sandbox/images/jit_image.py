@@ -6,21 +6,19 @@ Objects of Numba are called `numba`, and their functions as their authors called
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sandbox.images.image import Image
 from sandbox.images.jit_objects import JitObject
 from sandbox.memory import mappings
 from sandbox.memory.pages import read
+from sandbox.process import hooks
 from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
 
-
-before_patching: list[Callable[[], None]] = []
-"""Called before code of an image is made patchable, for callers that must notice when the code is freed."""
 
 patched: list[JitImage] = []
 """The present images whose text has been made patchable."""
@@ -59,8 +57,7 @@ class JitImage(Image):
     def text_at(self, address: int) -> TextMapping:
         if address not in self or not self._is_live:
             raise OSError(errno.EINVAL, f"{address:#x} is not in the text of [{self.name}], or that has been unmapped")
-        for watch in before_patching:
-            watch()
+        hooks.before_patching()
         with mappings.text_mutex:
             if not self.texts:
                 self._make_patchable()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from sandbox.process import hooks
 from sandbox.process.once import once
 from sandbox.symbols import gdbjit
 
@@ -23,8 +24,6 @@ _COMPILED = "numba:compile"
 _newest = [0]
 """The newest entry when the list was last looked at; 0 if an entry may have gone since, whose address may be used again."""
 
-around_closing: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-"""Entered around the calls that make code go: LLVM tells of it with its locks held, so others are taken before."""
 log = logging.getLogger("fprobe")
 Follower = Callable[[], None]
 _followers: list[Follower] = []
@@ -80,7 +79,7 @@ def _forgetting(close: Callable[..., Any]) -> Callable[..., Any]:
             return close(*arguments)
         _newest[0] = 0
         with contextlib.ExitStack() as stack:
-            for around in around_closing:
+            for around in hooks.around_closing:
                 stack.enter_context(around())
             return close(*arguments)
 

@@ -11,6 +11,7 @@ from ftrace.tracing.events.dynevent import DynamicEvent, LineType, NotThisType, 
 from ftrace.tracing.events.registry import EventRegistry, TraceEvent, enable_state, set_all_enabled
 from ftrace.tracing.instances.error_log import ErrorLog
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError
+from sandbox.process import hooks
 
 
 def commands(text):
@@ -210,9 +211,9 @@ def test_te1_5_te1_6_several_events():
 
 
 def test_pe1_12_buffers_are_emptied_only_for_events_that_were_enabled(things, monkeypatch):
-    monkeypatch.setattr(dynevent, "_reset_hooks", [])
+    monkeypatch.setattr(hooks, "on_removal", hooks.Hook())
     emptied = []
-    dynevent.on_removal(lambda: emptied.append(1))
+    hooks.on_removal.add(lambda: emptied.append(1))
     event = Armed("of_a_thing")
     monkeypatch.setattr(
         Thing, "free", lambda self: (dynevent.event_registry.remove(event), dynevent.dyn_event_remove(self))

@@ -24,6 +24,7 @@ from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import LocationTable, Selection, clean
 from ftrace.core.tracer import Tracer, tracer
 from sandbox.loading.module import is_loaded
+from sandbox.process import hooks
 
 
 def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
@@ -90,8 +91,7 @@ _waiting: WeakSet[OpsHash] = WeakSet()
 
 def _apply_when_loaded(tracing: Tracer, hashes: OpsHash) -> None:
     """Register for module notifications, before other consumers."""
-    if _module_coming not in tracing.when_coming:
-        tracing.when_coming.append(_module_coming)
+    hooks.when_coming.add(_module_coming)
     _waiting.add(hashes)
 
 

@@ -26,6 +26,7 @@ from ftrace.hit.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.memory.address_space import read_once
 from sandbox.native.x86_64.entry_bytes import REACH, Heads
+from sandbox.process import hooks
 from sandbox.x86_64.encoding import INT3, NOP5, displacement
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class DetouredBlock(ImageBlock):
         self._inner = (ctypes.c_uint8 * count)()
         self._bodies = (ctypes.c_uint64 * count)()
         self._space = DetourSpace(text, self._runtime)
-        self._runtime.own_code.append(self._space.__contains__)
+        hooks.own_code.add(self._space.__contains__)
 
     def covers(self, image: Image, address: int) -> bool:
         return image is self.image and address not in image.stubs and address in self._text
@@ -358,10 +359,8 @@ class DetouredBlock(ImageBlock):
         return sum(1 << index for index in self.mechanisms)
 
     def close(self) -> None:
-        own_code = self._runtime.own_code
         for index in self.mechanisms:
             self._lead_nowhere(index)
         super().close()
-        if self._space.__contains__ in own_code:
-            own_code.remove(self._space.__contains__)
+        hooks.own_code.remove(self._space.__contains__)
         self._space.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftrace.core.glob import Match, Pattern, index_of, parse
@@ -18,6 +18,7 @@ from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.lists import ListCache
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.loading.module import Module
+from sandbox.process import hooks
 from sandbox.symbols.table import Symbol
 
 
@@ -185,20 +186,15 @@ class LocationTable:
         return None
 
 
-overlays: list[Callable[[int, bytearray], None]] = []
-"""Functions that undo, in bytes read at an address, what another kind of probe has written. kprobes add theirs."""
-
-
 def original_text(table: LocationTable, address: int, size: int) -> bytes:
-    """The `size` bytes at `address` as they would be without ftrace and the probes in `overlays`."""
+    """The `size` bytes at `address` as they would be without ftrace and other kinds of probes."""
     code = bytearray(ctypes.string_at(address, size))
     for block in table.patched_blocks():
         first = bisect_left(block.addresses, address - SITE_SIZE + 1)
         for index in range(first, bisect_left(block.addresses, address + size, first)):
             if block.is_made(index) and block.is_live(index):
                 overlay(code, block.addresses[index] - address, block.text_of(index))
-    for put_back in overlays:
-        put_back(address, code)
+    hooks.overlays(address, code)
     return bytes(code)
 
 

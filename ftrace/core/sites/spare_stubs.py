@@ -11,6 +11,7 @@ from ftrace.hit.parking import SPARES
 from ftrace.hit.x86_64.stubs import RETURN_POINT, STUB_SIZE
 from sandbox.memory import mappings
 from sandbox.native.native_image import NativeImage
+from sandbox.process import hooks
 
 if TYPE_CHECKING:
     from ftrace.core.unwind.unwinding import FrameDescription
@@ -22,13 +23,12 @@ _COPIES_STACKS = "greenlet"
 class SpareStubs:
     """The spare stubs of one runtime, in a block of memory that begins with the address that every stub reads.
 
-    `slab`: the threads' records. `own_code`: predicates that recognise code of ours, extended by these stubs.
+    `slab`: the threads' records.
     """
 
-    def __init__(self, image: NativeImage, slab: int, own_code: list[Callable[[int], bool]]) -> None:
+    def __init__(self, image: NativeImage, slab: int) -> None:
         self._image = image
         self._slab = slab
-        self._own_code = own_code
         self._text: mappings.TextMapping | None = None
         self._frames: FrameDescription | None = None
         if _COPIES_STACKS in sys.modules:
@@ -54,7 +54,7 @@ class SpareStubs:
             self._slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=SLOT_RESTORED
         )
         self._text = text
-        self._own_code.append(text.__contains__)
+        hooks.own_code.add(text.__contains__)
         image.variable("spare_stubs").value = first + RETURN_POINT
 
     def holds(self, address: int) -> bool:

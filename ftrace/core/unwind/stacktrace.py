@@ -10,6 +10,7 @@ from ftrace.core.runtime import runtime
 from ftrace.core.tracer import tracer
 from ftrace.hit.nodes import EXIT_FROM_STUB
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SLOW_RETURN, STUB_SIZE
+from sandbox.process import hooks
 from sandbox.process.integers import U64_MAX, integer, whole
 from sandbox.symbols.table import symbol_table
 from sandbox.threads.tasks import Node
@@ -117,7 +118,7 @@ def _of_program(addresses: list[int]) -> list[int]:
 
 
 def _is_own(address: int) -> bool:
-    return any(has(address) for has in runtime().own_code)
+    return any(has(address) for has in hooks.own_code)
 
 
 def _without_stub(address: int) -> list[int]:

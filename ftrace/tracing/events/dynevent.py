@@ -15,6 +15,7 @@ from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.types import is_good_name
+from sandbox.process import hooks
 
 _LINE_LIMIT = 4095
 """The maximum length of a line in characters, with its newline if it has one."""
@@ -66,7 +67,6 @@ class DynamicEvent(ABC):
 _types: list[LineType] = []
 _events: list[DynamicEvent] = []
 """The dynamic events, in the order of creation."""
-_reset_hooks: list[Callable[[], None]] = []
 
 
 def dyn_event_register(line_type: LineType) -> None:
@@ -88,14 +88,6 @@ def dyn_event_remove(event: DynamicEvent) -> None:
 def dynamic_events(line_type: LineType | None = None) -> list[DynamicEvent]:
     """The dynamic events in the order of creation: of one type, or all."""
     return [event for event in list(_events) if line_type is None or event.line_type is line_type]
-
-
-def on_removal(reset: Callable[[], None]) -> None:
-    """Call `reset` when an event that has been enabled is deleted, to empty the buffers.
-
-    Ids are reused; an old record would be read as one of the next event.
-    """
-    _reset_hooks.append(reset)
 
 
 def show(line_type: LineType | None = None) -> str:
@@ -187,10 +179,8 @@ def release_all(line_type: LineType | None = None) -> None:
 
 
 def _reset() -> None:
-    if not event_registry.take_left_records():
-        return
-    for reset in _reset_hooks:
-        reset()
+    if event_registry.take_left_records():
+        hooks.on_removal()  # empties the buffers: ids are reused, and an old record would be read as one of the next event
 
 
 def run_commands(text: str, create: Callable[[str], None]) -> None:

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from ftrace.core.kstrtox import kstrtoll, kstrtouint
-from ftrace.core.tracer import before_detaching
 from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.dynevent import (
     MAX_EVENT_NAME_LEN,
@@ -35,6 +34,7 @@ from ftrace.tracing.probe_args.fetch import Argument, Store, SymbolAddress
 from ftrace.tracing.probe_args.layout import print_fmt, record_layout
 from ftrace.tracing.probe_args.scope import Scope
 from sandbox.native.handler import HandlerFunction
+from sandbox.process import hooks
 from sandbox.process.once import cached_property
 from sandbox.symbols.table import symbol_table
 
@@ -258,7 +258,7 @@ def _disable_probe_events() -> None:
                 event.set_enabled(False, file)
 
 
-before_detaching.append(_disable_probe_events)
+hooks.before_detaching.add(_disable_probe_events)
 
 
 def address_of(source: SymbolAddress) -> int:

@@ -14,6 +14,7 @@ from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import Selection
 from ftrace.core.tracer import tracer
 from ftrace.hit.tracers.graph_hit import GraphRules
+from sandbox.process import hooks
 from sandbox.process.once import cached_property
 
 FUNCTIONS, NOTRACE = "functions", "notrace"
@@ -74,8 +75,7 @@ class Rules:
 
     def select(self, which: str, functions: Selection) -> None:
         """Replace one selection; an empty selection removes the rule."""
-        if self._module_comes not in tracer().when_coming:
-            tracer().when_coming.append(self._module_comes)
+        hooks.when_coming.add(self._module_comes)
         self._selected[which] = functions
         setattr(self._native, which, self._tables.replace(which, [each.ip for each in functions.locations()]))
 
