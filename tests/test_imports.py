@@ -104,6 +104,12 @@ def test_there_are_no_circles_of_folders(package):
     assert _circle(folders) is None
 
 
+def test_the_picture_of_the_rooms_is_true():
+    from tests import rooms
+
+    assert rooms.BLOCK.findall(rooms.PAGE.read_text()) == [rooms.picture()], "run `python -m tests.rooms`"
+
+
 def test_launcher_and_program_share_only_the_session():
     """The launcher starts without the engine, and the program without the reports."""
     of_launcher = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.launcher")}
