@@ -216,6 +216,7 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
     if bit == 0 and not unlocked:
         line.missed_recursion += 1
         return
+    # A hit that the filter passes over is none: it may not count as a kprobe's recursion, nor mark the thread as in a kprobe.
     if probe.flags & FILTERED == 0 or passes_filter(task, probe):
         if probe.kind & KPROBE_SHARED != 0:
             run_shared(hit, item, index)

@@ -6,7 +6,32 @@
         ...                           # fields from offset 8 of place.event; the common fields are set
         commit(addressof(mark), addressof(place))
 
-A record made in a signal handler that interrupts another record of the same thread is nested; it is published with the outermost.
+Nested writers
+--------------
+A slot has one thread's records, so its writers never run at the same time: a signal handler interrupts a record, makes its own
+to the end, and returns. Writers nest as brackets do, and no lock and no locked instruction is needed; an exchange (single_cas)
+only has to be one instruction.
+
+    A  mark, read tail ..... exchange tail, fill ......... commit, writer = 0, compare tail
+              |                        |                                     |
+              B reserves first         B nests in A                          B comes too late for A's commit
+
+The outermost record is the one whose mark stands in `Slot.writer`. Wherever B interrupts A, one of these holds:
+
+- Before A's mark is stored, B is over when A begins.
+- Between A's read of the tail and its exchange: B has moved the tail, and A's exchange fails. A is reserved again, slowly, after
+  B. What A took for the time of the record before it is wrong now, so `last_stamp` becomes 0, "not known", and A carries a time
+  of its own.
+- After the exchange: B finds A's mark, is reserved slowly behind A, always with a time of its own (A may not have written its
+  header yet), and is not published: a reader stops at `commit`, which only the outermost record moves. So no reader ever sees B
+  behind a half filled A.
+- After A has stored its `commit`: A clears `writer`, then compares the tail with its own end. If B has moved it, B is behind an
+  end that nobody publishes: A publishes up to the tail. A signal between the two finds no writer: it is the outermost, and
+  publishes both itself.
+- While A changes the page (`Slot.switching`), there is no tail to exchange. B is lost, and counted (`nested`).
+
+A handler that jumps out of a record (siglongjmp) leaves a mark in a frame that is gone: it lies below the next writer's frame, or
+its token is overwritten. That writer returns the slot to its last committed state (ftrace.hit.ring_buffer.switching.recover).
 Stores are ordered so that a reader in another process sees a consistent state whenever this process is killed.
 """
 
@@ -91,7 +116,7 @@ def own_slot(ring: ptr[Ring]) -> ptr[Slot]:
 
 @native(inline=True)
 def nowhere(ring: ptr[Ring]) -> ptr[Slot]:
-    """What looks like a slot, and like a sub-buffer, to the end of a record."""
+    """A dummy slot and sub-buffer: they let `commit` end a slowly reserved record without a branch."""
     return cast(ptr[Slot], addressof(ring.nowhere[0]))
 
 
