@@ -21,7 +21,7 @@ COMMAND = "python -m tests.api"
 
 MODULES = {
     "fprobe": (),
-    "fprobe.tracefs": ("tracefs",),
+    "fprobe.tracefs": ("mount", "tracefs"),
     "kprobes": (),
     "sandbox": (),
     "ftrace": (

@@ -20,6 +20,7 @@ _VERBS = {
     "profile": "Count and time functions, as ftrace's profiler does.",
     "events": "List events and the fields of their records.",
     "tracefs": "Read and write the files of tracefs, or run a shell on them.",
+    "mount": "Mount the files of tracefs on a directory.",
     "list": "List the functions that can be probed.",
     "disasm": "Show the bytes at a function's entry, before and while probed.",
     "explain": "Say whether a function can be probed, and if not, why.",

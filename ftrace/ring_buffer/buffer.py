@@ -157,8 +157,10 @@ class Buffer(fork.ProcessBound):
         """Maximum size of an event's fields after the common ones, in bytes."""
         return layout.capacity(self._order) - 2 * layout.COMMON
 
-    def write(self, type_id: int, data: bytes) -> bool:
-        """Record an event of the calling thread. `data`: its fields after the common ones; they are padded with zeros to 4 bytes.
+    def write(self, type_id: int, data: bytes, thread: int = 0) -> bool:
+        """Record an event of `thread`, or of the calling one if that is 0.
+
+        `data`: its fields after the common ones; they are padded with zeros to 4 bytes.
 
         Returns False if the event is lost or recording is off. Raises ValueError if no sub-buffer can hold it, or for a number
         out of range: the type is at most 65535.
@@ -170,7 +172,8 @@ class Buffer(fork.ProcessBound):
         self._refuse_if_closed()
         type_id = between("type_id", type_id, 0, 0xFFFF)
         copy = ctypes.create_string_buffer(data, len(data) or 1)
-        return bool(runtime().image.call("ring_write", self.address, type_id, ctypes.addressof(copy), len(data)) & 1)
+        at = ctypes.addressof(copy)
+        return bool(runtime().image.call("ring_write", self.address, type_id, at, len(data), thread) & 1)
 
     # reading
 

@@ -113,8 +113,8 @@ def take_snapshot(argument: u64, record: ptr[u8], length: u64, point: ptr[StackP
     if volatile_load(addressof(target.buffer.spare)) != null:
         swap(target.buffer)
     elif volatile_load(target.tracing_on) != 0:
-        write(target.buffer, PRINT, target.said, target.said_size)
-        write(target.buffer, PRINT, addressof(target.said[target.said_size]), target.said_size)
+        write(target.buffer, PRINT, target.said, target.said_size, 0)
+        write(target.buffer, PRINT, addressof(target.said[target.said_size]), target.said_size, 0)
         store(target.tracing_on, 0, "release")
 
 
@@ -131,9 +131,9 @@ TRACING_MARK_WRITE = "tracing_mark_write"
 
 
 @native(name=TRACING_MARK_WRITE)
-def tracing_mark_write(buffer: ptr[RingBuffer], data: ptr[u8], size: u64) -> bool_:
+def tracing_mark_write(buffer: ptr[RingBuffer], data: ptr[u8], size: u64, thread: u32) -> bool_:
     """Record what a program wrote. Its own address is in the record, as that of the function that made it."""
-    return write(buffer, PRINT, data, size)
+    return write(buffer, PRINT, data, size, thread)
 
 
 FUNCTIONS = (stacktrace_trigger, take_snapshot, capture_stack)

@@ -213,14 +213,19 @@ def fill(event: ptr[u8], data: ptr[u8], size: u64) -> void:
 
 
 @native(name="ring_write")
-def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64) -> bool_:
-    """Record an event of `size` bytes after the common fields, outside hits. False if it is lost or recording is off."""
+def write(buffer: ptr[RingBuffer], type_id: u64, data: ptr[u8], size: u64, thread: u32) -> bool_:
+    """Record an event of `size` bytes after the common fields, outside hits, as one of `thread`; 0: of the running thread.
+
+    False if it is lost or recording is off.
+    """
     if task_get() == null:
         return False
     mark: Mark = zeroed
     place: Reservation = zeroed
     if not reserve(buffer, addressof(mark), addressof(place), type_id, size + COMMON):
         return False
+    if thread != 0:
+        cast(ptr[u32], place.event)[1] = thread
     fill(place.event, data, size)
     commit(addressof(mark), addressof(place))
     return True

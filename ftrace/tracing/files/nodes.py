@@ -23,6 +23,16 @@ class Handle:
         """Read at most `size` bytes from the position, to the end if `size` is negative. Raises OSError."""
         raise OSError(errno.EINVAL, "this file cannot be read, only written")
 
+    is_stream = False
+    """Whether it is a pipe: a read consumes, may wait, and there is no position."""
+
+    is_slow = False
+    """Whether a write may take as long as a program's call."""
+
+    def read_now(self, size: int) -> bytes | None:
+        """As `read`, but without waiting: None if there is nothing to read yet. Raises OSError."""
+        return self.read(size)
+
     def write(self, data: bytes) -> int:
         """Write, and return the number of bytes accepted. Raises OSError."""
         raise OSError(errno.EINVAL, "this file cannot be written, only read")
@@ -223,6 +233,20 @@ class OpenFile(Handle):
     def read(self, size: int = -1) -> bytes:
         """Read from the file. Raises OSError; EBADF if it was opened with O_WRONLY, or is closed."""
         return self._for(os.O_WRONLY, "writing").read(size)
+
+    @property
+    def is_stream(self) -> bool:  # type: ignore[override]
+        """Whether it is a pipe."""
+        return self._handle.is_stream
+
+    @property
+    def is_slow(self) -> bool:  # type: ignore[override]
+        """Whether a write may take long."""
+        return self._handle.is_slow
+
+    def read_now(self, size: int) -> bytes | None:
+        """Read from the file without waiting; None if there is nothing to read yet. Raises OSError as `read` does."""
+        return self._for(os.O_WRONLY, "writing").read_now(size)
 
     def write(self, data: bytes) -> int:
         """Write to the file. Raises OSError; EBADF if it was opened with O_RDONLY, or is closed."""

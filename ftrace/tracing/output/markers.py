@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ftrace.core.runtime import runtime
 from ftrace.hit.events.builtin_records import TRACING_MARK_WRITE
 from ftrace.tracing.events.builtin import PRINT, RAW_DATA
+from ftrace.tracing.instances.as_task import current_task
 from ftrace.tracing.instances.trace_array import TraceArray
 
 _IP_SIZE = 8
@@ -37,7 +38,7 @@ def write_marker(array: TraceArray, data: bytes) -> int:
 
 def _record(array: TraceArray, data: bytes) -> None:
     copy = ctypes.create_string_buffer(data, len(data))
-    runtime().image.call(TRACING_MARK_WRITE, array.buffer.address, ctypes.addressof(copy), len(data))
+    runtime().image.call(TRACING_MARK_WRITE, array.buffer.address, ctypes.addressof(copy), len(data), current_task())
 
 
 def _ip() -> bytes:
@@ -52,7 +53,7 @@ def _triggers_act(array: TraceArray, text: bytes) -> Iterator[None]:
     if not triggers:
         yield
         return
-    common = PRINT.id | threading.get_native_id() << 32
+    common = PRINT.id | (current_task() or threading.get_native_id()) << 32
     record = common.to_bytes(_COMMON, "little") + _ip() + text + b"\0"
     post = triggers.run(record, is_reserved=True)
     yield
@@ -72,7 +73,7 @@ def write_raw_marker(array: TraceArray, data: bytes) -> int:
             errno.EINVAL, f"{len(data)} bytes were written; {array.buffer.longest - _ID.size} fit a sub-buffer"
         )
     _check(array)
-    array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"))
+    array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"), current_task())
     return len(data)
 
 

@@ -41,6 +41,8 @@ def is_full(used: int, size_kb: int, subbuf_kb: int, percent: int) -> bool:
 class _Stream(Handle):
     """An open pipe. Data that a read has consumed but not returned is left for the next read."""
 
+    is_stream = True
+
     def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
         self._array, self._slot = array, slot
         self._waits = not flags & os.O_NONBLOCK
@@ -53,12 +55,18 @@ class _Stream(Handle):
         Waits for data. The end is reached when recording is off and something was read before. If the file was opened with
         O_NONBLOCK, raises OSError(EAGAIN) instead of waiting.
         """
-        while not self._fill(size):
+        while not (data := self.read_now(size)):
             if not self._waits:
                 raise OSError(errno.EAGAIN, "there are no new records; read again later")
-            if self._is_at_end():
-                return b""
+            if data is not None:
+                break
             time.sleep(_POLL)
+        return data
+
+    def read_now(self, size: int) -> bytes | None:
+        """Read at most `size` bytes; None if there are none yet, b"" at the end."""
+        if not self._fill(size):
+            return b"" if self._is_at_end() else None
         self._has_read = True
         end = len(self._pending) if size < 0 else size
         taken, self._pending = self._pending[:end], self._pending[end:]

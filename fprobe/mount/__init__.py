@@ -1,0 +1,1 @@
+"""The tracefs tree as a file system, over /dev/fuse."""

@@ -1,0 +1,256 @@
+"""The mounted tree, used by other programs. Everything is mounted in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+_UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+_PROGRAM = "define i32 @twice(i32 %x) { %y = mul i32 %x, 2  ret i32 %y }"
+_HEAD = f"""
+import errno, os, select, signal, subprocess, sys, tempfile, threading, time
+from pathlib import Path
+import sandbox
+from fprobe.tracefs import mount, tracefs
+
+SOURCE = {_PROGRAM!r}
+program = sandbox.load(SOURCE, name="prog")
+top = Path(tempfile.mkdtemp())
+
+def sh(command, code=0, **options):
+    done = subprocess.run(["sh", "-c", command], cwd=top, capture_output=True, text=True, timeout=30, **options)
+    assert done.returncode == code, (command, done)
+    return done.stdout
+
+def error(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError as wrong:
+        return wrong.errno
+    raise AssertionError("no error")
+"""
+
+
+def _can_mount() -> bool:
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError:
+        return False
+    return subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False).returncode == 0
+
+
+needs_fuse = pytest.mark.skipif(not _can_mount(), reason="needs /dev/fuse and a mount namespace")
+
+
+def run(body: str) -> str:
+    """Run a script after `_HEAD`, in a mount namespace of its own."""
+    command = [*_UNSHARE, sys.executable, "-c", _HEAD + textwrap.dedent(body) + "\nos.rmdir(top)\nprint('ended')"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stdout.endswith("ended\n"), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@needs_fuse
+def test_shell_commands_read_and_write_the_tree():
+    run("""
+    with mount(top):
+        assert sh("cat current_tracer") == "nop\\n"
+        assert set(sh("ls").split()) == set(tracefs.listdir(""))
+        sh("echo 'p:twice twice' > kprobe_events; echo 'p:again twice' >> kprobe_events")
+        assert sh("cat kprobe_events") == "p:kprobes/twice twice\\np:kprobes/again twice\\n"
+        sh("echo 1 > events/kprobes/twice/enable")
+        program["twice"](3)
+        assert "twice: (twice" in sh("cat trace")
+        sh(": > trace")
+        assert "twice: (twice" not in sh("cat trace")
+        sh("echo 0 > events/enable; echo > kprobe_events")
+        assert tracefs.read("kprobe_events") == ""
+        sh("mkdir instances/one; test -d instances/one/events; rmdir instances/one; test ! -e instances/one")
+    assert not os.path.ismount(top) and os.listdir(top) == []
+    """)
+
+
+@needs_fuse
+def test_errors_are_those_of_the_files():
+    run("""
+    with mount(top):
+        assert error(Path(top, "kprobe_events").write_text, "nonsense\\n") == errno.EINVAL
+        assert error(Path(top, "nothing").read_text) == errno.ENOENT
+        assert error(Path(top, "new").write_text, "x") == errno.EACCES
+        assert error(os.mkdir, top / "new") == errno.EPERM
+        assert error(os.rename, top / "trace", top / "new") == errno.EPERM
+        assert error(os.unlink, top / "trace") == errno.EPERM
+        assert error(os.rmdir, top / "events") == errno.EPERM
+        with open(top / "trace_pipe") as pipe:
+            assert error(open, top / "trace_pipe") == errno.EBUSY
+        assert Path(top, "current_tracer").open().read(2) == "no"
+    """)
+
+
+@needs_fuse
+def test_a_blocked_read_occupies_nobody_and_ends_with_a_record_or_a_signal():
+    run("""
+    with mount(top):
+        for number in range(12):
+            os.mkdir(top / f"instances/i{number}")
+        readers = [subprocess.Popen(["cat", top / f"instances/i{n}/trace_pipe"], stdout=-1) for n in range(12)]
+        time.sleep(0.2)
+        assert sh("cat tracing_on") == "1\\n"  # with all of them blocked
+        sh("echo said > instances/i3/trace_marker")
+        assert b"tracing_mark_write: said" in readers[3].stdout.readline()
+        for reader in readers:
+            reader.terminate()
+            assert reader.wait(5) == -signal.SIGTERM
+        for number in range(12):
+            os.rmdir(top / f"instances/i{number}")
+        pipe = os.open(top / "trace_pipe", os.O_RDONLY)
+        os.set_blocking(pipe, False)  # after open(), as trace-cmd does
+        assert error(os.read, pipe, 100) == errno.EAGAIN
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        assert poll.poll(0) == []
+        threading.Timer(0.1, sh, ["echo awake > trace_marker"]).start()
+        assert poll.poll(10_000) and b"awake" in os.read(pipe, 1000)
+        os.close(pipe)
+    """)
+
+
+@needs_fuse
+def test_a_marker_carries_the_writers_thread_and_name():
+    run("""
+    with mount(top):
+        pid = sh("echo $$; echo hello > trace_marker").strip()
+        line = next(line for line in sh("cat trace").splitlines() if "hello" in line)
+        assert line.split()[0] == f"sh-{pid}", line
+        tracefs.write("trace_marker", "own")
+        assert f"-{threading.get_native_id()} " in next(line for line in tracefs.read("trace").splitlines() if "own" in line)
+    """)
+
+
+@needs_fuse
+def test_inode_numbers_modes_and_owners():
+    run("""
+    with mount(top):
+        inode = os.stat(top / "trace").st_ino
+        assert os.stat(top).st_mode & 0o777 == 0o700
+        os.mkdir(top / "instances/one")
+        first = os.stat(top / "instances/one/trace").st_ino
+        os.rmdir(top / "instances/one"); os.mkdir(top / "instances/one")
+        assert os.stat(top / "instances/one/trace").st_ino == first != inode == os.stat(top / "trace").st_ino
+        os.rmdir(top / "instances/one")
+        os.chmod(top / "trace", 0o600)
+        assert os.stat(top / "trace").st_mode & 0o777 == 0o600
+        assert {entry.inode() for entry in os.scandir(top)} >= {inode}
+    """)
+
+
+@needs_fuse
+def test_a_killed_server_leaves_no_mount_even_with_a_child_that_has_the_device():
+    run("""
+    source = '''
+    import os, sys, time
+    import sandbox
+    from fprobe.tracefs import mount
+    sandbox.load(PROGRAM, name="prog")
+    mount(sys.argv[1])
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+    print(child, flush=True)
+    time.sleep(60)
+    '''
+    import textwrap
+    text = textwrap.dedent(source).replace("PROGRAM", repr(SOURCE))
+    server = subprocess.Popen([sys.executable, "-c", text, top], stdout=-1, text=True)
+    child = int(server.stdout.readline())
+    reader = subprocess.Popen(["cat", top / "trace_pipe"], stderr=-1)
+    time.sleep(0.2)
+    server.kill()
+    assert reader.wait(10) == 1
+    for _ in range(200):
+        if not os.path.ismount(top):
+            break
+        time.sleep(0.05)
+    assert not os.path.ismount(top)
+    os.kill(child, signal.SIGKILL)
+    """)
+
+
+@needs_fuse
+@pytest.mark.parametrize("how", ["INT", "TERM", "HUP"])
+def test_the_verb_serves_until_a_signal_and_calls_what_is_written(how):
+    run(f"""
+    server = subprocess.Popen([sys.executable, "-m", "fprobe", "mount", top], stdout=-1, text=True)
+    try:
+        assert "mounted on" in server.stdout.readline()
+        assert sh("echo vfs_read >> set_ftrace_filter; cat set_ftrace_filter") == "vfs_read [demo]\\n"
+        sh("echo function > current_tracer; echo demo_main 1 > fprobe/call")
+        assert sh("cat fprobe/call").startswith("demo_main(1) = ") and "vfs_read" in sh("cat trace")
+        sh("echo no_such 1 > fprobe/call", 1)
+        assert "no_such" in sh("cat fprobe/call")
+        server.send_signal(signal.SIG{how})
+        assert server.wait(10) == 0 and not os.path.ismount(top)
+    finally:
+        server.kill()
+    """)
+
+
+@needs_fuse
+def test_a_directory_that_cannot_be_mounted_on_is_refused_with_a_reason():
+    run("""
+    import re
+    def refusal(directory):
+        done = subprocess.run([sys.executable, "-m", "fprobe", "mount", directory], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stdout == "", done
+        return done.stderr
+    assert "there is no directory" in refusal(top / "none")
+    (top / "file").touch()
+    assert "is not a directory" in refusal(top / "file")
+    assert "is not empty" in refusal(top)
+    os.remove(top / "file")
+    with mount(top):
+        assert "is mounted on" in refusal(top)
+        assert "is not empty" in refusal(top / "events")
+    """)
+
+
+@needs_fuse
+def test_before_request_is_told_of_each_file_and_who_asks():
+    run("""
+    seen = []
+    with mount(top, before_request=lambda path, pid: seen.append((path, pid))):
+        pid = int(sh("echo $$; cat current_tracer >/dev/null; :").strip())
+        assert "current_tracer" in {path for path, _ in seen}
+        os.stat(top)
+        assert ("", os.getpid()) in seen
+    """)
+
+
+@needs_fuse
+def test_writers_and_readers_while_threads_record():
+    run("""
+    with mount(top):
+        sh("echo 'p:twice twice' > kprobe_events; echo 1 > events/kprobes/twice/enable")
+        ending = threading.Event()
+        def record():
+            while not ending.is_set():
+                program["twice"](1)
+        threads = [threading.Thread(target=record) for _ in range(4)]
+        for each in threads:
+            each.start()
+        script = "for i in $(seq 200); do echo $i > trace_marker && cat tracing_on > /dev/null || exit 1; done"
+        writers = [subprocess.Popen(["sh", "-c", script], cwd=top) for _ in range(3)]
+        line = "for i in $(seq 50); do echo p:w{n}_$i twice >> kprobe_events || exit 1; done"
+        lines = [subprocess.Popen(["sh", "-c", line.replace("{n}", str(n))], cwd=top)
+                 for n in range(4)]
+        assert [each.wait(60) for each in (*writers, *lines)] == [0] * 7
+        ending.set()
+        for each in threads:
+            each.join()
+        assert len(sh("cat kprobe_events").splitlines()) == 201
+        sh("echo 0 > events/enable; echo > kprobe_events")
+    """)
