@@ -41,6 +41,7 @@ from sandbox.native import (
     native,
     null,
     ptr,
+    signal_fence,
     store,
     struct,
     trailing_zeros,
@@ -320,28 +321,30 @@ def read_back(block: ptr[Block]) -> i64:
 
 
 poking = global_var(u64, 0, name="text_poking")
-"""The Block whose sites hold breakpoints at the moment, or 0."""
+"""The Block whose chosen sites hold breakpoints at the moment, or 0."""
+batches = global_var(u64, 0, name="text_poke_batches")
+"""How often a batch has begun or ended."""
 
 
 @native
 def site_index(block: ptr[Block], address: u64) -> u64:
-    """The position of the site at `address`; the number of sites if there is none."""
+    """The position of the chosen site at `address`; the number of sites if there is none."""
     low: u64 = 0
-    high = block.count
+    high = block.nr_chosen
     while low < high:
         middle = (low + high) >> 1
-        if block.sites[middle] < address:
+        if block.sites[cast(u64, block.chosen[middle])] < address:
             low = middle + 1
         else:
             high = middle
-    if low < block.count and block.sites[low] == address:
-        return low
+    if low < block.nr_chosen and block.sites[cast(u64, block.chosen[low])] == address:
+        return cast(u64, block.chosen[low])
     return block.count
 
 
 @native
 def go_on(block: ptr[Block], address: u64, context: ptr[ucontext]) -> bool_:
-    """Continue as if the new instruction were at `address`, if that is a site of the block."""
+    """Continue as if the new instruction were at `address`, if that is a chosen site of the block."""
     if block == null:
         return False
     index = site_index(block, address)
@@ -364,15 +367,17 @@ def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     still there is not ours only if no batch began or ended during this check.
     """
     address = context.ip - 1
-    block = load(addressof(poking), "acquire")
-    while not go_on(cast(ptr[Block], block), address, context):
-        now = load(addressof(poking), "acquire")
-        if cast(u64, volatile_load(bytes_at(address))) != INT3:
+    before = load(addressof(batches), "acquire")
+    while not go_on(cast(ptr[Block], load(addressof(poking), "acquire")), address, context):
+        gone = cast(u64, volatile_load(bytes_at(address))) != INT3
+        signal_fence()
+        now = load(addressof(batches), "acquire")
+        if gone:
             context.ip = address
             return True
-        if now == block:
+        if now == before:
             return False
-        block = now
+        before = now
     return True
 
 
@@ -382,9 +387,10 @@ detour_table = global_var(u64, 0, name="detour_table")
 
 @native
 def detour_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
-    """The consumer of SIGTRAP. False if the breakpoint is not ours."""
-    to = look_up(cast(ptr[Table], load(addressof(detour_table), "acquire")), context.ip - 1)
-    if to == 0:
+    """The consumer of SIGTRAP. False if the breakpoint is not ours. One that is gone was, and left the table after that."""
+    address = context.ip - 1
+    to = look_up(cast(ptr[Table], load(addressof(detour_table), "acquire")), address)
+    if to == 0 and cast(u64, volatile_load(bytes_at(address))) == INT3:
         return False
-    context.ip = to
+    context.ip = address if to == 0 else to
     return True

@@ -327,14 +327,16 @@ class SiteBlock:
             barriers.sync_cores()
 
     def _poke_with_breakpoints(self, delta: int, forced: int) -> None:
-        poking = self._runtime.image.variable("text_poking")
+        poking, batches = map(self._runtime.image.variable, ("text_poking", "text_poke_batches"))
         poking.value = self._native_address
+        batches.value += 1
         try:
             for stage in STAGES:
                 self._call("poke_step", delta, stage, forced)
                 barriers.sync_cores()
         finally:
             poking.value = 0
+            batches.value += 1
 
     def close(self) -> None:
         """Free the stubs and slots of an unloaded module."""

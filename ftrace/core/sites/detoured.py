@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import errno
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ftrace.core.sites.block import Change, SiteMismatch, log
@@ -69,6 +69,11 @@ class DetouredBlock(ImageBlock):
         self._restored: set[int] = set()
         """Locations whose patch another tool has replaced by the code of the file: it had patched the entry before."""
         self._trapping = 0
+        self._leads: dict[int, dict[int, int]] = {}
+        """For locations whose patch has breakpoints: where threads that reach one continue, by its address.
+
+        The runtime's table has them while the location is patched: afterwards a breakpoint there is another probe's.
+        """
         self._new: list[int] = []
         self._free = free
         count = len(functions)
@@ -110,16 +115,9 @@ class DetouredBlock(ImageBlock):
         changed |= self._restored.intersection(idle)
         self._restored -= changed
         for index in changed:
-            self._lead_nowhere(index)
             self._trapping &= ~(1 << index)
             self.forget_return(index)
         return changed
-
-    def _lead_nowhere(self, index: int) -> None:
-        """Threads do not arrive at breakpoints of this location any more."""
-        inner = [offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1]
-        for offset in [*inner, *([0] if self.mechanisms[index] is Mechanism.BREAKPOINT else [])]:
-            self._runtime.detours.set(self.addresses[index] + offset, 0)
 
     def _is_refused(self, index: int) -> bool:
         """Whether it has been refused as it is now: the text may have been another party's, such as a debugger's breakpoint."""
@@ -134,6 +132,7 @@ class DetouredBlock(ImageBlock):
         self.refusals[index], self._refused_as[index] = why, head.code[:SITE_SIZE]
         self.unpatchable |= 1 << index
         self.mechanisms.pop(index, None)
+        self._leads.pop(index, None)
         self._retreated.discard(index)
 
     def _heads_of(self, indexes: Sequence[int], most: int = _SCANNED) -> Heads:
@@ -197,12 +196,14 @@ class DetouredBlock(ImageBlock):
 
     def _lead(self, index: int, choice: Choice, entry: int, copies: list[int]) -> None:
         """Lead threads that arrive at the site, or at a breakpoint in it, to `entry` or to a copy; and returns to the body."""
-        table, at = self._runtime.detours, self.addresses[index]
-        if choice.mechanism is Mechanism.BREAKPOINT:
-            table.set(at, entry)
+        at = self.addresses[index]
+        leads = {at: entry} if choice.mechanism is Mechanism.BREAKPOINT else {}
         for length, copy in zip(choice.lengths, copies[1:], strict=False):
             at += length
-            table.set(at, copy)
+            leads[at] = copy
+        self._leads.pop(index, None)
+        if leads:
+            self._leads[index] = leads
         self._bodies[index], self._stubs[index] = copies[0], entry
         if index in self.mechanisms:
             self._change_stub(index, copies[0])
@@ -276,19 +277,17 @@ class DetouredBlock(ImageBlock):
         heads = self._heads_of([index], 0)
         choice, original = only_breakpoint(heads[0]), self.text_of(index)
         patch = patch_of(choice, self.addresses[index], original, None, 0)
+        former = self._leads.get(index, {})
         with mappings.text_mutex, self._space.open(heads):
             detour, copies = self._detour(index, heads[0], 1)
-            inner = [
-                self.addresses[index] + offset for offset in range(1, SITE_SIZE) if self._inner[index] >> offset & 1
-            ]
             self._lead(index, choice, detour + ENTRY, copies)
             self._patched[index] = int.from_bytes(patch.code, "little")
         if self.is_live(index):
+            self._publish(self._leads[index])
             self._poke_alone(index)
+            self._withdraw(former.keys() - self._leads[index])
         self._set_patch(index, patch)
         self._retreated.add(index)
-        for address in inner:
-            self._runtime.detours.set(address, 0)
 
     def _poke_alone(self, index: int) -> None:
         """Write the bytes that the site at `index` should hold, through breakpoints, without verifying it."""
@@ -296,6 +295,33 @@ class DetouredBlock(ImageBlock):
         with self._text.writable() as delta:
             self._poke_with_breakpoints(delta, 1)
         self._rewrite_copied_pages()
+
+    # -- breakpoints in patched sites -------------------------------------------------------------------------------
+
+    def _publish(self, leads: Mapping[int, int]) -> None:
+        """Lead threads that reach breakpoints at these addresses on."""
+        for address, to in leads.items():
+            self._runtime.detours.set(address, to)
+
+    def _withdraw(self, addresses: Iterable[int]) -> None:
+        """There are no breakpoints of this block at these addresses any more."""
+        for address in addresses:
+            self._runtime.detours.set(address, 0)
+
+    def _poke(self) -> None:
+        chosen = self._leads.keys() & self._chosen[: self._native.nr_chosen] if self._leads else set[int]()
+        live = {index for index in chosen if self.is_live(index)}
+        for index in live:
+            self._publish(self._leads[index])
+        super()._poke()
+        for index in chosen - live:
+            self._withdraw(self._leads[index])
+
+    def abandon(self, change: Change) -> None:
+        live = [index for index in self._leads if self.is_live(index)]
+        super().abandon(change)
+        for index in live:
+            self._withdraw(self._leads[index])
 
     # -- text that another tool has restored ------------------------------------------------------------------------
 
@@ -359,8 +385,6 @@ class DetouredBlock(ImageBlock):
         return sum(1 << index for index in self.mechanisms)
 
     def close(self) -> None:
-        for index in self.mechanisms:
-            self._lead_nowhere(index)
         super().close()
         hooks.own_code.remove(self._space.__contains__)
         self._space.close()
