@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ftrace.core.tracer import tracer
-from ftrace.hit.dispatch import SHARED_BUSY
+from ftrace.hit.records import SHARED_BUSY
 from kprobes.hit.runtime import kprobe_runtime
 from sandbox.threads import contexts
 

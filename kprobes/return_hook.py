@@ -72,12 +72,11 @@ class ReturnHook:
     def _allocate_instances(self) -> None:
         native = self.native
         native.stride = Instance.offset("data") + (native.data_size + 63 & -64)
+        native.count = self.maxactive
         self._memory = ctypes.create_string_buffer(native.stride * self.maxactive + 64)
         native.instances = ctypes.addressof(self._memory) + 63 & -64
         for index in range(self.maxactive):
-            instance = self._instance(index)
-            instance.rp, instance.next_free = self.address, index
-        native.free = self.maxactive
+            self._instance(index).rp = self.address
 
     def _instance(self, index: int) -> Any:
         return Instance.ctypes.from_address(self.native.instances + index * self.native.stride)
@@ -133,11 +132,8 @@ class ReturnHook:
 
     def is_idle(self) -> bool:
         """Whether every instance is free. Called once no instance can be taken any more."""
-        free, index = 0, self.native.free & _INDEX
-        while index:
-            free += 1
-            index = self._instance(index - 1).next_free
-        return free == self.maxactive and (self.fast is None or self.fast.is_idle())
+        in_use = any(self._instance(index).task for index in range(self.maxactive))
+        return not in_use and (self.fast is None or self.fast.is_idle())
 
     def free(self) -> None:
         """Free the fast path; no call refers to it."""
@@ -147,7 +143,7 @@ class ReturnHook:
 
     def after_fork(self, before: int, now: int) -> None:
         """In the child of a fork: free the instances of other threads. Arguments: native ids of the forking thread."""
-        in_use = kprobe_runtime().image.call("kretprobe_after_fork", self.address, self.maxactive, before, now)
+        in_use = kprobe_runtime().image.call("kretprobe_after_fork", self.address, before, now)
         if self.fast is not None:
             self.fast.probe.take_away(in_use)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit import dispatch
+from ftrace.hit import dispatch, left_hits
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.hit.x86_64 import entry_detour, keeping_stub, stubs, trampolines
@@ -41,7 +41,8 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
     first_item = ProbeList.offset("items")
     return {
         **common(area), **_guard_offsets(),
-        "LIST": task.offset("list"), "LIMIT": task.offset("limit"), "CONTEXT": task.offset("context"),
+        "LIST": task.offset("list"), "HIT_SP": task.offset("hit_sp"), "AT_RETURN": left_hits.AT_RETURN,
+        "LIMIT": task.offset("limit"), "CONTEXT": task.offset("context"),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
         "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
         "NODE": tasks.NODE, "TALLY": counters.offset("tally"),

@@ -11,6 +11,7 @@ releases these locks for each probe, which is most of its cost.
 from __future__ import annotations
 
 from ftrace.hit.asynchronous import in_signal_handler
+from ftrace.hit.left_hits import forget_left, note_hit
 from ftrace.hit.nodes import EXIT_FROM_STUB, arm, disarm, node_data, probes_of, word_at
 from ftrace.hit.parking import return_point_for
 from ftrace.hit.pools import count_hit, give_credit, pool_give, pool_take
@@ -26,6 +27,7 @@ from ftrace.hit.records import (
     HAS_EXIT,
     KPROBE_SHARED,
     PYTHON,
+    SHARED_BUSY,
     STOPPED,
     UNLOCKED,
     Handler,
@@ -41,6 +43,7 @@ from ftrace.hit.x86_64.stubs import RETURN_POINT, SITE_SIZE
 from sandbox.native import (
     Structure,
     addressof,
+    array,
     atomic_add,
     atomic_or,
     bool_,
@@ -61,9 +64,6 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.tasks import Node, Task, counters, current, task_get
-
-SHARED_BUSY = 1
-"""Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
 
 HOOKED, DECLINED, REDIRECTED = 0, 1, 2
 
@@ -285,7 +285,9 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     hit: Hit = zeroed
     set_up(addressof(hit), task, probes, regs, stub)
     hit.interrupted = outer & (CREDIT | SWITCH) != 0
+    here: array[u64, 1] = zeroed
     if outer == 0:
+        note_hit(task, addressof(here[0]))
         task.list = cast(u32, cast(u64, probes))
     signal_fence()
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
@@ -325,8 +327,13 @@ def dispatch_slow(regs: ptr[pt_regs], return_point: u64) -> u32:
     if task == null:
         count_without_task(load(stub.slot, "acquire"))
         return DECLINED
+    if task.rec != 0:
+        forget_left(task, regs.sp)
     outer = task.rec
     outer_list = task.list
+    here: array[u64, 1] = zeroed
+    if outer == 0:
+        note_hit(task, addressof(here[0]))
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     task.list = 0
     signal_fence()

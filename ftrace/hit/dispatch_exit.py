@@ -7,12 +7,28 @@ of the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 from __future__ import annotations
 
 from ftrace.hit.dispatch import call_handler
+from ftrace.hit.left_hits import forget_left, note_hit
 from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import addressof, cast, extern, fn, native, null, ptr, signal_fence, trap, u32, u64, void
+from sandbox.native import (
+    addressof,
+    array,
+    cast,
+    extern,
+    fn,
+    native,
+    null,
+    ptr,
+    signal_fence,
+    trap,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
 from sandbox.threads.tasks import Node, Task, counters, current
 
 lost_return = extern("ftrace_lost_return", fn[void, u64, u64])
@@ -63,8 +79,13 @@ def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
 def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     """Run the exit handlers of the call that returned into `stub`; returns the address where it continues."""
     task = current()
+    if task.rec != 0:
+        forget_left(task, frame)
     outer = task.rec
     outer_list = task.list
+    here: array[u64, 1] = zeroed
+    if outer == 0:
+        note_hit(task, addressof(here[0]))
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
     task.list = 0

@@ -9,6 +9,8 @@ if the credit is gone afterwards, the interrupted hit takes the slow path; a cre
 
 from __future__ import annotations
 
+from ftrace.hit.nodes import below, is_armed, probes_of
+from ftrace.hit.parking import EMPTY
 from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
 from ftrace.hit.recursion import CREDIT, SWITCH
 from sandbox.native import (
@@ -84,7 +86,9 @@ def gather_credits(probe: ptr[Probe]) -> i64:
         task = task_at(index)
         page = probe.counters - COUNTERS >> 12
         if task.credit_pages[page >> 6] >> (page & 63) & 1 != 0:
-            total += empty_credits(counters(task, probe.counters))
+            line = counters(task, probe.counters)
+            total += empty_credits(line)
+            line.granted = 0
     return total
 
 
@@ -136,8 +140,33 @@ def take_credit(task: ptr[Task], probe: ptr[Probe]) -> u32:
 @native
 def note_credits(task: ptr[Task], probe: ptr[Probe]) -> void:
     """A node that a task takes for the first time becomes its credit; the page of its line is marked for `gather_credits`."""
+    counters(task, probe.counters).granted += 1
     page = probe.counters - COUNTERS >> 12
     atomic_or(addressof(task.credit_pages[page >> 6]), cast(u64, 1) << (page & 63), "relaxed")
+
+
+@native
+def nodes_of(task: ptr[Task], probe: u64) -> i64:
+    """How many of a probe's return nodes the calls on a shadow stack have."""
+    held: i64 = 0
+    node = task.top
+    while node != task.bottom:
+        probes = probes_of(node)
+        if node.stub != EMPTY:
+            for index in range(probes.count):
+                if cast(u64, probes.items[index].probe) == probe and is_armed(node, index):
+                    held += 1
+        node = below(node)
+    return held
+
+
+@native(noinline=True)
+def recover_credits(task: ptr[Task], probe: ptr[Probe]) -> bool_:
+    """The task has no credit left. Whether hits that were left had taken some, which it has again."""
+    lost = counters(task, probe.counters).granted - nodes_of(task, cast(u64, probe))
+    for _ in range(lost):
+        pool_give(task, probe)
+    return lost > 0
 
 
 @native
@@ -147,6 +176,8 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
     `interrupted`: the hit came in a signal that stopped this task while it touched credits or switched a pool.
     """
     taken = take_credit(task, probe)
+    if taken == 0 and task.abandoned != 0 and not interrupted and recover_credits(task, probe):
+        taken = take_credit(task, probe)
     if taken == 1:
         return True
     if taken == 0:

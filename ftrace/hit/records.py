@@ -38,6 +38,9 @@ SWITCHING = 16  # ... and is just doing so
 COMPLETE = 32  # the handlers are not native functions that keep their registers
 EXHAUSTED = 64  # max_hits reached: no more entries; exits of earlier calls still run
 
+SHARED_BUSY = 1
+"""Task.kprobe while a KPROBE_SHARED handler runs and no kprobe is (kprobe_busy_begin)."""
+
 # Probe.kind
 HAS_ENTRY = 1
 HAS_EXIT = 2

@@ -31,7 +31,7 @@ from ftrace.hit.nodes import (
 )
 from ftrace.hit.parking import EMPTY, is_parked, look_for_parked, park, slot_of, spare_stubs
 from ftrace.hit.pid_list import join_lists
-from ftrace.hit.pools import gather_credits, pool_give
+from ftrace.hit.pools import gather_credits, nodes_of, pool_give
 from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
 from sandbox.native import (
     addressof,
@@ -52,7 +52,7 @@ from sandbox.native import (
     volatile_load,
     zeroed,
 )
-from sandbox.threads.tasks import CLAIMED, DATA_STACK, Node, Task, claimed_high, current, task_at, task_free
+from sandbox.threads.tasks import CLAIMED, DATA_STACK, Node, Task, claimed_high, counters, current, task_at, task_free
 from sandbox.x86_64.syscalls import SYS_GETTID
 
 FAR = 65536
@@ -333,21 +333,6 @@ def rethook_find_ret_addr(frame: u64, cur: u64) -> u64:
 
 
 @native
-def nodes_of(task: ptr[Task], probe: u64) -> i64:
-    """How many of a probe's return nodes the calls on a shadow stack have."""
-    held: i64 = 0
-    node = task.top
-    while node != task.bottom:
-        probes = probes_of(node)
-        if node.stub != EMPTY:
-            for index in range(probes.count):
-                if cast(u64, probes.items[index].probe) == probe and is_armed(node, index):
-                    held += 1
-        node = below(node)
-    return held
-
-
-@native
 def pool_after_fork(probe: ptr[Probe]) -> void:
     """In the child of a fork: all nodes of the pool are free except those that this thread holds.
 
@@ -357,9 +342,11 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
         return
     free = cast(i64, probe.nr_nodes)
     me = current()
-    if me != null:
-        free -= nodes_of(me, cast(u64, probe))
     gather_credits(probe)
+    if me != null:
+        held = nodes_of(me, cast(u64, probe))
+        free -= held
+        counters(me, probe.counters).granted = held
     if probe.flags & SWITCHING != 0:
         probe.pool_shared = free
         probe.flags |= POOL_SHARED

@@ -10,7 +10,7 @@ import functools
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ftrace.hit.dispatch import SHARED_BUSY
+from ftrace.hit.records import SHARED_BUSY
 from kprobes.hit.control import NO_PREEMPTION, get_kprobe_ctlblk
 from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, Record, find_record
 from sandbox.native import (

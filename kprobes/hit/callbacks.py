@@ -14,7 +14,22 @@ from kprobes.hit.control import IN_STUB, finish, get_kprobe_ctlblk, is_running, 
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
 from kprobes.hit.records import HIT_SSDONE, Record, find_record
-from sandbox.native import addressof, bool_, cast, extern, fn, global_var, native, null, ptr, u32, u64, void, zeroed
+from sandbox.native import (
+    addressof,
+    array,
+    bool_,
+    cast,
+    extern,
+    fn,
+    global_var,
+    native,
+    null,
+    ptr,
+    u32,
+    u64,
+    void,
+    zeroed,
+)
 from sandbox.threads.tasks import Task, current
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")
@@ -99,8 +114,9 @@ def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
         task = hit_without_task(record)
         if task == null:
             return 0
+    here: array[u64, 1] = zeroed
     running = is_running(task, regs.sp)
-    before = enter(task)
+    before = enter(task, addressof(here[0]))
     children = children_of(record)
     if running:
         count_misses(children)

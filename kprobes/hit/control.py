@@ -9,8 +9,8 @@ stack proves that the handlers have been left.
 
 from __future__ import annotations
 
-from ftrace.hit.dispatch import SHARED_BUSY
 from ftrace.hit.nodes import off_signal_stack
+from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import CREDIT, INSIDE
 from kprobes.hit.records import HIT_ACTIVE
 from sandbox.native import (
@@ -72,6 +72,7 @@ def get_kprobe_ctlblk(task: ptr[Task]) -> ptr[KprobeCtlblk]:
 
 
 on_one_stack = extern("on_one_stack", fn[bool_, u64, u64])
+forget_left = extern("forget_left", fn[void, ptr[Task], u64])
 
 IN_STUB, NOT_INSIDE, NO_PREEMPTION = 1, 2, 4
 """Low bits of KprobeCtlblk.frame: what to undo if the handlers are left. IN_STUB: they were called by a stub of ftrace, which
@@ -88,20 +89,22 @@ kprobes_abandoned = global_var(u64, 0, name="kprobes_abandoned")
 def start(task: ptr[Task], kprobe: u64, frame: u64) -> void:
     """Handlers of `kprobe` are about to be called. `frame`: an address in their caller's stack frame, plus low bits."""
     kcb = get_kprobe_ctlblk(task)
-    task.kprobe = kprobe
     kcb.status = HIT_ACTIVE
     kcb.rec = kcb.entered
     kcb.frame = frame
+    signal_fence()
+    task.kprobe = kprobe
 
 
 @native(inline=True)
 def finish(task: ptr[Task]) -> void:
     """No kprobe is running any more."""
     kcb = get_kprobe_ctlblk(task)
+    task.kprobe = 0
+    signal_fence()
     kcb.frame = 0
     kcb.child = 0
     kcb.status = 0
-    task.kprobe = 0
 
 
 @native
@@ -124,6 +127,13 @@ def abandon(task: ptr[Task]) -> void:
     kcb.stepping = 0
     finish(task)
     atomic_add(addressof(kprobes_abandoned), 1, "relaxed")
+
+
+@native
+def kprobe_left(task: ptr[Task]) -> void:
+    """The outermost hit has been left: so have the handlers of a kprobe that were called in it."""
+    if get_kprobe_ctlblk(task).frame != 0:
+        abandon(task)
 
 
 @native
@@ -169,6 +179,8 @@ def is_running_in_stub(task: ptr[Task], sp: u64) -> bool_:
 def is_running(task: ptr[Task], sp: u64) -> bool_:
     """Like `is_running_in_stub`, before the hit marks the task. Also clears the mark of handlers that have been left."""
     kcb = get_kprobe_ctlblk(task)
+    if task.rec != 0:
+        forget_left(task, sp)
     if task.kprobe == 0:
         return False
     noted = kcb.frame

@@ -6,6 +6,7 @@ have been sent to a detour. Re-entrancy is tracked for each task: `Task.kprobe` 
 
 from __future__ import annotations
 
+from ftrace.hit.left_hits import note_hit
 from ftrace.hit.recursion import CREDIT, INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, in_signal_handler
@@ -57,10 +58,15 @@ unrecoverable = extern("kprobe_unrecoverable", fn[void])
 
 
 @native
-def enter(task: ptr[Task]) -> u64:
-    """Mark the task as inside, so that unregistering a kprobe waits for it. Returns the argument for `leave`."""
+def enter(task: ptr[Task], here: ptr[u64]) -> u64:
+    """Mark the task as inside, so that unregistering a kprobe waits for it. Returns the argument for `leave`.
+
+    `here`: a word of the stack for note_hit().
+    """
     kcb = get_kprobe_ctlblk(task)
     outer = task.rec
+    if outer == 0:
+        note_hit(task, here)
     before = cast(u64, kcb.entered) << 32 | cast(u64, outer)
     kcb.entered = outer
     task.rec = outer & ~cast(u32, CREDIT) | INSIDE

@@ -108,7 +108,8 @@ def run_faults_on_frame(task: ptr[Task], record: ptr[Record], context: ptr[ucont
     """Call native fault_handlers, on the signal's frame."""
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
-    before = enter(task)
+    here: array[u64, 1] = zeroed
+    before = enter(task, addressof(here[0]))
     handled = run_faults(task, record, addressof(regs))
     leave(task, before)
     if handled:

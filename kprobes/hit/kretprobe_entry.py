@@ -8,7 +8,8 @@ is one word: the list of the call's instances, the latest first.
 from __future__ import annotations
 
 from ftrace.hit.dispatch import Hit
-from ftrace.hit.nodes import EXIT_FROM_STUB, arm, frame_of, node_data, word_at
+from ftrace.hit.nodes import EXIT_FROM_STUB, arm, below, frame_of, is_armed, node_data, probes_of, word_at
+from ftrace.hit.parking import EMPTY
 from ftrace.hit.records import Probe, ProbeList
 from ftrace.hit.recursion import CREDIT, SWITCH
 from ftrace.hit.rethook import node_fill, node_reserve
@@ -54,12 +55,8 @@ hit_reserve = extern("hit_reserve", fn[bool_, ptr[Hit]])
 return_point_for = extern("return_point_for", fn[u64, ptr[Task], u64, u64])
 drop_dead = extern("drop_dead", fn[void, ptr[Task], u64])
 pool_take = extern("pool_take", fn[bool_, ptr[Task], ptr[Probe], bool_])
+return_handler = extern("kprobe_return_handler", fn[i32, u64, u64, u64, ptr[pt_regs], u64])
 pool_give = extern("pool_give", fn[void, ptr[Task], ptr[Probe]])
-
-_INDEX = 0xFFFF_FFFF
-_CHANGE = 1 << 32
-TAKEN = 0xFFFF_FFFF_FFFF_FFFF
-"""Instance.next_free while a call holds the instance."""
 
 
 @struct
@@ -76,15 +73,22 @@ class Hook(Structure):
 
 
 @native
-def take_free(rp: ptr[Kretprobe]) -> ptr[Instance]:
-    """A free instance, or null."""
-    head = load(addressof(rp.free), "acquire")
-    while head & _INDEX != 0:
-        instance = cast(ptr[Instance], rp.instances + ((head & _INDEX) - 1) * rp.stride)
-        following = load(addressof(instance.next_free), "relaxed")
-        if atomic_cas(addressof(rp.free), head, (head & ~cast(u64, _INDEX)) + _CHANGE + following, "acq_rel"):
+def instance_at(rp: ptr[Kretprobe], index: u64) -> ptr[Instance]:
+    return cast(ptr[Instance], rp.instances + index * rp.stride)
+
+
+@native
+def take_free(task: ptr[Task], rp: ptr[Kretprobe]) -> ptr[Instance]:
+    """A free instance, which is this thread's from now on, or null. Instances that have been freed lately are found first."""
+    index = load(addressof(rp.hint), "relaxed")
+    for _ in range(rp.count):
+        instance = instance_at(rp, index)
+        index = index + 1 if index + 1 < rp.count else 0
+        if load(addressof(instance.task), "relaxed") == 0 and atomic_cas(
+            addressof(instance.task), 0, cast(u64, task.tid), "acq_rel"
+        ):
+            store(addressof(rp.hint), index, "relaxed")
             return instance
-        head = load(addressof(rp.free), "acquire")
     return null
 
 
@@ -98,11 +102,46 @@ def take_instance(task: ptr[Task], rp: ptr[Kretprobe], hook: ptr[Hook]) -> ptr[I
             interrupted = hook.hit.interrupted
         if not pool_take(task, cast(ptr[Probe], rp.pool), interrupted):
             return null
-    instance = take_free(rp)
-    if instance != null:
-        instance.task = cast(u64, task.tid)
-        instance.next_free = TAKEN
+    instance = take_free(task, rp)
+    if instance == null and kcb.entered == 0 and recover_instances(task, rp):
+        instance = take_free(task, rp)
+    if instance == null and rp.pool != 0:
+        pool_give(task, cast(ptr[Probe], rp.pool))
     return instance
+
+
+@native
+def is_hooked(task: ptr[Task], instance: ptr[Instance]) -> bool_:
+    """Whether a call on the shadow stack has the instance."""
+    node = task.top
+    while node != task.bottom:
+        probes = probes_of(node)
+        for index in range(probes.count):
+            item = addressof(probes.items[index])
+            if node.stub != EMPTY and item.exit == cast(u64, return_handler) and is_armed(node, index):
+                held = word_at(node_data(node, probes) + cast(u64, item.data))[0]
+                while held != 0:
+                    if held == cast(u64, instance):
+                        return True
+                    held = cast(ptr[Instance], held).next
+        node = below(node)
+    return False
+
+
+@native(noinline=True)
+def recover_instances(task: ptr[Task], rp: ptr[Kretprobe]) -> bool_:
+    """No instance is free. Whether hits of this thread that were left before they hooked their calls had some: free them."""
+    state = cast(u64, task.tid) << 32 | task.abandoned & 0xFFFF_FFFF
+    if task.abandoned == 0 or rp.recovered == state:
+        return False
+    rp.recovered = state
+    found = False
+    for index in range(rp.count):
+        instance = instance_at(rp, index)
+        if instance.task == cast(u64, task.tid) and not is_hooked(task, instance):
+            give_free(rp, instance)
+            found = True
+    return found
 
 
 @native
@@ -115,31 +154,24 @@ def give_instance(task: ptr[Task], instance: ptr[Instance]) -> void:
 
 @native
 def give_free(rp: ptr[Kretprobe], instance: ptr[Instance]) -> void:
-    index = (cast(u64, instance) - rp.instances) // rp.stride + 1
-    while True:
-        head = load(addressof(rp.free), "acquire")
-        store(addressof(instance.next_free), head & _INDEX, "relaxed")
-        if atomic_cas(addressof(rp.free), head, (head & ~cast(u64, _INDEX)) + _CHANGE + index, "acq_rel"):
-            return
+    store(addressof(instance.task), 0, "release")
+    store(addressof(rp.hint), (cast(u64, instance) - rp.instances) // rp.stride, "relaxed")
 
 
 @native
-def kretprobe_after_fork(rp: ptr[Kretprobe], count: u64, before: u64, now: u64) -> u64:
+def kretprobe_after_fork(rp: ptr[Kretprobe], before: u64, now: u64) -> u64:
     """In the child of a fork: free the instances of other threads. Returns how many remain in use.
 
-    `count`: the number of all instances. `before`, `now`: native ids of the forking thread.
+    `before`, `now`: native ids of the forking thread.
     """
-    head: u64 = 0
     in_use: u64 = 0
-    for index in range(count):
-        instance = cast(ptr[Instance], rp.instances + index * rp.stride)
-        if instance.next_free == TAKEN and instance.task == before:
+    for index in range(rp.count):
+        instance = instance_at(rp, index)
+        if instance.task == before:
             instance.task = now
             in_use += 1
         else:
-            instance.next_free = head
-            head = index + 1
-    rp.free = (rp.free & ~cast(u64, _INDEX)) + _CHANGE + head
+            instance.task = 0
     return in_use
 
 

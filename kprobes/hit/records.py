@@ -158,11 +158,13 @@ class Record(Structure):
 
 @struct
 class Kretprobe(Structure):
-    """The native half of a kretprobe: its handlers, and its instances in a lock-free list."""
+    """The native half of a kretprobe: its handlers, and its instances."""
 
-    free: u64  # index of the first free instance, plus 1, in the low half; the high half counts the changes
+    hint: u64  # index of an instance that may be free
     instances: u64  # address of the first
     stride: u64  # bytes from one to the next
+    count: u64  # how many there are
+    recovered: u64  # the thread that has last looked for lost ones, and Task.abandoned at that time
     data_size: u64
     nmissed: u64
     entry: PreHandler
@@ -188,11 +190,10 @@ class Instance(Structure):
 
     ret_addr: u64  # the return address; for every hook of its frame but the oldest, the trampoline's (KP-82)
     frame: u64  # address of the return slot
-    next_free: u64
     next: u64  # the instance that was hooked before it for the same call, or 0
-    reserved: array[u64, 2]
+    reserved: array[u64, 3]
     rp: ptr[Kretprobe]
-    task: u64  # native id of the thread
+    task: u64  # native id of the thread; 0: the instance is free
     data: array[u64, 512]
 
 

@@ -28,6 +28,7 @@ FUNCTIONS = (
     control.kprobe_still_running,
     control.kprobe_running_here,
     control.kprobe_faulted,
+    control.kprobe_left,
     attribution.kprobe_crash,
 )
 """The functions that Python, the signal dispatcher, the assembly and ftrace call."""
@@ -51,6 +52,7 @@ class KprobeRuntime:
         self.image.publish()
         hooks.own_code.add(self.image.__contains__)
         tracing.image.variable("leave_kprobe").value = self.image.address("kprobe_faulted")
+        tracing.image.variable("abandon_kprobe").value = self.image.address("kprobe_left")
         self.table = AddressTable(self.image, self._publish_table)
         """From addresses to records (kprobes.hit.records). Written with `kprobe_mutex` held."""
         tracing.signals.add_consumer(signals.SIGTRAP, self.image.address("kprobe_trap"))

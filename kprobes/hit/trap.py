@@ -25,6 +25,7 @@ from kprobes.hit.faulting import handler_fault_in_detour, run_faults
 from kprobes.hit.records import FAULT_DUE, HANDLER_FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record, find_record, find_slot
 from sandbox.native import (
     addressof,
+    array,
     bool_,
     cast,
     extern,
@@ -130,8 +131,9 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     if task == null:
         trap_without_task(record, context, stepped)
         return True
+    here: array[u64, 1] = zeroed
     running = is_running(task, context.sp)
-    before = enter(task)
+    before = enter(task, addressof(here[0]))
     if stepped:
         trap_step(task, record, context)
     elif children_of(record).foreign != 0 and not running:
@@ -188,8 +190,9 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
         pass_over(record, regs)
         return
     kcb = get_kprobe_ctlblk(task)
+    here: array[u64, 1] = zeroed
     is_running(task, regs.sp)
-    before = enter(task)
+    before = enter(task, addressof(here[0]))
     if kcb.status & HANDLER_FAULT_DUE != 0:
         handler_fault_in_detour(task, record, regs)
     elif kcb.status == POST_DUE and kcb.stepping == cast(u64, record):

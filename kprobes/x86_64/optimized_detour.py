@@ -129,6 +129,8 @@ $save_flags
     jne 7f
     mov 48(%rsp), %r10
     movl $$$INSIDE, $REC(%r11)
+    lea $UNVERIFIED(%rsp), %rdi
+    mov %rdi, $HIT_SP(%r11)
     movl $$$IN_NO_LIST, $LIST(%r11)
     incq $SERIAL(%r11)
     mov -19(%r10), %r10
@@ -138,13 +140,13 @@ $save_flags
     mov $CHILD(%rdi), %rdi
     testl $$$OFF, $FLAGS(%rdi)
     jne 5f
-    mov %r10, $KPROBE(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
     mov %rsp, %rbx
     .cfi_def_cfa_register %rbx
     and $$-16, %rsp
-    lea $NOT_INSIDE(%rsp), %r10
-    mov %r10, $FRAME(%r11)
+    lea $NOT_INSIDE(%rsp), %rsi
+    mov %rsi, $FRAME(%r11)
+    mov %r10, $KPROBE(%r11)
     mov $PRE(%rdi), %r11
     mov $COOKIE(%rdi), %rdi
     xor %esi, %esi
@@ -154,9 +156,9 @@ $save_flags
     .cfi_def_cfa %rsp, 184
     mov %r10, %rax
     mov %fs:$TASK, %r11
+    movq $$0, $KPROBE(%r11)
     movq $$0, $FRAME(%r11)
     movl $$0, $STATUS(%r11)
-    movq $$0, $KPROBE(%r11)
 5:  movq $$0, $REC(%r11)
     .cfi_remember_state
 $restore_flags

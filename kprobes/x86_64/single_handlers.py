@@ -22,14 +22,14 @@ from ftrace.hit.x86_64.assembly_text import with_blocks, with_call_frames
 _BEGIN = """0:  mov %fs:$TASK, %r11
     cmpq $$0, $KPROBE(%r11)
     jne 8f"""
-_RUNNING = """    mov %rdi, $KPROBE(%r11)
-    movl $$$HIT_ACTIVE, $STATUS(%r11)
+_RUNNING = """    movl $$$HIT_ACTIVE, $STATUS(%r11)
     lea $IN_STUB(%rsp), %rax
-    mov %rax, $FRAME(%r11)"""
+    mov %rax, $FRAME(%r11)
+    mov %rdi, $KPROBE(%r11)"""
 _FINISH = """    mov %fs:$TASK, %r11
+    movq $$0, $KPROBE(%r11)
     movq $$0, $FRAME(%r11)
-    movl $$0, $STATUS(%r11)
-    movq $$0, $KPROBE(%r11)"""
+    movl $$0, $STATUS(%r11)"""
 # A fast trampoline holds ftrace's recursion lock. A kretprobe's return must not hold it, nor its entry outside of ftrace
 # locations, so it is released during the call. On the slow path it is not held, or the calling callback keeps it.
 _UNLOCK = """    cmpl $$$FAST, $REC(%r11)
@@ -212,10 +212,12 @@ $begin
 6:  cmpq $$0, $RP_ENTRY(%rax)
     je 5f
     mov $RP_CHILD(%rax), %rsi
-    mov %rsi, $KPROBE(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
-    lea $IN_STUB(%rsp), %rsi
+    push %rsi
+    lea $IN_STUB+8(%rsp), %rsi
     mov %rsi, $FRAME(%r11)
+    pop %rsi
+    mov %rsi, $KPROBE(%r11)
 $before
     mov %rcx, %rsi
     call *$RP_ENTRY(%rax)
@@ -264,12 +266,13 @@ kretprobe_single_return:
     mov %fs:$TASK, %r11
 $unlock
     mov $RP_CHILD(%rsi), %rdi
-    mov %rdi, $KPROBE(%r11)
     mov %rdi, $KPROBE_CHILD(%r11)
     movl $$$HIT_ACTIVE, $STATUS(%r11)
     lea $RETURNING(%rsp), %rdi
     mov %rdi, $FRAME(%r11)
     incl $PREEMPT(%r11)
+    mov $KPROBE_CHILD(%r11), %rdi
+    mov %rdi, $KPROBE(%r11)
     mov $RP_HANDLER(%rsi), %r11
     lea -$HEADER(%r8), %rdi
     mov %rcx, %rsi

@@ -45,6 +45,7 @@ _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 CONSUMERS = 8
 _SI_CODE = 2
 """Index of the 32-bit word of siginfo that says where a signal comes from: 0 or less is a process."""
+_TRAP_TRACE, _TRAP_HWBKPT = 2, 4
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
 _SIG_DFL, _SIG_IGN = 0, 1
 
@@ -114,6 +115,13 @@ def is_sent(info: u64) -> bool_:
     return cast(ptr[i32], info)[_SI_CODE] <= 0
 
 
+@native(inline=True)
+def is_step(info: u64) -> bool_:
+    """Whether a SIGTRAP says that an instruction has been stepped, or that the CPU watches it: no breakpoint is before it."""
+    code = cast(ptr[i32], info)[_SI_CODE]
+    return code >= _TRAP_TRACE and code <= _TRAP_HWBKPT
+
+
 @native
 def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     """Pass an unclaimed signal to the previous handler, or repeat the fault with the default action."""
@@ -128,14 +136,14 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     if is_sent(info):
         thread = syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0)
         syscall(SYS_TGKILL, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0), thread, cast(i64, signal), 0, 0, 0)
-    elif signal == SIGTRAP:
+    elif signal == SIGTRAP and not is_step(info):
         context.ip -= 1
 
 
 @native
 def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     record = addressof(records[cast(u64, signal)])
-    if signal == SIGTRAP and is_sent(info):  # there is no breakpoint to look for
+    if signal == SIGTRAP and (is_sent(info) or is_step(info)):  # there is no breakpoint to look for
         pass_on(signal, info, context)
         return
     for index in range(load(addressof(record.count), "acquire")):

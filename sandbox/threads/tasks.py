@@ -19,6 +19,7 @@ from sandbox.native import (
     fn,
     global_var,
     i32,
+    i64,
     load,
     native,
     null,
@@ -59,7 +60,8 @@ class Counters(Structure):
     missed_busy: u64
     missed_depth: u64
     missed_context: u64
-    reserved: array[u64, 2]
+    granted: i64  # return nodes that this task has been given, whether calls have them or not
+    reserved: u64
 
 
 @struct
@@ -151,6 +153,9 @@ class Task(Structure):
     preempt: u32
     index: u32
     context: u32  # 0 normal, 1 softirq, 2 irq, 3 nmi
+    hit_sp: (
+        u64  # where the stack of the outermost hit begins, plus how to tell that it is intact (ftrace.hit.left_hits)
+    )
     call: ptr[ContextCall]
     abandoned: u64  # nodes whose call never returned
     guard: ptr[Guard]  # where the next guarded call is noted

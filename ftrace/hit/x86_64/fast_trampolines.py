@@ -24,6 +24,7 @@ ENTRY_EARLY = """
     .p2align 6
 $name:
     .cfi_startproc
+    mov %rsp, $HIT_SP(%r11)
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
     jne ftrace_entry_full
@@ -55,6 +56,7 @@ ENTRY_FAST = """
     .p2align 6
 $name:
     .cfi_startproc
+    mov %rsp, $HIT_SP(%r11)
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
     jne $complete
@@ -83,6 +85,7 @@ BOTH_FAST = """
     .p2align 6
 $name:
     .cfi_startproc
+    mov %rsp, $HIT_SP(%r11)
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
     jne $complete
@@ -105,11 +108,11 @@ $save
     jne 7f
     lea $NODE(%rsi), %r8
     mov %r8, $TOP(%r11)
+    mov %r10, $PROBES(%r8)
     lea $slot(%rsp), %rdx
 $stub
     mov %rdx, $FRAME(%r8)
     mov $slot(%rsp), %rdx
-    mov %r10, $PROBES(%r8)
     mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
     mov $RECORD_IP(%rsi), %rsi
@@ -233,6 +236,8 @@ BEGIN_EXIT = """    lea -8(%rsp), %rsi
     cmpl $$0, $REC(%rdi)
     jne ftrace_exit_from_list
     movl $$$FAST, $REC(%rdi)
+    lea $AT_RETURN(%rsi), %rsi
+    mov %rsi, $HIT_SP(%rdi)
     mov %r10d, $LIST(%rdi)"""
 """The beginning of a return with node r11 and list r10: a return that is not plain takes the slow path. Uses rsi and rdi.
 

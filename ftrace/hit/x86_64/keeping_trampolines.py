@@ -113,8 +113,10 @@ ftrace_exit_keeping:
     jne 9f
     cmpl $$0, $REC(%r11)
     jne 9f
-    mov $PROBES(%r10), %rax
+    lea 40+$AT_RETURN(%rsp), %rax
     movl $$$FAST, $REC(%r11)
+    mov %rax, $HIT_SP(%r11)
+    mov $PROBES(%r10), %rax
     mov %eax, $LIST(%r11)
     jmp *$LIST_EXIT(%rax)
 9:

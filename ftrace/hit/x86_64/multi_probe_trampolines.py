@@ -13,6 +13,7 @@ MULTI_PROBE = """
     .p2align 6
 ftrace_entry_multi:
     .cfi_startproc
+    mov %rsp, $HIT_SP(%r11)
     mov %r10d, $LIST(%r11)
 $keep_arguments
     lea 184(%rsp), %rdx
@@ -28,13 +29,13 @@ $keep_arguments
     cmp %rax, $TOP(%r11)
     jne 8f
     mov %r9, $TOP(%r11)
+    movq $$0, $ARMED(%r9)
+    mov %r10, $PROBES(%r9)
     mov %rdx, $FRAME(%r9)
     mov 176(%rsp), %rsi
     mov 184(%rsp), %rdx
-    mov %r10, $PROBES(%r9)
     mov %rsi, $STUB(%r9)
     mov %rdx, $PARENT(%r9)
-    movq $$0, $ARMED(%r9)
     mov $LIST_WORDS(%r10), %ecx
     mov $RECORD_IP(%rsi), %rsi
     test %ecx, %ecx

@@ -13,6 +13,7 @@ ENTRY_REGS = """
     .p2align 6
 ftrace_both_regs:
     .cfi_startproc
+    mov %rsp, $HIT_SP(%r11)
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
     jne ftrace_entry_full
@@ -35,10 +36,10 @@ $regs_image
     lea $NODE(%rsi), %r8
     mov %r8, %r9
     mov %r8, $TOP(%r11)
+    mov %r10, $PROBES(%r8)
     mov 176(%rsp), %rsi
     mov 184(%rsp), %rdx
     mov %rdi, $FRAME(%r8)
-    mov %r10, $PROBES(%r8)
     mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
     mov $RECORD_IP(%rsi), %rsi
@@ -106,6 +107,7 @@ $unimage
     .p2align 6
 ftrace_entry_regs:
     .cfi_startproc
+    mov %rsp, $HIT_SP(%r11)
     mov %r10d, $LIST(%r11)
     cmpl $$0, $CONTEXT(%r11)
     jne ftrace_entry_full
@@ -146,6 +148,8 @@ $regs_return_image
     mov %r11, 176(%rsp)
     mov $PROBES(%r11), %r10
     mov %fs:$TASK, %rax
+    lea 184+$AT_RETURN(%rsp), %rsi
+    mov %rsi, $HIT_SP(%rax)
     mov %r10d, $LIST(%rax)
     mov $STUB(%r11), %rsi
     mov $PARENT(%r11), %rdx

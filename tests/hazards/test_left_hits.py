@@ -1,0 +1,67 @@
+"""HAZARDS 11: siglongjmp out of a signal's handler that has interrupted a hit. Later hits are hits, and none is lost."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from built_library import built_library, needs_compilers
+from isolation import isolated
+from left_hits import program
+
+import fprobe
+import kprobes
+
+pytestmark = needs_compilers
+
+
+def attached(kind):
+    if kind == "fprobe":
+        return fprobe.attach("libleft:leaf", action=fprobe.Stat()).attach()
+    if kind == "entry":
+        return fprobe.attach("libleft:leaf", action=fprobe.Count()).attach()
+    if kind == "registers":
+        return fprobe.attach("libleft:leaf", entry=looks, exit=looks).attach()
+    if kind == "kprobe":
+        return kprobes.attach("libleft:leaf", action=kprobes.Count()).attach()
+    if kind == "kretprobe":
+        return kprobes.attach_return("libleft:leaf", action=kprobes.Count()).attach()
+    library = built_library("libhandlers", "int zero(void) { return 0; }")
+    in_c = ctypes.CFUNCTYPE(ctypes.c_int)(("zero", library))
+    return fprobe.attach("libleft:leaf", entry=in_c, exit=in_c).attach()
+
+
+@fprobe.native
+def looks(fp, ip, ret_ip, regs, data):
+    regs.r11 = regs.r11
+
+
+KINDS = (
+    "fprobe",
+    "entry",
+    "registers",
+    "C",
+    "kprobe",
+    "kretprobe",
+    "fprobe+fprobe",
+    "fprobe+kretprobe",
+    "kprobe+kretprobe",
+)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@isolated(timeout=100)
+def test_a_hit_that_is_left_at_any_instruction(kinds):
+    library = program()
+    probes = [attached(kind) for kind in kinds.split("+")]
+    kprobes.wait_for_kprobe_optimizer()
+    library.call(1)
+    for count in range(1, 5000):
+        if not library.leave_after(count):
+            break
+        before = [probe.hits for probe in probes]
+        library.call_deeper(1)
+        library.call(2)
+        hits = [probe.hits - old for probe, old in zip(probes, before, strict=True)]
+        assert hits == [3] * len(probes), f"after {count} instructions: {hits}"
+    assert 20 < count < 5000
