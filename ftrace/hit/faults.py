@@ -6,6 +6,7 @@ copies from a bad pointer, returns an errno, and is counted.
 
 from __future__ import annotations
 
+from ftrace.hit.cancellation import handlers_left
 from ftrace.hit.nodes import below, entry_ip
 from ftrace.hit.parking import EMPTY
 from ftrace.hit.rethook import node_abandon
@@ -108,6 +109,7 @@ leave_kprobe = global_var(u64, 0, name="leave_kprobe")
 @native
 def end_handlers(task: ptr[Task], context: ptr[ucontext]) -> void:
     """The handlers that a call was in do not continue."""
+    handlers_left(task)
     task.kprobe = 0
     if leave_kprobe != 0:
         cast(fn[void, ptr[Task], ptr[ucontext]], leave_kprobe)(task, context)

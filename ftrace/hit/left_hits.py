@@ -9,6 +9,7 @@ signal shows whether it is still in progress: the task's address is in a registe
 
 from __future__ import annotations
 
+from ftrace.hit.cancellation import handlers_left
 from ftrace.hit.nodes import EXIT_FROM_STUB, frame_of, off_signal_stack, on_one_stack, on_own_stack, readable, word_at
 from ftrace.hit.parking import EMPTY, spare_stubs
 from ftrace.hit.records import SHARED_BUSY
@@ -149,6 +150,7 @@ def forget(task: ptr[Task]) -> void:
         task.kprobe = 0
     elif task.kprobe != 0:
         cast(fn[void, ptr[Task]], abandon_kprobe)(task)
+    handlers_left(task)
     task.vectors = 0
     task.waiting = 0
     task.abandoned += 1

@@ -168,6 +168,7 @@ class Task(Structure):
     kprobe_ctlblk: array[u64, KPROBE_CTLBLK]  # for kprobes (kprobes.hit.control); 0 when a thread gets the record
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
+    cancellable: u64  # not 0 while a Python or C handler has switched cancellation off (ftrace.hit.cancellation)
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.core.handlers.floats); 0: nowhere
 
 
@@ -249,6 +250,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.preempt = 0
     task.waiting = 0
     task.vectors = 0
+    task.cancellable = 0
     for index in range(KPROBE_CTLBLK):
         task.kprobe_ctlblk[index] = 0
     task.guard = addressof(task.guards[0])

@@ -53,13 +53,25 @@ _FRAME = """    push %rbp
     mov %rcx, %r13
     cld
 """
-_CALL = """    mov %rsi, %rdi
+_CALL = """    push %rsi
+    push %r8
+    push %r9
+    push %r9
+    call cancellation_off
+    mov %eax, (%rsp)
+    mov 24(%rsp), %rdi
     mov %r12, %rsi
     mov %r13, %rdx
-    mov %r8, %rcx
-    mov %r9, %r8
+    mov 16(%rsp), %rcx
+    mov 8(%rsp), %r8
     call *%rbx
+    mov (%rsp), %edi
+    mov %eax, 8(%rsp)
+    call cancellation_back
+    mov 8(%rsp), %eax
+    lea 32(%rsp), %rsp
 """
+"""The call, without cancellation."""
 _END = """8:  lea -24(%rbp), %rsp
     pop %r13
     pop %r12
