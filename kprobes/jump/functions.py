@@ -7,7 +7,10 @@ from kprobes.place import original_text
 from sandbox.elf.unwinder import landing_pads
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
 from sandbox.x86_64.return_slot import moves_its_return
+from sandbox.x86_64.stack_movers import StackMovers
 
+_NEAR = 1 << 20
+"""How far away from a function those that it calls are examined."""
 _known: dict[tuple[int, int], Function] = {}
 _unhookable: dict[tuple[int, int], str] = {}
 
@@ -33,7 +36,11 @@ def return_refusal(start: int, end: int) -> str:
     """Why the code of [start, end) rules out hooking its return; '' if it does not."""
     known = _unhookable.get((start, end))
     if known is None:
-        known = _unhookable[start, end] = moves_its_return(original_text(start, end - start), start)
+        code = original_text(start, end - start)
+        known = moves_its_return(code, start) or StackMovers(original_text).called_by(
+            code, start, start - _NEAR, end + _NEAR
+        )
+        _unhookable[start, end] = known
     return known
 
 

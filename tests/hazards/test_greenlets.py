@@ -238,3 +238,35 @@ def test_qsort_with_comparisons_that_switch():
     assert sorted_ones == [True] * 8
     assert len(returns) == 8
     assert rp.nmissed == 0
+
+
+def run_about(count):
+    """Greenlets that each switch back and forth; how often they went on."""
+    steps = []
+
+    def body(number):
+        for _ in range(3):
+            steps.append(number)
+            greenlet.getcurrent().parent.switch()
+
+    waiting = [greenlet.greenlet(body) for _ in range(count)]
+    for number, each in enumerate(waiting):
+        each.switch(number)
+    while waiting := [each for each in waiting if not each.dead]:
+        waiting[0].switch()
+    return len(steps)
+
+
+@isolated
+def test_what_calls_code_that_copies_stacks_may_return_twice():
+    with fprobe.attach("_greenlet:*", action=fprobe.Stat()) as probe:
+        assert run_about(4) == 12
+        assert probe.hits > 12
+    twice = [skipped.name for skipped in probe.skipped if "it may return twice" in skipped.reason]
+    assert len(twice) == 1 and "g_switchstack" in twice[0]
+    function = "_greenlet:_ZN8greenlet8Greenlet13g_switchstackEv"
+    with fprobe.attach(function, action=fprobe.Count()) as entries, kprobes.attach(function, action=kprobes.Count()):
+        assert run_about(2) == 6
+    assert entries.hits > 6
+    with pytest.raises(OSError, match="it may return twice"):
+        kprobes.attach_return(function, action=kprobes.Count()).attach()

@@ -15,6 +15,7 @@ from ftrace.core.sites.refusals import code_refusal, named_refusal
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.memory.pages import read
 from sandbox.native.x86_64 import plain_returns
+from sandbox.x86_64.stack_movers import StackMovers
 
 if TYPE_CHECKING:
     from ftrace.core.sites.lists import ListCache, Stubs
@@ -45,6 +46,7 @@ class ImageBlock(SiteBlock, abc.ABC):
         self._read = read
         self._returns: dict[int, str] = {}
         """For examined functions: why their returns cannot be hooked; '' if they can."""
+        self._movers = StackMovers(read)
 
     @abc.abstractmethod
     def covers(self, image: Image, address: int) -> bool:
@@ -72,7 +74,9 @@ class ImageBlock(SiteBlock, abc.ABC):
         codes = [code_at(self.addresses[index], self.functions[index].size) for index in rest]
         plain = plain_returns.are_plain(self._runtime.image, codes)
         for index, code, is_plain in zip(rest, codes, plain, strict=True):
-            known[index] = "" if is_plain else code_refusal(code, self.addresses[index])
+            at = self.addresses[index]
+            why = "" if is_plain else code_refusal(code, at)
+            known[index] = why or self._movers.called_by(code, at, *self.bounds)
         self._returns.update(known)
         self.unhookable |= sum(1 << index for index, why in known.items() if why)
 

@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 
 from sandbox.x86_64.return_slot import moves_its_return
 
-CALLED_BY_HITS = ("__errno_location", "pthread_setspecific")
-"""Functions that are called when a task's record is claimed: a probe there would be hit by its own handler."""
+CALLED_BY_HITS = ("__errno_location", "pthread_setspecific", "pthread_setcancelstate")
+"""Functions that are called when a task's record is claimed, or around handlers: a probe would be hit by its own handler."""
 _SWITCH_STACKS = frozenset(
     {
         *("swapcontext", "setcontext", "getcontext", "makecontext", "start_context", "ffi_call_unix64"),
