@@ -81,7 +81,7 @@ class _Probes(Attaching):
 
     @property
     def nmissed(self) -> int:
-        """Hits whose handlers were not called: the thread was handling another kprobe or, for returns, no instance was free."""
+        """Hits whose handlers were not called: the thread was handling another kprobe."""
         return sum(probe.nmissed for probe in self._probes)
 
     @property
@@ -253,11 +253,19 @@ class ReturnAttachment(_Probes):
         """The kretprobes, one for each function; for a glob, those of the last `attach`."""
         return list(self._probes)
 
+    @property
+    def nmissed(self) -> int:
+        """Calls whose handlers were not called: no instance was free, or the thread was handling a kprobe at their entry."""
+        return sum(probe.nmissed + probe.kp.nmissed for probe in self._probes)
+
     def _limit_missed(self) -> str:
-        if not self.nmissed:
+        missed = sum(probe.nmissed for probe in self._probes)
+        if not missed:
             return ""
         why = f"more than maxactive={self.rp.maxactive:,} calls were waiting to return"
-        return f"the kretprobe on {self.target!r} missed {self.nmissed:,} calls: {why}; give attach_return() a larger maxactive"
+        return (
+            f"the kretprobe on {self.target!r} missed {missed:,} calls: {why}; give attach_return() a larger maxactive"
+        )
 
     @property
     def rp(self) -> kretprobe:

@@ -322,3 +322,19 @@ ctypes.CFUNCTYPE(None)(stub)()
     done = run_forked(source % str(TESTS), 30)
     assert done.returncode < 0
     assert "Return address not found" in done.stderr
+
+
+@isolated
+def test_an_attachment_counts_calls_that_are_missed_at_their_entry_too():
+    module = basic()
+    calls = []
+
+    def entry(ri, regs):
+        calls.append(module["leaf"](1))
+
+    with kprobes.attach_return("leaf", entry=entry, handler=lambda ri, regs: None) as probe:
+        for _ in range(5):
+            module["leaf"](1)
+    assert len(calls) == 5
+    assert (probe.hits, probe.nmissed) == (5, 5)
+    assert (probe.rp.nmissed, probe.rp.kp.nmissed) == (0, 5)
