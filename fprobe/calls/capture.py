@@ -37,7 +37,7 @@ SIZE_KB = 8192
 """Size of a thread's part of the buffer. When it is full, the thread waits, and then loses its newest records."""
 PATIENCE = 2000
 """How often a thread pauses for 50 us, waiting for the reader, before it loses a record."""
-_HEAD = struct.Struct("<QQ")
+_HEAD = struct.Struct("<QQQ")
 _COMMON = 8
 _LENGTH = struct.Struct("<q")
 _BATCH = 1000
@@ -78,13 +78,18 @@ REGISTERS_ONLY: Sights = (Wanted(), Wanted())
 
 
 class Event(NamedTuple):
-    """An entry or a return; `time` is in nanoseconds of CLOCK_MONOTONIC."""
+    """An entry or a return; `time` is in nanoseconds of CLOCK_MONOTONIC. `place`: of the call on the thread's shadow stack.
+
+    `is_newest`: at a return, no later call of the thread is in progress.
+    """
 
     is_entry: bool
     time: int
     thread: int
     ip: int
     caller: int
+    place: int
+    is_newest: bool
     images: Images
 
 
@@ -181,10 +186,10 @@ class CallCapture(Action):
                     yield self._event(event.stamp, page[event.offset : event.offset + event.size])
 
     def _event(self, stamp: int, data: bytes) -> Event:
-        common, (ip, caller) = pages.common(data), _HEAD.unpack_from(data, _COMMON)
+        common, (ip, caller, place) = pages.common(data), _HEAD.unpack_from(data, _COMMON)
         is_entry = common.type == ENTRY
         wanted = self._sights.get(ip, self._others)[not is_entry]
-        return Event(is_entry, stamp, common.pid, ip, caller, _images(wanted, data))
+        return Event(is_entry, stamp, common.pid, ip, caller, place >> 1, not place & 1, _images(wanted, data))
 
 
 def _places(wanted: Wanted) -> tuple[int, list[int]]:

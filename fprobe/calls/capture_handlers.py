@@ -8,6 +8,7 @@ from __future__ import annotations
 from fprobe.handlers.native import native
 from ftrace.core.handlers.floats import read_xmm
 from ftrace.hit.hashing import first_place
+from ftrace.hit.nodes import place_at_entry, place_at_return
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.records import Mark, Reservation, Ring, RingBuffer, slot_at
 from ftrace.hit.ring_buffer.writer import commit, reserve
@@ -38,8 +39,8 @@ from sandbox.x86_64.syscalls import SYS_NANOSLEEP
 
 ENTRY, EXIT = 1, 2
 """Types of the records."""
-HEAD, REGISTERS, VECTORS = 24, 21 * 8, 8 * 8
-"""Bytes: common fields, entry and caller; pt_regs; the low halves of eight vector registers."""
+HEAD, REGISTERS, VECTORS = 32, 21 * 8, 8 * 8
+"""Bytes: common fields, entry, caller and place; pt_regs; the low halves of eight vector registers."""
 MAX_FOLLOWED = 32
 FOLLOW_SHIFT, FOLLOW_MASK = 32, (1 << 31) - 1
 """A followed pointer: its offset in the record, whether it is text (bit 31), and the bytes to record."""
@@ -139,8 +140,10 @@ def follow(sight: ptr[Sight], record: ptr[u8], at: u64) -> void:
 
 
 @native(inline=True)
-def take(state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs]) -> void:
-    """Record an entry or a return."""
+def take(
+    state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], at_place: u64
+) -> void:
+    """Record an entry or a return. `at_place`: as place_at_return()."""
     ring = volatile_load(addressof(state.buffer.ring))
     if ring != null and is_nearly_full(ring):
         wait_for_reader(state)
@@ -152,9 +155,10 @@ def take(state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64
     words = cast(ptr[u64], record)
     words[1] = ip
     words[2] = ret_ip
+    words[3] = at_place
     held = cast(ptr[u64], regs)
     for index in range(21):
-        words[3 + index] = held[index]
+        words[4 + index] = held[index]
     at: u64 = HEAD + REGISTERS
     if sight.vectors != 0:
         take_vectors(cast(ptr[u64], addressof(record[at])))
@@ -175,7 +179,7 @@ def capture_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data
         return 0
     if state.limit != 0 and atomic_add(addressof(state.calls), 1, "relaxed") >= state.limit:
         return 1
-    take(state, place_of(state, ip).entry, ENTRY, ip, ret_ip, regs)
+    take(state, place_of(state, ip).entry, ENTRY, ip, ret_ip, regs, place_at_entry(current(), regs.sp, ip) << 1)
     return 0
 
 
@@ -185,4 +189,4 @@ def capture_exit(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data:
     state = cast(ptr[Capture], fp.action)
     if volatile_load(state.tracing_on) == 0:
         return
-    take(state, place_of(state, ip).leave, EXIT, ip, ret_ip, regs)
+    take(state, place_of(state, ip).leave, EXIT, ip, ret_ip, regs, place_at_return(current(), regs.sp - 8, ip))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fprobe.attachment import Attachment, attach
 from fprobe.calls.capture import CallCapture, Event
+from fprobe.calls.unreturned import drop_ended, returning
 from fprobe.registration import functions_of
 from ftrace.core.handlers.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.core.sites.locations import Location
-from ftrace.core.unwind.stacktrace import is_rethook_trampoline
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.abi.convention import ARGUMENT_REGISTERS
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
@@ -93,7 +93,7 @@ class CallLog:
         self.capture = CallCapture(patience=0)
         self.probe: Attachment[Any] = attach(target, action=self.capture, exclude=exclude, **options)
         self._events: list[LoggedCall] = []
-        self._frames: dict[int, list[int]] = {}
+        self._unreturned: dict[int, list[_Unreturned]] = {}
         self._locations: dict[int, Location] = {}
         self._functions: dict[int, tuple[str, Signature | None]] = {}
 
@@ -143,8 +143,7 @@ class CallLog:
 
     def _logged(self, event: Event) -> LoggedCall:
         regs = _PT_REGS.ctypes.from_buffer_copy(event.images[0])
-        frames = self._frames.setdefault(event.thread, [])
-        depth = _entered(frames, regs.sp, event.caller) if event.is_entry else _left(frames, regs.sp - 8)
+        depth = _depth(self._unreturned.setdefault(event.thread, []), event)
         if event.ip not in self._functions:
             self._functions[event.ip] = _function_at(self._locations.get(event.ip), event.ip)
         name, signature = self._functions[event.ip]
@@ -152,22 +151,22 @@ class CallLog:
         return LoggedCall(kind, name, regs, event.caller, depth, event.thread, signature)
 
 
-def _entered(frames: list[int], slot: int, caller: int) -> int:
-    """Add a call, by its return slot, to its thread's calls (outermost first). Returns its depth."""
-    while frames and frames[-1] < slot:  # calls whose return was not seen
-        frames.pop()
-    if frames and frames[-1] == slot and not is_rethook_trampoline(caller):  # a new call, not a tail call
-        frames.pop()
-    frames.append(slot)
-    return len(frames) - 1
+class _Unreturned(NamedTuple):
+    """A call that has not returned, and the number of those around it."""
+
+    ip: int
+    place: int
+    depth: int
 
 
-def _left(frames: list[int], slot: int) -> int:
-    while frames and frames[-1] < slot:
-        frames.pop()
-    if frames and frames[-1] == slot:
-        frames.pop()
-    return len(frames)
+def _depth(stack: list[_Unreturned], event: Event) -> int:
+    """The number of logged calls around an entry or a return."""
+    if not event.is_entry:
+        _, ended = returning(stack, event.ip, event.place, event.is_newest)
+        return ended.depth if ended is not None else len(stack)
+    drop_ended(stack, event.place)
+    stack.append(_Unreturned(event.ip, event.place, len(stack)))
+    return len(stack) - 1
 
 
 def _function_at(location: Location | None, entry_ip: int) -> tuple[str, Signature | None]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from fprobe.calls.capture import Event, Images
 from fprobe.calls.text import CallTree, duration_text
+from fprobe.calls.unreturned import drop_ended, returning
 from fprobe.cli.console import Console
 from fprobe.cli.views import Side, View, entry_text, result_text
-from sandbox.abi import convention as x86_64
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Call:
     thread: int
     caller: int
     depth: int
-    slot: int
+    place: int
     entered: int
     arguments: Images
     left: int | None = None
@@ -53,22 +53,18 @@ class Calls:
                 yield from self._leave(event, stack)
 
     def _enter(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
-        slot = _stack_pointer(event)
-        # A caller's return slot is at a higher address; a call with the same slot has made a tail call.
-        while stack and stack[-1].slot < slot:
-            yield _lost(stack.pop()), False
-        call = Call(event.ip, event.thread, event.caller, len(stack), slot, event.time, event.images)
+        for ended in drop_ended(stack, event.place):
+            yield _lost(ended), False
+        call = Call(event.ip, event.thread, event.caller, len(stack), event.place, event.time, event.images)
         stack.append(call)
         yield call, True
 
     def _leave(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
-        slot = _stack_pointer(event) - 8
-        position = next((at for at in reversed(range(len(stack))) if _is_of(stack[at], event, slot)), -1)
-        if position < 0:
+        inside, call = returning(stack, event.ip, event.place, event.is_newest)
+        for ended in inside:
+            yield _lost(ended), False
+        if call is None:
             return
-        while len(stack) > position + 1:
-            yield _lost(stack.pop()), False
-        call = stack.pop()
         call.left, call.result = event.time, event.images
         yield call, False
 
@@ -77,17 +73,9 @@ class Calls:
         return [call for stack in self.stacks.values() for call in stack]
 
 
-def _is_of(call: Call, event: Event, slot: int) -> bool:
-    return call.ip == event.ip and call.slot == slot
-
-
 def _lost(call: Call) -> Call:
     call.lost = True
     return call
-
-
-def _stack_pointer(event: Event) -> int:
-    return int.from_bytes(event.images[0][x86_64.STACK_POINTER : x86_64.STACK_POINTER + 8], "little")
 
 
 class Tree:

@@ -9,6 +9,7 @@ The child of a fork, also of one that C code makes, takes another part when it f
 from __future__ import annotations
 
 from ftrace.hit.hashing import first_place
+from ftrace.hit.nodes import place_at_entry, place_at_return
 from ftrace.hit.records import Probe
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
@@ -46,7 +47,7 @@ PROBES = 64
 """The maximum number of places that are probed for a cell."""
 EVENTS_AT, EVENT = 4 << 20, 32
 """Offset in a row of the thread's ring of events, and bytes of one."""
-ENTER, LEAVE = 1, 2
+ENTER, LEAVE, LEAVE_BELOW = 1, 2, 3
 UNCLAIMED, CLAIMING = 1, 2
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
 """By what the calls of a function are distinguished."""
@@ -219,7 +220,7 @@ class Event(Structure):
 
     time: u64  # ticks
     ip: u64
-    slot: u64  # address of the return slot, plus ENTER or LEAVE
+    place: u64  # on the shadow stack, four times, plus ENTER or LEAVE or LEAVE_BELOW
     value: u64  # return address, or the result
 
 
@@ -227,7 +228,7 @@ assert Event.size == EVENT
 
 
 @native
-def table_event(table: ptr[CallTable], ip: u64, slot: u64, value: u64) -> void:
+def table_event(table: ptr[CallTable], ip: u64, place: u64, value: u64) -> void:
     """Keep an event; it replaces the thread's oldest one."""
     if table.events == 0 or not has_part(table):
         return
@@ -239,7 +240,7 @@ def table_event(table: ptr[CallTable], ip: u64, slot: u64, value: u64) -> void:
     event = cast(ptr[Event], row + EVENTS_AT + (number & table.events) * EVENT)
     event.time = rdtsc()
     event.ip = ip
-    event.slot = slot
+    event.place = place
     event.value = value
 
 
@@ -276,14 +277,16 @@ def calls_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64
 @native(cc="preserve_most")
 def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
     """`calls_entry` that keeps the entry, too."""
-    table_event(cast(ptr[CallTable], probe.action), ip, regs.sp + ENTER, ret_ip)
+    place = place_at_entry(current(), regs.sp, ip)
+    table_event(cast(ptr[CallTable], probe.action), ip, place << 2 | ENTER, ret_ip)
     return calls_entry(probe, ip, ret_ip, 0, data)
 
 
 @native(cc="preserve_most")
 def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
     calls_exit(probe, ip, ret_ip, 0, data)
-    table_event(cast(ptr[CallTable], probe.action), ip, regs.sp - 8 + LEAVE, regs.ax)
+    place = place_at_return(current(), regs.sp - 8, ip)
+    table_event(cast(ptr[CallTable], probe.action), ip, (place >> 1) << 2 | LEAVE + (place & 1), regs.ax)
 
 
 FUNCTIONS = (table_take, table_claim, table_in_child, calls_entry, calls_exit, events_entry, events_exit)

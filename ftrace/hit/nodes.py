@@ -28,7 +28,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.tasks import NODE, Node
+from sandbox.threads.tasks import NODE, Node, Task
 from sandbox.x86_64.syscalls import SYS_RT_SIGPROCMASK, SYS_SIGALTSTACK
 
 INLINE_DATA = 64
@@ -74,6 +74,34 @@ def entry_ip(node: ptr[Node]) -> u64:
     if node.stub <= EMPTY or is_spare(node.stub):
         return word_at(node.record)[0]
     return word_at(node.stub - RETURN_POINT)[0]
+
+
+@native(inline=True)
+def is_call(node: ptr[Node], slot: u64, ip: u64) -> bool_:
+    """Whether a node is that of a call of the function at `ip` with this return slot, whose handlers are running."""
+    return node.stub != EMPTY and frame_of(node) == slot and entry_ip(node) == ip
+
+
+@native(inline=True)
+def place_of(task: ptr[Task], node: ptr[Node]) -> u64:
+    """The position of a node on its shadow stack: above those of all calls around it."""
+    return (cast(u64, node) - cast(u64, task.bottom)) // NODE
+
+
+@native
+def place_at_entry(task: ptr[Task], slot: u64, ip: u64) -> u64:
+    """The place of a call whose entry handlers are running; the next one if its return is not hooked."""
+    node = task.top
+    return place_of(task, node) if is_call(node, slot, ip) else place_of(task, node) + 1
+
+
+@native(bounded=False)
+def place_at_return(task: ptr[Task], slot: u64, ip: u64) -> u64:
+    """The place of a call whose exit handlers are running, twice, plus 1 if a later call is in progress, on another stack."""
+    node = task.top
+    while node != task.bottom and not is_call(node, slot, ip):
+        node = below(node)
+    return place_of(task, node) << 1 | cast(u64, node != task.top)
 
 
 @native(inline=True)

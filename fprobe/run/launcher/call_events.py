@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fprobe.calls.text import CallTree
+from fprobe.calls.unreturned import drop_ended, returning
 from fprobe.run import session
 from fprobe.run.launcher.durations import duration
 from fprobe.run.launcher.names import Names
@@ -17,20 +18,24 @@ from sandbox.threads.counters import used
 _EVENT = struct.Struct("<4Q")
 _ROW = struct.Struct("<3Q")
 _KIND = 3
-_ENTER = 1
+_ENTER, _LEAVE_BELOW = 1, 3
 _SEQUENCE = 1
 _MONOTONIC = 3
 """perfetto.protos.BuiltinClock.BUILTIN_CLOCK_MONOTONIC"""
 
 
 class Event(NamedTuple):
-    """An entry or a return. `time`: in ticks; `slot`: where its return address is; `value`: that address, or the result."""
+    """An entry or a return. `time`: in ticks; `place`: on the shadow stack; `value`: the return address, or the result.
+
+    `is_newest`: at a return, no later call of the thread is in progress.
+    """
 
     time: int
     thread: int
     ip: int
-    slot: int
+    place: int
     is_entry: bool
+    is_newest: bool
     value: int
 
 
@@ -41,7 +46,7 @@ class Call:
     ip: int
     thread: int
     depth: int
-    slot: int
+    place: int
     entered: int
     caller: int
     left: int | None = None
@@ -78,9 +83,10 @@ def _rows(counts: int, number: int) -> Iterator[int]:
 
 def _ring(counts: int, start: int, head: int, thread: int) -> Iterator[Event]:
     data = os.pread(counts, min(head, session.EVENTS) * session.EVENT, start)
-    for time, ip, slot, value in _EVENT.iter_unpack(data):
+    for time, ip, place, value in _EVENT.iter_unpack(data):
         if time:
-            yield Event(time, thread, ip, slot & ~_KIND, slot & _KIND == _ENTER, value)
+            kind = place & _KIND
+            yield Event(time, thread, ip, place >> 2, kind == _ENTER, kind != _LEAVE_BELOW, value)
 
 
 def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
@@ -88,22 +94,18 @@ def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
     stacks: dict[int, list[Call]] = {}
     for event in events:
         stack = stacks.setdefault(event.thread, [])
-        while stack and stack[-1].slot < event.slot:
-            stack.pop()
         if event.is_entry:
+            drop_ended(stack, event.place)
             for outer in stack[-1:]:
                 outer.inner += 1
-            call = Call(event.ip, event.thread, len(stack), event.slot, event.time, event.value)
+            call = Call(event.ip, event.thread, len(stack), event.place, event.time, event.value)
             stack.append(call)
             yield call, True
-        elif (returning := _of(stack, event)) is not None:
-            del stack[stack.index(returning) :]
-            returning.left, returning.result = event.time, event.value
-            yield returning, False
-
-
-def _of(stack: list[Call], event: Event) -> Call | None:
-    return next((call for call in reversed(stack) if call.ip == event.ip and call.slot == event.slot), None)
+            continue
+        _, ended = returning(stack, event.ip, event.place, event.is_newest)
+        if ended is not None:
+            ended.left, ended.result = event.time, event.value
+            yield ended, False
 
 
 def tree_lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[str]:

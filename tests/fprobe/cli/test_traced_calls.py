@@ -18,15 +18,15 @@ from sandbox.symbols.table import Symbol
 
 SIGNATURE = Signature("f", Integer(64), (Parameter(Integer(64), "n"),))
 VIEWS = {ip: view_of(Symbol(name, ip, 16, "m"), SIGNATURE) for ip, name in ((16, "f"), (32, "g"), (48, "h"))}
-DI, AX, SP = 14 * 8, 10 * 8, x86_64.STACK_POINTER
+DI, AX = 14 * 8, 10 * 8
 
 
-def event(kind, ip, slot, value=0, *, time=0, thread=1):
-    """An entry ('>') or return ('<') whose return slot is at `slot`."""
+def event(kind, ip, place, value=0, *, time=0, thread=1, newest=True):
+    """An entry ('>') or return ('<') of the call at `place` on the shadow stack."""
     image = bytearray(x86_64.REGISTERS)
-    for offset, word in ((DI, value), (AX, value), (SP, slot if kind == ">" else slot + 8)):
-        image[offset : offset + 8] = word.to_bytes(8, "little")
-    return Event(kind == ">", time, thread, ip, 0, (bytes(image), ()))
+    for offset in (DI, AX):
+        image[offset : offset + 8] = value.to_bytes(8, "little")
+    return Event(kind == ">", time, thread, ip, 0, place, newest, (bytes(image), ()))
 
 
 def shown(*events):
@@ -36,46 +36,56 @@ def shown(*events):
 
 
 def test_a_call_without_calls_takes_one_line():
-    assert shown(event(">", 16, 800, 3), event("<", 16, 800, 4)) == ["1 f(n=3) = 4;"]
+    assert shown(event(">", 16, 1, 3), event("<", 16, 1, 4)) == ["1 f(n=3) = 4;"]
 
 
 def test_nesting():
-    events = [event(">", 16, 800), event(">", 32, 700), event("<", 32, 700, 1), event("<", 16, 800, 2)]
+    events = [event(">", 16, 1), event(">", 32, 2), event("<", 32, 2, 1), event("<", 16, 1, 2)]
     assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) = 1;", "1 } = 2 /* f */"]
 
 
 def test_threads_do_not_mix():
-    events = [event(">", 16, 800), event(">", 32, 300, thread=2), event("<", 16, 800), event("<", 32, 300, thread=2)]
+    events = [event(">", 16, 1), event(">", 32, 1, thread=2), event("<", 16, 1), event("<", 32, 1, thread=2)]
     assert shown(*events) == ["1 f(n=0) {", "2 g(n=0) {", "1 } = 0 /* f */", "2 } = 0 /* g */"]
 
 
-def test_a_tail_call_has_the_same_return_slot():
-    events = [event(">", 16, 800), event(">", 32, 800), event("<", 32, 800, 5), event("<", 16, 800, 5)]
-    assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) = 5;", "1 } = 5 /* f */"]
-
-
 def test_recursion_in_one_frame_size():
-    events = [event(">", 16, 800), event(">", 16, 700), event("<", 16, 700, 1), event("<", 16, 800, 2)]
+    events = [event(">", 16, 1), event(">", 16, 2), event("<", 16, 2, 1), event("<", 16, 1, 2)]
     assert shown(*events) == ["1 f(n=0) {", "1   f(n=0) = 1;", "1 } = 2 /* f */"]
 
 
 def test_a_return_that_was_not_seen_ends_with_its_caller():
-    events = [event(">", 16, 800), event(">", 32, 700), event("<", 16, 800, 2)]
+    events = [event(">", 16, 1), event(">", 32, 2), event("<", 16, 1, 2)]
     assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) /* return not seen */;", "1 } = 2 /* f */"]
 
 
 def test_a_return_that_was_not_seen_ends_with_the_next_call_above():
-    events = [event(">", 16, 800), event(">", 32, 600), event(">", 48, 700), event("<", 48, 700, 1)]
+    events = [event(">", 16, 1), event(">", 32, 2), event(">", 48, 2), event("<", 48, 2, 1)]
     assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) /* return not seen */;", "1   h(n=0) = 1;"]
 
 
+def test_a_call_that_an_exception_has_ended_is_not_around_the_next():
+    events = [event(">", 16, 1), event(">", 32, 2), event(">", 16, 1), event("<", 16, 1, 2)]
+    assert shown(*events) == [
+        "1 f(n=0) {",
+        "1   g(n=0) /* return not seen */;",
+        "1 } /* f */ /* return not seen */",
+        "1 f(n=0) = 2;",
+    ]
+
+
+def test_a_call_on_another_stack_outlives_one_that_began_before_it():
+    events = [event(">", 16, 1), event(">", 32, 2), event("<", 16, 1, 5, newest=False), event("<", 32, 2, 6)]
+    assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) {", "1 } = 5 /* f */", "1   } = 6 /* g */"]
+
+
 def test_a_return_without_an_entry_is_left_out():
-    assert shown(event("<", 16, 800), event(">", 32, 700), event("<", 32, 700)) == ["1 g(n=0) = 0;"]
+    assert shown(event("<", 16, 1), event(">", 32, 2), event("<", 32, 2)) == ["1 g(n=0) = 0;"]
 
 
 def test_unfinished_calls():
     calls = Calls()
-    list(calls.steps([event(">", 16, 800), event(">", 32, 700)]))
+    list(calls.steps([event(">", 16, 1), event(">", 32, 2)]))
     assert [VIEWS[call.ip].name for call in calls.unfinished()] == ["f", "g"]
 
 
