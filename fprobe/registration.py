@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from fprobe.handlers.resolve import resolve_pair
 from fprobe.probe import ENTRY_DATA_MAX, FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, copy_disabled, flags_lock, fprobe
 from ftrace.core import ops as ftrace
-from ftrace.core.entries.locate import examine_returns, locate, locate_addresses, unsafe_for_python
+from ftrace.core.entries.locate import locate, locate_addresses, unsafe_for_python
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.resolve import is_compiled, is_named
 from ftrace.core.handlers.kinds import entry_kind, exit_kind
@@ -269,8 +269,6 @@ def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
         unsafe = unsafe_for_python(selection)
         skipped = [*skipped, *(Skipped(str(location), _PYTHON_UNSAFE) for location in unsafe.locations())]
         selection -= unsafe
-    if fp.ops.hooks_return:
-        examine_returns(selection)
     joined = join_neighbours(selection)
     return Located(joined.selection, [*skipped, *joined.skipped])
 

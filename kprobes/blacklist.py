@@ -101,8 +101,8 @@ def kretprobe_blacklist(symbol: Symbol) -> str:
     module = next((module for module in modules() if module.name == symbol.module), None)
     if module and symbol.name in module.functions_with("returns_twice"):
         return f"{symbol.name} returns twice"
-    if module is not None and not module.scratch_kept:
-        return ""  # LLVM compiled it from IR
+    if module is not None and not module.reads_frame:
+        return ""
     return no_function(symbol) or return_refusal(symbol.address, symbol.end)
 
 

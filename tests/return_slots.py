@@ -1,4 +1,4 @@
-"""Functions that move their return address or their stack, and others that only look so, in assembly."""
+"""Functions that move or read their return address, or move their stack, and others that only look so, in assembly."""
 
 from __future__ import annotations
 
@@ -30,9 +30,32 @@ REFUSED = {
     "mov $15, %eax; syscall": "it returns from a signal's handler (rt_sigreturn) (`syscall` at +0x5)",
     "push %rbp; mov %rsp, %rbp; leave; pop %rcx; jmp *%rcx": "it takes its return address off the stack (`pop rcx` at +0x5)",
     "test %edi, %edi; je 1f; ret; 1: pop %rdx; jmp *%rdx": "it takes its return address off the stack (`pop rdx` at +0x5)",
+    # its caller's address: at once, after a prologue, in a frame, as an operand, after a call, by a vector register
+    "mov (%rsp), %rax; ret": "it reads its own return address (`mov rax, qword ptr [rsp]` at +0x0)",
+    "mov (%rsp), %rax; mov %rax, (%rdi); ret": "it reads its own return address (`mov rax, qword ptr [rsp]` at +0x0)",
+    "push %rbx; sub $16, %rsp; mov %rdi, %rbx; mov 24(%rsp), %rdx; call 1f; 1: add $16, %rsp; pop %rbx; ret":
+        "it reads its own return address (`mov rdx, qword ptr [rsp + 0x18]` at +0x8)",
+    "push %rbp; mov %rsp, %rbp; and $-32, %rsp; call 1f; 1: mov 8(%rbp), %rdi; leave; ret":
+        "it reads its own return address (`mov rdi, qword ptr [rbp + 8]` at +0xd)",
+    "sub $24, %rsp; cmp %rdi, 24(%rsp); sete %al; add $24, %rsp; ret":
+        "it reads its own return address (`cmp qword ptr [rsp + 0x18], rdi` at +0x4)",
+    "sub $24, %rsp; pushq 24(%rsp); call 1f; 1: add $32, %rsp; ret":
+        "it reads its own return address (`push qword ptr [rsp + 0x18]` at +0x4)",
+    "sub $40, %rsp; movq %rdi, %xmm0; movhps 40(%rsp), %xmm0; movaps %xmm0, 16(%rsp); add $40, %rsp; ret":
+        "it reads its own return address (`movhps xmm0, qword ptr [rsp + 0x28]` at +0x9)",
+    "sub $24, %rsp; movq 24(%rsp), %xmm1; movups %xmm1, (%rsp); add $24, %rsp; ret":
+        "it reads its own return address (`movq xmm1, qword ptr [rsp + 0x18]` at +0x4)",
+    "lea 8(%rsp), %r10; mov -8(%r10), %rax; ret": "it reads its own return address (`mov rax, qword ptr [r10 - 8]` at +0x5)",
+    # its address, passed on
+    "sub $24, %rsp; lea 24(%rsp), %rdi; call 1f; 1: add $24, %rsp; ret":
+        "it passes on where its return address is (`call 0x100e` at +0x9)",
 }  # fmt: skip
 ACCEPTED = (
-    "mov (%rsp), %rax; ret",
+    # arguments on the stack, and a block behind a call that does not return, which another path reaches
+    "mov 8(%rsp), %rax; ret",
+    "push %rbx; sub $16, %rsp; mov 32(%rsp), %rdx; mov 40(%rsp), %rcx; add $16, %rsp; pop %rbx; ret",
+    "push %rbp; mov %rsp, %rbp; mov 16(%rbp), %rax; lea 16(%rbp), %rdi; call 1f; 1: pop %rbp; ret",
+    "sub $8, %rsp; test %edi, %edi; je 2f; call 1f; 1: call 3f; 2: sub $24, %rsp; 3: mov 8(%rsp), %rax; add $32, %rsp; ret",
     "push %rbp; mov %rsp, %rbp; sub $32, %rsp; and $-32, %rsp; mov %rax, (%rsp); leave; ret",
     "push %rbp; mov %rsp, %rbp; push %rbx; sub %rdi, %rsp; mov %rax, (%rsp); lea -8(%rbp), %rsp; pop %rbx; pop %rbp; ret",
     # gcc's realignment with a copy of the return address
@@ -48,7 +71,6 @@ ACCEPTED = (
     "lea -0x150(%rsp), %r15; and $-64, %r15; xchg %rsp, %r15; mov %r15, 16(%rsp); mov 16(%rsp), %rsi; "
     "lea (%rsi), %rsp; ret",
     "lock orq $0, (%rsp); ret",
-    "mov (%rsp), %rax; mov %rax, (%rdi); ret",
     "push %rdi; call 1f; 1: pop %rdi; ret",
     "cmp %rdi, %rsp; ja 1f; 1: ret",
 )

@@ -48,8 +48,6 @@ def show_only_inside(patterns: Sequence[str]) -> None:
 
 def _selected(pattern: str) -> Selection:
     """The locations of the functions of images that match. What cannot be hooked at return is left out by the tracer."""
-    from ftrace.core.entries.locate import examine_returns, locate_addresses
+    from ftrace.core.entries.locate import locate_addresses
 
-    selection = locate_addresses(match_image(pattern).addresses).selection
-    examine_returns(selection)
-    return selection
+    return locate_addresses(match_image(pattern).addresses).selection

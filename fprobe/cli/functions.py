@@ -150,7 +150,7 @@ def _detour_facts(symbol: Symbol) -> dict[str, str]:
 
 
 def _return_of(block: DetouredBlock, index: int) -> str:
-    block.examine_returns([index])
+    block.examine_returns(1 << index)
     why = block.reason(index)
     return (
         f"cannot be hooked: {why}" if why else "balanced: the stub calls the body; every register and flag is preserved"

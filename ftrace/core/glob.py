@@ -6,7 +6,7 @@ A pattern is classified once; a match is then a comparison, a prefix, a suffix, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -170,3 +170,12 @@ _DIGITS = bytes.maketrans(b"\x00\x01", b"01")
 def mask_of(flags: Iterable[int]) -> int:
     """The positions at which `flags` is 1 instead of 0. Takes linear time, unlike adding bits one by one."""
     return int(bytes(flags).translate(_DIGITS)[::-1] or b"0", 2)
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    text = bin(mask)[:1:-1]
+    index = text.find("1")
+    while index >= 0:
+        yield index
+        index = text.find("1", index + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ftrace.core.dyn_ftrace.record import Operation
@@ -99,18 +99,24 @@ class ftrace_ops(ProcessBound):
 
     def selection(self) -> Selection:
         """The locations it is for, by its hashes as they are now."""
-        wanted = self.func_hash.select(tracer().table)
-        return clean({block: mask & ~self._refused(block) for block, mask in wanted.items()})
+        return clean({block: mask & ~self._refused(block) for block, mask in self._wanted().items()})
 
     def skipped(self) -> list[tuple[Location, str]]:
         """The locations that the hashes select but that cannot be probed so, each with the reason."""
-        wanted = self.func_hash.select(tracer().table)
-        refused = Selection({block: mask & self._refused(block) for block, mask in wanted.items()})
+        refused = Selection({block: mask & self._refused(block) for block, mask in self._wanted().items()})
         return [(location, _reason(location)) for location in refused.locations()]
 
     def _refused(self, block: SiteBlock) -> int:
         """The sites of a block that cannot be patched, or, for ops that hook returns, whose return cannot be hooked."""
         return block.unpatchable | block.unhookable if self.hooks_return else block.unpatchable
+
+    def _wanted(self) -> Mapping[SiteBlock, int]:
+        """The locations that the hashes select; the returns of their functions have been examined if they are hooked."""
+        wanted = self.func_hash.select(tracer().table)
+        if self.hooks_return:
+            for block, mask in wanted.items():
+                block.examine_returns(mask)
+        return wanted
 
 
 def _reason(location: Location) -> str:

@@ -1,7 +1,7 @@
 """Signatures and attributes of functions, from printed LLVM IR.
 
 Only the lines that define functions, types and groups of attributes are kept ("declarations"); they are short, can be
-cached beside the object, and are parsed at first use.
+cached beside the object, and are parsed at first use. A comment is added if a function may read its frame.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ _QUOTED = re.compile(r'"[^"]*"')
 _ALIAS = re.compile(r'^@([-\w$.]+|"[^"]*") = [^"]*\balias .*, ptr @([-\w$.]+|"[^"]*")', re.MULTILINE)
 _NEST = re.compile(r"(?<![-\w$.%])nest(?![-\w$.])")
 _SUSPECT = re.compile(r"nest|cc\b|cc ?\d|_bicc")
+_FRAME = re.compile(r"@llvm\.(?:returnaddress|addressofreturnaddress|frameaddress|sponentry)\b|\basm\b[^\n]*\"")
+_READS_FRAME = "; a function may read its frame"
 _SCRATCH_FREE = {"", "fastcc", "x86_64_sysvcc", "cc 78"}
 
 
 def declarations(ir: str) -> str:
     """The lines of printed IR that define functions, aliases of functions, types and attribute groups."""
     starts = ("define ", "%", "attributes #")
-    return "\n".join(line for line in ir.splitlines() if line.startswith(starts) or _ALIAS.match(line))
+    kept = [line for line in ir.splitlines() if line.startswith(starts) or _ALIAS.match(line)]
+    return "\n".join([*kept, _READS_FRAME] if _FRAME.search(ir) else kept)
 
 
 class IrInterface:
@@ -66,6 +69,11 @@ class IrInterface:
 
     scratch_kept = False
     """LLVM's allocation of registers across functions (-enable-ipra) is off."""
+
+    @property
+    def reads_frame(self) -> bool:
+        """Whether a function may read its frame: the IR has inline assembly or names a frame's address, or is not known."""
+        return not self._declared or _READS_FRAME in self._declared
 
     @cached_property
     def scratch_taken(self) -> frozenset[str]:

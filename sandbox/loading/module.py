@@ -54,6 +54,10 @@ class Interface(Protocol):
     def scratch_kept(self) -> bool:
         """Whether callers may keep values in scratch registers over the calls of functions without a stub."""
 
+    @property
+    def reads_frame(self) -> bool:
+        """Whether a function may read its own frame, such as its return address."""
+
 
 Notifier = Callable[[ModuleState, "Module"], None]
 
@@ -135,6 +139,11 @@ class Module(ProcessBound):
     def scratch_taken(self) -> frozenset[str]:
         """Names of the functions at whose entry r10 or r11 may hold something, by their calling convention."""
         return self._interface.scratch_taken
+
+    @property
+    def reads_frame(self) -> bool:
+        """Whether a function may read its own frame, such as its return address."""
+        return self._interface.reads_frame
 
     @property
     def scratch_kept(self) -> bool:

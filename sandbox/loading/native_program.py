@@ -121,6 +121,11 @@ class NativeInterface:
         return self._ir.scratch_taken
 
     @property
+    def reads_frame(self) -> bool:
+        """Whether a function may read its own frame."""
+        return self._ir.reads_frame
+
+    @property
     def scratch_kept(self) -> bool:
         """Whether callers may keep values in scratch registers over the calls of functions without a stub."""
         return self._ir.scratch_kept

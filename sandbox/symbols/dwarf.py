@@ -68,6 +68,9 @@ class DwarfInterface:
         """Empty: debug information does not keep the attributes of functions."""
         return frozenset()
 
+    reads_frame = True
+    """C functions may: debug information does not tell."""
+
     scratch_kept = True
     """Functions without a stub may be compiled with any flags: without patchable entries, or linked from elsewhere."""
 

@@ -1,11 +1,14 @@
-"""Functions whose return cannot be hooked, found by their code: they move their return address, or their stack.
+"""Functions whose return cannot be hooked, found by their code: they move or read their return address, or move their stack.
 
 The paths of a function are followed from its entry, up to indirect jumps, with the known state of the stack: how far the stack
 pointer is below the return slot, which registers point into the stack, and which hold the return address.
+
+A function reads its return address to know its caller, as dlopen and dlsym do; a hooked call would find a stub there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import re
@@ -23,6 +26,9 @@ _MEMORY = re.compile(r"\[(?P<base>\w+)(?: (?P<sign>[+-]) (?P<offset>0x[0-9a-f]+|
 _READERS = frozenset(
     {"cmp", "test", "push", "call", "jmp", "bt", "prefetcht0", "nop", "ucomisd", "ucomiss", "comisd", "comiss"}
 )
+_NOT_READING = frozenset({"lea", "nop", "prefetcht0", "prefetcht1", "prefetcht2", "prefetchnta", "prefetchw"})
+"""Instructions with an operand in memory that they do not read."""
+_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 _INDEXED = re.compile(r"\[(?P<base>\w+) \+ (?P<index>\w+)(?P<scale>\*\d)?(?: [+-] \w+)?\]$")
 _ARITHMETIC = frozenset({"xor", "rol", "ror", "add", "sub", "neg", "not"})
 _NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
@@ -127,33 +133,44 @@ class _Moved(Exception):
     """Why the return cannot be hooked."""
 
 
-def moves_its_return(code: bytes, start: int) -> str:
+def uses_its_return(code: bytes, start: int) -> str:
     """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen."""
+    walk = _Walk(code, start)
     try:
-        _Walk(code, start).follow()
+        walk.follow([(start, _State(0, {}, {}))])
     except _Moved as reason:
         return str(reason)
-    return ""
+    return walk.reading()
 
 
 class _Walk:
-    """The paths of one function. `saved`: which of RETURN and ABOVE it has stored outside its stack."""
+    """The paths of one function. `saved`: which of RETURN and ABOVE it has stored outside its stack.
+
+    `seen`: the instructions followed so far, each with the first depth it was reached with. `reads`: those that read the return
+    address, and how. `others`: where paths arrive with another depth, after a call that does not return, for example.
+    """
 
     def __init__(self, code: bytes, start: int) -> None:
         self._start = start
         self._code = {each.address: each for each in decoded(code, start)}
         self._has_syscall = _SYSCALL in code
         self._saved: set[str] = set()
-        self._seen: set[int] = set()
+        self._seen: dict[int, int | None] = {}
+        self._reads: dict[int, str] = {}
+        self._others: list[tuple[int, _State]] = []
 
-    def follow(self) -> None:
+    def follow(self, waiting: list[tuple[int, _State]]) -> None:
+        """Follow the paths from these addresses and states on."""
         code, seen = self._code, self._seen
-        waiting = [(self._start, _State(0, {}, {}))]
         while waiting:
             at, state = waiting.pop()
             while (insn := code.get(at)) is not None and at not in seen:
-                seen.add(at)
+                seen[at] = state.depth
                 _at, size, mnemonic, operands = insn
+                if "[" in operands and _is_read(mnemonic, operands, state):
+                    self._reads[at] = "reads its own return address"
+                if mnemonic == "call" and any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
+                    self._reads[at] = "passes on where its return address is"
                 # Most do not matter, while no register holds anything of interest. [1:3]: into xmm0, ymm0 or zmm0.
                 if operands[1:3] != "mm" and (
                     mnemonic not in _HARMLESS or "sp" in operands or self._matters(mnemonic, operands, state)
@@ -161,6 +178,25 @@ class _Walk:
                     waiting += self._successors(insn, state)
                     break
                 at += size
+            else:
+                if insn is not None and seen[at] != state.depth:
+                    self._others.append((at, state))
+
+    def reading(self) -> str:
+        """Why the return cannot be hooked if the function reads its return address; '' if it does not.
+
+        A reading does not count if other paths reach it with another depth: the function's layout is not understood then.
+        """
+        if not self._reads:
+            return ""
+        others, self._others = self._others, []
+        first, self._seen, self._reads = self._reads, {}, {}
+        with contextlib.suppress(_Moved):
+            self.follow(others)
+        for at, what in sorted(first.items()):
+            if at not in self._seen or at in self._reads:
+                return str(self._moved(self._code[at], what))
+        return ""
 
     def _matters(self, mnemonic: str, operands: str, state: _State) -> bool:
         """Whether a harmless instruction, which does not change the stack pointer, may change the known state."""
@@ -263,6 +299,23 @@ class _Walk:
 
 
 _KEPT = frozenset({"rbx", "rbp", "r12", "r13", "r14", "r15"})
+
+
+def _is_read(mnemonic: str, operands: str, state: _State) -> bool:
+    """Whether the instruction, which has an operand in memory, reads the return slot.
+
+    Two that do so do not need what is there: compilers' copy of the slot below a realigned stack, and `or $0`, a barrier or
+    a probe of the stack.
+    """
+    if "sp" not in operands and not state.held:
+        return False
+    words, memory, _summed, _registers = _operands(operands)
+    place = next((each for each in memory if each is not None and state.to(*each) == 0), None)
+    if place is None or mnemonic in _NOT_READING:
+        return False
+    if mnemonic == "push":
+        return state.depth is not None or place[0] == "rbp"
+    return not (mnemonic.endswith("or") and words[-1] == "0")
 
 
 def _loaded(name: str, operands: _Operands, state: _State) -> _State:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from sandbox.x86_64.return_slot import moves_its_return
+from sandbox.x86_64.return_slot import uses_its_return
 
 _CALL_SIZE = 5
 _MOST = 512
@@ -21,7 +21,7 @@ _REASON = "(`add rsp, "
 
 def _moves(code: bytes, start: int) -> bool:
     """Whether the function with these bytes moves its stack pointer by a distance that it has not put there."""
-    return _ADDS.search(code) is not None and _REASON in moves_its_return(code, start)
+    return _ADDS.search(code) is not None and _REASON in uses_its_return(code, start)
 
 
 class StackMovers:

@@ -13,7 +13,7 @@ import fprobe
 import kprobes
 from sandbox.images import process_text
 from sandbox.native import u64
-from sandbox.x86_64.return_slot import moves_its_return
+from sandbox.x86_64.return_slot import uses_its_return
 
 counted = fprobe.Array(u64, 1, shared=True)
 
@@ -24,13 +24,13 @@ def count(ri, regs):
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED.items())
-def test_code_that_moves_its_return_says_how(text, reason):
-    assert moves_its_return(assembled(text), 0x1000) == reason
+def test_code_that_uses_its_return_says_how(text, reason):
+    assert uses_its_return(assembled(text), 0x1000) == reason
 
 
 @pytest.mark.parametrize("text", ACCEPTED)
 def test_code_that_only_looks_so_is_accepted(text):
-    assert moves_its_return(assembled(text), 0x1000) == ""
+    assert uses_its_return(assembled(text), 0x1000) == ""
 
 
 @isolated(timeout=60)
@@ -41,7 +41,7 @@ def test_returns_of_libcs_functions_that_switch_stacks_or_return_twice_are_refus
             kprobes.register_kretprobe(kprobes.kretprobe(symbol_name=f"libc:{name}", handler=count))
         assert caught.value.errno == errno.EINVAL
     by_code = [
-        span for span in libc.functions() if moves_its_return(ctypes.string_at(span[0], span[1] - span[0]), span[0])
+        span for span in libc.functions() if uses_its_return(ctypes.string_at(span[0], span[1] - span[0]), span[0])
     ]
     assert len(by_code) < 40
     for start, _end in by_code:

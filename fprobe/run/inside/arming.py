@@ -62,7 +62,7 @@ class Arming:
         self._arming = 0
         """The thread that is arming, with the lock."""
         self._again = False
-        self._watches: list[Any] = []
+        self._watch: Any = None
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
         self._inlined: set[str] = set()
@@ -102,10 +102,10 @@ class Arming:
         """
         self._find_all()
         if not all(pattern.is_settled for pattern in self._patterns()):
-            from kprobes.library_loads import watch
+            from kprobes.library_loads import Watch
             from kprobes.optimization import wait_for_kprobe_optimizer
 
-            self._watches = watch(self.arm_loaded)
+            self._watch = Watch(self.arm_loaded)
             wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ftrace.core.entries.neighbours import free_bytes
 from ftrace.core.filters.resolve import Found, resolve
 from ftrace.core.sites.detoured import DetouredBlock
-from ftrace.core.sites.image_block import ImageBlock, PreparedBlock, in_images
+from ftrace.core.sites.image_block import ImageBlock, PreparedBlock
 from ftrace.core.sites.locations import Located, Location, Selection, Skipped, original_text
 from ftrace.core.sites.refusals import called_by_hits, runs_python
 from ftrace.core.tracer import tracer
@@ -147,12 +147,6 @@ def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
 
 
 # -- for registration ---------------------------------------------------------------------------------------------------
-
-
-def examine_returns(selection: Selection) -> None:
-    """Find out which of these functions' returns cannot be hooked."""
-    for block, indexes in in_images(selection).items():
-        block.examine_returns(indexes)
 
 
 def unsafe_for_python(selection: Selection) -> Selection:

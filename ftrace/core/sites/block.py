@@ -10,12 +10,12 @@ import errno
 import logging
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.core.glob import Match, mask_of
+from ftrace.core.glob import Match, bits_of, mask_of
 from ftrace.core.sites.lists import Stubs
-from ftrace.core.sites.refusals import named_refusal
+from ftrace.core.sites.refusals import code_refusals, named_refusal
 from ftrace.core.sites.trapping import refuse_blocked_traps
 from ftrace.core.unwind.unwinding import describe_stubs
 from ftrace.hit.poke import STAGES
@@ -25,6 +25,7 @@ from sandbox.memory import barriers, mappings
 from sandbox.process.once import cached_property
 from sandbox.symbols.perfmap import perf_map
 from sandbox.x86_64.encoding import INT3, NOP5, jump
+from sandbox.x86_64.stack_movers import StackMovers
 
 if TYPE_CHECKING:
     from ftrace.core.glob import Pattern
@@ -34,9 +35,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ftrace")
 
+Read = Callable[[int, int], bytes]
+"""(address, size) -> the text there as it would be without probes."""
+
 Change = Callable[["ListRecord"], "ListRecord"]
 """From a site's present list to its new one."""
 
+_MANY = 64
+"""From this number of functions on, all their text is read at once."""
+_HEAD = 64
+"""Bytes of a function that are read even if it is shorter."""
 _STRADDLES = bytes(byte & 7 > 8 - stubs.SITE_SIZE for byte in range(256))
 """Whether a site crosses two aligned words, by the lowest byte of its address."""
 
@@ -74,7 +82,7 @@ class SiteBlock:
 
     def __init__(
         self, name: str, functions: list[Symbol], addresses: array[int], text: mappings.TextMapping, lists: ListCache,
-        kind: Stubs = Stubs.AT_ENTRY,
+        read: Read, kind: Stubs = Stubs.AT_ENTRY,
     ) -> None:  # fmt: skip
         self.name = name
         """Name of the module or library."""
@@ -84,7 +92,14 @@ class SiteBlock:
         self.unpatchable = 0
         """Mask of the sites that cannot be patched."""
         self.unhookable = 0
-        """Mask of the sites whose function returns twice or on another stack: their returns are never hooked."""
+        """Mask of the sites whose function's return is never hooked: it returns twice, on another stack, or reads its return
+        address. Complete for sites that `examine_returns` has been called for.
+        """
+        self._read = read
+        self._examined = 0
+        self._returns: dict[int, str] = {}
+        self._movers = StackMovers(read)
+        """For examined functions: why their returns cannot be hooked; '' if they can."""
         self._runtime = lists.runtime
         self._lists = lists
         self._empty = lists.get((), kind)
@@ -94,13 +109,15 @@ class SiteBlock:
         self._stub_text: mappings.TextMapping | None = None
 
     @classmethod
-    def of_module(cls, module: Module, lists: ListCache) -> SiteBlock:
-        """The stubs of a loaded module."""
+    def of_module(cls, module: Module, lists: ListCache, read: Read) -> SiteBlock:
+        """The stubs of a loaded module. `read`: reads its text."""
         kind = Stubs.AFTER_PROLOGUE if module.site_kind == "mcount" else Stubs.AT_ENTRY
-        block = cls(module.name, module.site_functions, module.sites, _text_of(module), lists, kind)
+        block = cls(module.name, module.site_functions, module.sites, _text_of(module), lists, read, kind)
         block.module = module
         block.unpatchable = block._mask_of(module.scratch_taken)
         block.unhookable = block._mask_of(module.functions_with("returns_twice")) | block.refused_by_name
+        if not module.reads_frame:
+            block._examined = block.everything
         return block
 
     def __len__(self) -> int:
@@ -118,9 +135,51 @@ class SiteBlock:
         """Why the site at `index` cannot be patched, or its function's return cannot be hooked; '' if both can."""
         if self.unpatchable >> index & 1:
             return "r10 and r11 are not free at its entry"
+        if self._returns.get(index):
+            return self._returns[index]
         if self.unhookable >> index & 1:
             return "it returns twice or on another stack, so its return cannot be hooked"
         return ""
+
+    # -- returns that cannot be hooked --------------------------------------------------------------------------
+
+    def examine_returns(self, mask: int) -> None:
+        """Find the functions among these sites whose returns cannot be hooked."""
+        mask &= ~self._examined
+        if not mask:
+            return
+        known = {index: self._known_refusal(index) for index in bits_of(mask)}
+        rest = [index for index, why in known.items() if not why]
+        code_at = self._reader_of(rest)
+        functions = [self.functions[index] for index in rest]
+        codes = [code_at(function.address, function.size) for function in functions]
+        starts = [function.address for function in functions]
+        refusals = code_refusals(self._runtime.image, codes, starts)
+        for index, code, start, why in zip(rest, codes, starts, refusals, strict=True):
+            known[index] = why or self._movers.called_by(code, start, *self.bounds)
+        self._returns.update(known)
+        self._examined |= mask
+        self.unhookable |= sum(1 << index for index, why in known.items() if why)
+
+    def forget_return(self, index: int) -> None:
+        """Its code has changed: examine it again."""
+        self._returns.pop(index, None)
+        self._examined &= ~(1 << index)
+        self.unhookable = self.unhookable & ~(1 << index) | self.refused_by_name & 1 << index
+
+    def _known_refusal(self, index: int) -> str:
+        """Why its return cannot be hooked, as far as known without its code; '' if nothing is known against it."""
+        return named_refusal(self.names[index])
+
+    def _reader_of(self, indexes: Sequence[int]) -> Read:
+        """A function that reads the code of these functions. For many, all their text is read at once."""
+        if len(indexes) < _MANY:
+            return self._read
+        functions = [self.functions[index] for index in indexes]
+        start = min(function.address for function in functions)
+        end = min(max(function.address + max(function.size, _HEAD) for function in functions), self._text.end)
+        text = self._read(start, end - start)
+        return lambda address, size: text[address - start : address - start + size]
 
     def is_made(self, _index: int) -> bool:
         """Whether the site is a location already. With compiled stubs it always is."""

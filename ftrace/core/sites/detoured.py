@@ -13,10 +13,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.core.sites.block import Change, SiteMismatch, log
+from ftrace.core.sites.block import Change, Read, SiteMismatch, log
 from ftrace.core.sites.detour_space import DetourSpace
 from ftrace.core.sites.entry_plans import Choice, Mechanism, Patch, choices, only_breakpoint, patch_of
-from ftrace.core.sites.image_block import ImageBlock, Read
+from ftrace.core.sites.image_block import ImageBlock
 from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.refusals import runs_python
 from ftrace.hit.x86_64.entry_detour import ENTRY

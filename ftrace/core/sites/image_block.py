@@ -5,32 +5,20 @@ from __future__ import annotations
 import abc
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ftrace.core.sites.block import SiteBlock
+from ftrace.core.sites.block import Read, SiteBlock
 from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.locations import Selection
-from ftrace.core.sites.refusals import code_refusal, named_refusal
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.memory.pages import read
-from sandbox.native.x86_64 import plain_returns
-from sandbox.x86_64.stack_movers import StackMovers
 
 if TYPE_CHECKING:
     from ftrace.core.sites.lists import ListCache, Stubs
     from sandbox.images.image import Image
     from sandbox.memory.mappings import TextMapping
     from sandbox.symbols.table import Symbol
-
-
-Read = Callable[[int, int], bytes]
-"""(address, size) -> the text there as it would be without probes."""
-
-_MANY = 64
-"""From this number of functions on, all their text is read at once."""
-_HEAD = 64
-"""Bytes of a function that are read even if it is shorter."""
 
 
 class ImageBlock(SiteBlock, abc.ABC):
@@ -40,13 +28,9 @@ class ImageBlock(SiteBlock, abc.ABC):
         self, image: Image, functions: list[Symbol], text: TextMapping, lists: ListCache, kind: Stubs, read: Read
     ) -> None:
         addresses = array("Q", [function.address for function in functions])
-        super().__init__(image.name, functions, addresses, text, lists, kind)
+        super().__init__(image.name, functions, addresses, text, lists, read, kind)
         self.image = image
         self.unhookable = self.refused_by_name
-        self._read = read
-        self._returns: dict[int, str] = {}
-        """For examined functions: why their returns cannot be hooked; '' if they can."""
-        self._movers = StackMovers(read)
 
     @abc.abstractmethod
     def covers(self, image: Image, address: int) -> bool:
@@ -66,41 +50,8 @@ class ImageBlock(SiteBlock, abc.ABC):
     def is_live(self, index: int) -> bool:
         return self.is_made(index) and self.list_at(index) is not self._empty and not self._off
 
-    def examine_returns(self, indexes: Iterable[int]) -> None:
-        """Find the functions whose returns cannot be hooked."""
-        known = {index: self._known_refusal(index) for index in indexes if index not in self._returns}
-        rest = [index for index, why in known.items() if not why]
-        code_at = self._reader_of(rest)
-        codes = [code_at(self.addresses[index], self.functions[index].size) for index in rest]
-        plain = plain_returns.are_plain(self._runtime.image, codes)
-        for index, code, is_plain in zip(rest, codes, plain, strict=True):
-            at = self.addresses[index]
-            why = "" if is_plain else code_refusal(code, at)
-            known[index] = why or self._movers.called_by(code, at, *self.bounds)
-        self._returns.update(known)
-        self.unhookable |= sum(1 << index for index, why in known.items() if why)
-
-    def forget_return(self, index: int) -> None:
-        """Its code has changed: examine it again."""
-        self._returns.pop(index, None)
-        self.unhookable = self.unhookable & ~(1 << index) | self.refused_by_name & 1 << index
-
-    def _reader_of(self, indexes: Sequence[int]) -> Read:
-        """A function that reads the code of these functions. For many, all their text is read at once."""
-        if len(indexes) < _MANY:
-            return self._read
-        start, addresses = self.addresses[min(indexes)], self.addresses
-        end = min(max(addresses[i] + max(self.functions[i].size, _HEAD) for i in indexes), self._text.end)
-        text = self._read(start, end - start)
-        return lambda address, size: text[address - start : address - start + size]
-
     def _known_refusal(self, index: int) -> str:
-        """Why its return cannot be hooked, as far as known without its code; '' if nothing is known against it."""
-        function = self.functions[index]
-        return named_refusal(function.name) or self.image.other_than_function(function)
-
-    def reason(self, index: int) -> str:
-        return self._returns.get(index) or super().reason(index)
+        return super()._known_refusal(index) or self.image.other_than_function(self.functions[index])
 
 
 class PreparedBlock(ImageBlock):

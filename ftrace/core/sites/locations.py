@@ -9,9 +9,10 @@ import ctypes
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
-from ftrace.core.glob import Match, Pattern, index_of, parse
+from ftrace.core.glob import Match, Pattern, bits_of, index_of, parse
 from ftrace.core.probe import CounterLines
 from ftrace.core.runtime import Runtime
 from ftrace.core.sites.block import SiteBlock
@@ -83,21 +84,13 @@ class Selection(dict[SiteBlock, int]):
     def locations(self) -> Iterator[Location]:
         """Each location, in table order."""
         for block, mask in self.items():
-            for index in _bits(mask):
+            for index in bits_of(mask):
                 yield Location(block, index)
 
 
 def clean(masks: dict[SiteBlock, int]) -> Selection:
     """A selection without empty blocks."""
     return Selection({block: mask for block, mask in masks.items() if mask})
-
-
-def _bits(mask: int) -> Iterator[int]:
-    text = bin(mask)[:1:-1]
-    index = text.find("1")
-    while index >= 0:
-        yield index
-        index = text.find("1", index + 1)
 
 
 class LocationTable:
@@ -118,7 +111,7 @@ class LocationTable:
         """Append a module's sites; `known`: its block if it was in the table before. None if it has no stubs."""
         if not len(module.sites):
             return None
-        block = known or SiteBlock.of_module(module, self.lists)
+        block = known or SiteBlock.of_module(module, self.lists, partial(original_text, self))
         self.blocks.append(block)
         return block
 

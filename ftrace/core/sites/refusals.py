@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-from sandbox.x86_64.return_slot import moves_its_return
+from sandbox.native.x86_64 import plain_returns
+from sandbox.x86_64.return_slot import uses_its_return
+
+if TYPE_CHECKING:
+    from sandbox.native.native_image import NativeImage
 
 CALLED_BY_HITS = ("__errno_location", "pthread_setspecific", "pthread_setcancelstate")
 """Functions that are called when a task's record is claimed, or around handlers: a probe would be hit by its own handler."""
@@ -39,12 +45,18 @@ def named_refusal(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _by_code(code: bytes, start: int) -> str:
-    return moves_its_return(code, start)
+    return uses_its_return(code, start)
 
 
 def code_refusal(code: bytes, start: int) -> str:
     """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen."""
     return _by_code(code, start)
+
+
+def code_refusals(image: NativeImage, codes: Sequence[bytes], starts: Sequence[int]) -> list[str]:
+    """The same for many functions. `image` has `plain_functions`."""
+    plain = plain_returns.are_plain(image, codes)
+    return ["" if known else code_refusal(code, at) for known, code, at in zip(plain, codes, starts, strict=True)]
 
 
 def runs_python(image: str) -> bool:

@@ -11,7 +11,7 @@ import threading
 from functools import cache
 from typing import Any
 
-from ftrace.core.entries.locate import examine_returns, locate
+from ftrace.core.entries.locate import locate
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.hashes import FILTER, OpsHash
 from ftrace.core.runtime import runtime
@@ -58,7 +58,6 @@ class ForkFollowing(fork.Close):
 
     def _hook(self) -> None:
         located = _pthread_create()
-        examine_returns(located)
         with patch_lock():
             functions = OpsHash()
             functions.replace(FILTER, join_neighbours(located).selection)

@@ -12,6 +12,8 @@ MOST_CODE = 1 << 17
 MOST_POINTERS = 96
 KEPT = 0xF028
 """The callee-saved registers, as bits of a mask."""
+ARGUMENTS = 0x3C6
+"""The registers that arguments are passed in, as bits of a mask."""
 SLOTS = 64
 
 

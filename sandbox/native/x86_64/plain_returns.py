@@ -1,4 +1,4 @@
-"""Finds functions that do not modify their return address or move their stack: native code, for thousands of functions at once.
+"""Finds functions that do not use their return address or move their stack: native code, for thousands of functions at once.
 
 The data-flow analysis is like that of sandbox.x86_64.return_slot, but coarser: a function that it accepts is plain, and of any
 other nothing is known. On all paths to an instruction, the stack pointer must be equally far below the return slot. For each
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.native import addressof, bool_, cast, i32, i64, native, ptr, u8, u32, u64, void, zeroed
 from sandbox.native.x86_64.plain_paths import (
+    ARGUMENTS,
     KEPT,
     MOST_CODE,
     MOST_POINTERS,
@@ -313,22 +314,34 @@ def reaches(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
     return insn.opcode != 0x8D and is_reached(walk, at, insn.base, insn)
 
 
+@native(inline=True)
+def passes_slot(walk: ptr[Walk], at: u64, insn: ptr[Read]) -> bool_:
+    """Whether it is a call, and an argument may be the address of the return slot."""
+    if insn.opcode != 0xE8 and (insn.opcode != 0xFF or insn.extension != 2):
+        return False
+    for index in range(min(walk.nr_pointers, MOST_POINTERS)):
+        pointer = addressof(walk.pointers[index])
+        if pointer.distance == 0 and walk.masks[at] & bit_of(cast(u32, pointer.register)) & ARGUMENTS != 0:
+            return True
+    return False
+
+
 @native
 def keeps_off(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
-    """Whether no instruction uses the return slot through a register that points into the stack."""
+    """Whether no instruction uses the return slot, or passes it on, through a register that points into the stack."""
     if walk.nr_pointers == 0:
         return True
     for at in range(walk.end):
         if walk.depths[at] != UNSEEN and walk.masks[at] != 0:
             read(cast(ptr[u8], cast(u64, walk.code) + at), insn)
-            if reaches(walk, at, insn):
+            if reaches(walk, at, insn) or passes_slot(walk, at, insn):
                 return False
     return True
 
 
 @native
 def is_plain(walk: ptr[Walk], insn: ptr[Read]) -> bool_:
-    """Whether the function certainly modifies neither its return slot nor its caller's stack."""
+    """Whether the function certainly uses neither its return slot nor its caller's stack."""
     begin(walk)
     propagate(walk, 0, 0, NONE)
     while walk.nr_waiting != 0:
@@ -353,7 +366,7 @@ def plain_functions(walk: ptr[Walk], code: ptr[u8], sizes: ptr[u64], count: u64,
 
 
 def are_plain(image: NativeImage, codes: Sequence[bytes]) -> list[bool]:
-    """For each of these functions, whether it certainly modifies neither its return address nor its caller's stack.
+    """For each of these functions, whether it certainly uses neither its return slot nor its caller's stack.
 
     `image` has `plain_functions`.
     """

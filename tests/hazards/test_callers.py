@@ -1,0 +1,265 @@
+"""Hazard: functions that look at their return address, to know their caller. A hooked return shows them a stub."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from isolation import isolated
+
+import fprobe
+import kprobes
+import sandbox
+from sandbox.native import u64
+
+READS = "reads its own return address"
+SOURCE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <setjmp.h>
+int own = 5;
+int next(void) { return dlsym(RTLD_NEXT, "getpid") != 0; }
+int next_version(void) { return dlvsym(RTLD_NEXT, "memcpy", "GLIBC_2.14") != 0; }
+int in_own_scope(void) { return dlsym(RTLD_DEFAULT, "own") == &own; }
+int by_runpath(void) { return dlopen("libplugged.so", RTLD_NOW) != 0; }
+int in_namespace(void) { return dlmopen(LM_ID_NEWLM, "libplugged.so", RTLD_NOW) != 0; }
+
+void *caller(void) { return __builtin_return_address(0); }
+__attribute__((optimize("no-omit-frame-pointer", "O0"))) void *framed(void) { void *to = __builtin_return_address(0); return to; }
+long seven(long a, long b, long c, long d, long e, long f, long g) { return a + 2 * g; }
+long vectors(int n, ...) {
+  __builtin_va_list l; __builtin_va_start(l, n); double s = 0;
+  while (n--) s += __builtin_va_arg(l, double); return s; }
+long aligned(long n) { _Alignas(64) volatile char room[256]; room[n] = 3; return room[n] + ((long)room & 63); }
+
+static jmp_buf out;
+void leave(void) { longjmp(out, 1); }
+int opens_and_leaves(const char *path) { return setjmp(out) ? 1 : dlopen(path, RTLD_NOW) != 0; }
+"""
+OTHER = "int plugged(int x) { return x + 1; }\n"
+LEAVES = "void leave(void);\n__attribute__((constructor)) static void begin(void) { leave(); }\n"
+OPENS = """
+#include <dlfcn.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void begin(void) { dlopen(getenv("INNER"), RTLD_NOW); }
+int outside(int x) { return x + 2; }
+"""
+
+
+def build(directory: Path, name: str, source: str, *flags: str) -> Path:
+    path = directory / f"lib{name}.so"
+    command = [
+        "gcc",
+        "-O2",
+        "-fno-optimize-sibling-calls",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(path),
+        "-x",
+        "c",
+        "-",
+        "-x",
+        "none",
+    ]
+    subprocess.run([*command, *flags], input=source, text=True, check=True)
+    return path
+
+
+def files() -> Path:
+    directory = Path(mkdtemp(prefix="callers-"))
+    (directory / "plug").mkdir()
+    build(directory / "plug", "plugged", OTHER)
+    build(directory, "caller", SOURCE, "-Wl,-rpath,$ORIGIN/plug")
+    build(directory, "leaves", LEAVES, str(directory / "libcaller.so"))
+    build(directory, "outside", OPENS)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def built() -> Path:
+    return files()
+
+
+def launched(built: Path, words: list[str], source: str) -> str:
+    command = [sys.executable, "-m", "fprobe", "run", *words, "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=100, cwd=built, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+LOOKS = """
+    import ctypes
+    library = ctypes.CDLL("./libcaller.so")
+    print([getattr(library, name)() for name in
+        ("next", "next_version", "in_own_scope", "by_runpath", "in_namespace")])
+"""
+
+
+@pytest.mark.parametrize("pattern", ["libnever:x", "libcaller:*", "libplugged:*", "libc:dl*sym", "libc:dl*open"])
+def test_the_loader_finds_a_programs_libraries_and_symbols_by_their_caller(built, pattern):
+    assert "[1, 1, 1, 1, 1]" in launched(built, ["--stat", pattern], LOOKS)
+
+
+def test_a_library_is_probed_before_dlopen_and_dlmopen_return(built):
+    out = launched(
+        built,
+        ["--stat", "libplugged:*"],
+        """
+        import ctypes
+        library = ctypes.CDLL("./libcaller.so")
+        assert library.by_runpath()
+        found = ctypes.CDLL("plug/libplugged.so")
+        assert [found.plugged(n) for n in range(7)] == list(range(1, 8))
+        """,
+    )
+    assert " 7  plugged" in out
+
+
+def test_a_library_is_probed_though_longjmp_has_left_the_dlopen_of_another(built):
+    out = launched(
+        built,
+        ["--stat", "libplugged:*"],
+        """
+        import ctypes
+        library = ctypes.CDLL("./libcaller.so", mode=ctypes.RTLD_GLOBAL)
+        assert library.opens_and_leaves(b"./libleaves.so") == 1
+        def deep(n):
+            return deep(n - 1) + 0 if n else ctypes.CDLL("plug/libplugged.so").plugged(1)
+        assert list(map(deep, (9,))) == [2]
+        """,
+    )
+    assert " 1  plugged" in out
+
+
+def test_a_library_whose_constructor_loads_another_is_probed_and_so_is_the_other(built):
+    out = launched(
+        built,
+        ["--stat", "libplugged:*", "--stat", "liboutside:outside"],
+        """
+        import ctypes, os
+        os.environ["INNER"] = os.path.abspath("plug/libplugged.so")
+        assert ctypes.CDLL("./liboutside.so").outside(1) == 3
+        assert ctypes.CDLL("plug/libplugged.so").plugged(1) == 2
+        """,
+    )
+    assert " 1  plugged" in out and " 1  outside" in out
+
+
+def test_threads_that_load_libraries_with_and_without_the_gil_do_not_wait_for_each_other(built):
+    out = launched(
+        built,
+        ["--stat", "libnever:x", "--stat", "libplugged:*"],
+        """
+        import ctypes, threading
+        names = ["plug/libplugged.so".encode(), b"./libcaller.so"]
+        def load(libc):
+            libc.dlopen.restype = ctypes.c_void_p
+            libc.dlclose.argtypes = [ctypes.c_void_p]
+            for n in range(250):
+                handle = libc.dlopen(names[n & 1], 2)
+                assert handle and libc.dlclose(handle) == 0
+        kinds = [ctypes.CDLL(None), ctypes.PyDLL(None)] * 2
+        threads = [threading.Thread(target=load, args=(kind,)) for kind in kinds]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print("all done")
+        """,
+    )
+    assert "all done" in out
+
+
+@isolated(timeout=100)
+def test_exit_handlers_are_refused_where_a_library_reads_its_return_address():
+    library = ctypes.CDLL(str(files() / "libcaller.so"))
+    with fprobe.attach("libcaller:*", action=fprobe.Stat()) as probe:
+        skipped = {each.name.partition(" ")[0]: each.reason for each in probe.skipped}
+        assert {name for name, reason in skipped.items() if READS in reason} == {"caller", "framed"}
+        assert library.seven(1, 2, 3, 4, 5, 6, 7) == 15 and library.aligned(9) == 3
+        assert library.vectors(2, ctypes.c_double(1), ctypes.c_double(2)) == 3
+    for name in ("caller", "framed"):
+        with pytest.raises(OSError, match=f"{name}.* cannot be probed: it {READS}"):
+            kprobes.register_kretprobe(kprobes.kretprobe(symbol_name=f"libcaller:{name}", handler=nothing))
+
+
+@kprobes.native
+def nothing(ri, regs):
+    counted[0] += 1
+
+
+counted = fprobe.Array(u64, 1, shared=True)
+
+
+@isolated(timeout=100)
+def test_a_function_with_entry_probes_reads_its_true_return_address():
+    library = ctypes.CDLL(str(files() / "libcaller.so"))
+    for name in ("caller", "framed"):
+        function = getattr(library, name)
+        function.restype = ctypes.c_void_p
+        before = function()
+        with fprobe.attach(f"libcaller:{name}", action=fprobe.Count()) as fp:
+            assert function() == before
+            with kprobes.attach(f"libcaller:{name}", action=kprobes.Count()) as kp:
+                assert function() == before
+                kprobes.wait_for_kprobe_optimizer()
+                assert function() == before
+        assert (fp.hits, kp.hits) == (3, 2)
+
+
+IR = """
+declare ptr @llvm.returnaddress(i32)
+declare ptr @llvm.addressofreturnaddress.p0()
+define ptr @where() noinline { %to = call ptr @llvm.returnaddress(i32 0) ret ptr %to }
+define ptr @beside() noinline { %at = call ptr @llvm.addressofreturnaddress.p0() %to = load ptr, ptr %at ret ptr %to }
+define ptr @calls() noinline { %to = call ptr @where() ret ptr %to }
+define i64 @plain(i64 %x) noinline { %y = add i64 %x, 1 ret i64 %y }
+"""
+
+
+@isolated(timeout=100)
+def test_exit_handlers_are_refused_where_a_module_reads_its_return_address():
+    for flavour in ("fentry", "patchable", "mcount"):
+        module = sandbox.load(IR, name=flavour, flavour=flavour)
+        before = module["calls"]()
+        with fprobe.attach("*", action=fprobe.Stat()) as probe:
+            refused = {each.name.partition(" ")[0] for each in probe.skipped if READS in each.reason}
+            assert refused == {"where", "beside"}, probe.skipped
+            assert module["calls"]() == before and module["plain"](1) == 2
+        with pytest.raises(OSError, match=READS):
+            kprobes.register_kretprobe(kprobes.kretprobe(symbol_name=f"{flavour}:where", handler=nothing))
+        module.unload()
+
+
+@isolated(timeout=100)
+def test_exit_handlers_are_refused_where_jit_code_reads_its_return_address():
+    from llvmlite import binding
+
+    sandbox.load("define i64 @unused() { ret i64 1 }", name="unused")  # initialises LLVM
+    machine = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(IR), machine)
+    engine.finalize_object()
+    calls = ctypes.CFUNCTYPE(ctypes.c_void_p)(engine.get_function_address("calls"))
+    before = calls()
+    with fprobe.attach("jit:*", action=fprobe.Stat()) as probe:
+        assert {each.name.partition(" ")[0] for each in probe.skipped if READS in each.reason} == {"where", "beside"}
+        assert calls() == before
+    with fprobe.attach("jit:where", action=fprobe.Count()) as probe:
+        assert calls() == before and probe.hits == 1
+
+
+@isolated(timeout=100)
+def test_exit_handlers_are_refused_where_a_c_program_reads_its_return_address():
+    path = Path(mkdtemp(prefix="callers-")) / "told.c"
+    path.write_text("void *who(void) { return __builtin_return_address(0); }\nvoid *calls(void) { return who(); }\n")
+    module = sandbox.load(path)
+    before = module["calls"]()
+    with fprobe.attach("*", action=fprobe.Stat()) as probe:
+        assert [READS in each.reason for each in probe.skipped] == [True]
+        assert module["calls"]() == before and probe.hits == 1
+    with fprobe.attach("who", action=fprobe.Count()) as probe:
+        assert module["calls"]() == before and probe.hits == 1
