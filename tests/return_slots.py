@@ -46,11 +46,29 @@ REFUSED = {
     "sub $24, %rsp; movq 24(%rsp), %xmm1; movups %xmm1, (%rsp); add $24, %rsp; ret":
         "it reads its own return address (`movq xmm1, qword ptr [rsp + 0x18]` at +0x4)",
     "lea 8(%rsp), %r10; mov -8(%r10), %rax; ret": "it reads its own return address (`mov rax, qword ptr [r10 - 8]` at +0x5)",
+    # after a large frame that was allocated page by page
+    "push %rbx; lea -0x9000(%rsp), %r11; 1: sub $0x1000, %rsp; orq $0, (%rsp); cmp %r11, %rsp; jne 1b; "
+    "mov 0x9008(%rsp), %rdi; call 2f; 2: add $0x9000, %rsp; pop %rbx; ret":
+        "it reads its own return address (`mov rdi, qword ptr [rsp + 0x9008]` at +0x1a)",
+    "push %rbx; lea -0x9000(%rsp), %r11; 1: sub $0x1000, %rsp; orq $0, (%rsp); cmp %r11, %rsp; jne 1b; "
+    "add $0x9000, %rsp; pop %rbx; pop %rcx; jmp *%rcx": "it takes its return address off the stack (`pop rcx` at +0x22)",
     # its address, passed on
     "sub $24, %rsp; lea 24(%rsp), %rdi; call 1f; 1: add $24, %rsp; ret":
         "it passes on where its return address is (`call 0x100e` at +0x9)",
 }  # fmt: skip
 ACCEPTED = (
+    # large frames, allocated page by page: gcc, with two registers pushed; Rust; LLVM; a counted loop; room of a variable size
+    "push %rbx; push %rbp; lea -0x9000(%rsp), %r11; 1: sub $0x1000, %rsp; orq $0, (%rsp); cmp %r11, %rsp; jne 1b; "
+    "sub $0xc40, %rsp; call 2f; 2: add $0x9c40, %rsp; pop %rbp; pop %rbx; ret",
+    "push %r14; lea -0x9000(%rsp), %r11; 1: sub $0x1000, %rsp; movq $0, (%rsp); cmp %r11, %rsp; jne 1b; "
+    "sub $0xc48, %rsp; add $0x9c48, %rsp; pop %r14; ret",
+    "push %rbx; mov %rsp, %r11; sub $0x9000, %r11; 1: sub $0x1000, %rsp; movq $0, (%rsp); cmp %rsp, %r11; jne 1b; "
+    "add $0x9000, %rsp; pop %rbx; ret",
+    "push %rbx; mov $9, %ecx; 1: sub $0x1000, %rsp; orq $0, (%rsp); dec %ecx; jne 1b; add $0x9000, %rsp; pop %rbx; ret",
+    "push %rbp; mov %rsp, %rbp; push %rbx; mov %rsp, %rcx; sub %rax, %rcx; cmp %rcx, %rsp; je 2f; 1: sub $0x1000, %rsp; "
+    "orq $0, 0xff8(%rsp); cmp %rcx, %rsp; jne 1b; 2: sub %rdx, %rsp; mov -8(%rbp), %rbx; leave; ret",
+    "push %rbp; mov %rsp, %rbp; mov %rax, %r11; 1: sub $0x1000, %rsp; test %rsp, 8(%rsp); sub $0x1000, %r11; "
+    "cmp $0x1000, %r11; ja 1b; sub %r11, %rsp; test %rsp, 8(%rsp); add %rax, %rsp; leave; ret",
     # arguments on the stack, and a block behind a call that does not return, which another path reaches
     "mov 8(%rsp), %rax; ret",
     "push %rbx; sub $16, %rsp; mov 32(%rsp), %rdx; mov 40(%rsp), %rcx; add $16, %rsp; pop %rbx; ret",

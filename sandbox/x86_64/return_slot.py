@@ -8,7 +8,6 @@ A function reads its return address to know its caller, as dlopen and dlsym do; 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import re
@@ -50,6 +49,9 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 """Instructions that concern the stack by their operands only."""
 _SYSCALL = b"\x0f\x05"
+
+_CMP_SIZE = 3
+"""Bytes of a comparison of two registers of 64 bits."""
 
 STACK, RETURN, ABOVE = "the stack", "the return address", "the stack pointer after the return"
 """The kinds of values in a register."""
@@ -136,18 +138,19 @@ class _Moved(Exception):
 def uses_its_return(code: bytes, start: int) -> str:
     """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen."""
     walk = _Walk(code, start)
-    try:
-        walk.follow([(start, _State(0, {}, {}))])
-    except _Moved as reason:
-        return str(reason)
-    return walk.reading()
+    walk.follow()
+    for found in (walk.moves, walk.reads):
+        if found:
+            return found[min(found)]
+    return ""
 
 
 class _Walk:
     """The paths of one function. `saved`: which of RETURN and ABOVE it has stored outside its stack.
 
-    `seen`: the instructions followed so far, each with the first depth it was reached with. `reads`: those that read the return
-    address, and how. `others`: where paths arrive with another depth, after a call that does not return, for example.
+    `depths`: the instructions followed so far, each with the depth that it is reached with. Where paths arrive with another one,
+    as in a loop that allocates stack space or after a call that does not return, the depth is not known from there on.
+    `moves`: the reasons against hooking the return, by the address of the instruction; `reads`: those that read it only.
     """
 
     def __init__(self, code: bytes, start: int) -> None:
@@ -155,48 +158,50 @@ class _Walk:
         self._code = {each.address: each for each in decoded(code, start)}
         self._has_syscall = _SYSCALL in code
         self._saved: set[str] = set()
-        self._seen: dict[int, int | None] = {}
-        self._reads: dict[int, str] = {}
-        self._others: list[tuple[int, _State]] = []
+        self._depths: dict[int, int | None] = {}
+        self.moves: dict[int, str] = {}
+        self.reads: dict[int, str] = {}
 
-    def follow(self, waiting: list[tuple[int, _State]]) -> None:
-        """Follow the paths from these addresses and states on."""
-        code, seen = self._code, self._seen
+    def follow(self) -> None:
+        code, depths = self._code, self._depths
+        waiting = [(self._start, _State(0, {}, {}))]
         while waiting:
             at, state = waiting.pop()
-            while (insn := code.get(at)) is not None and at not in seen:
-                seen[at] = state.depth
+            while (insn := code.get(at)) is not None:
+                if at in depths:
+                    if depths[at] is None or depths[at] == state.depth:
+                        break
+                    state = self._with_unknown_depth(at, state)
+                depths[at] = state.depth
                 _at, size, mnemonic, operands = insn
-                if "[" in operands and _is_read(mnemonic, operands, state):
-                    self._reads[at] = "reads its own return address"
-                if mnemonic == "call" and any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
-                    self._reads[at] = "passes on where its return address is"
+                if state.depth is not None or state.held:
+                    self._note_reading(insn, state)
                 # Most do not matter, while no register holds anything of interest. [1:3]: into xmm0, ymm0 or zmm0.
                 if operands[1:3] != "mm" and (
                     mnemonic not in _HARMLESS or "sp" in operands or self._matters(mnemonic, operands, state)
                 ):
-                    waiting += self._successors(insn, state)
+                    waiting += self._next(insn, state)
                     break
                 at += size
-            else:
-                if insn is not None and seen[at] != state.depth:
-                    self._others.append((at, state))
 
-    def reading(self) -> str:
-        """Why the return cannot be hooked if the function reads its return address; '' if it does not.
+    def _with_unknown_depth(self, at: int, state: _State) -> _State:
+        self.moves.pop(at, None)
+        self.reads.pop(at, None)
+        return state._replace(depth=None)
 
-        A reading does not count if other paths reach it with another depth: the function's layout is not understood then.
-        """
-        if not self._reads:
-            return ""
-        others, self._others = self._others, []
-        first, self._seen, self._reads = self._reads, {}, {}
-        with contextlib.suppress(_Moved):
-            self.follow(others)
-        for at, what in sorted(first.items()):
-            if at not in self._seen or at in self._reads:
-                return str(self._moved(self._code[at], what))
-        return ""
+    def _note_reading(self, insn: Decoded, state: _State) -> None:
+        at, _size, mnemonic, operands = insn
+        if "[" in operands and _is_read(mnemonic, operands, state):
+            self.reads[at] = self._reason(insn, "reads its own return address")
+        if mnemonic == "call" and any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
+            self.reads[at] = self._reason(insn, "passes on where its return address is")
+
+    def _next(self, insn: Decoded, state: _State) -> Sequence[tuple[int, _State]]:
+        try:
+            return self._successors(insn, state)
+        except _Moved as moved:
+            self.moves[insn.address] = str(moved)
+            return ()
 
     def _matters(self, mnemonic: str, operands: str, state: _State) -> bool:
         """Whether a harmless instruction, which does not change the stack pointer, may change the known state."""
@@ -217,6 +222,11 @@ class _Walk:
             ways = [int(insn.operands, 16)] if _NUMBER.match(insn.operands) else []
             if not ways and state.depth is not None and state.depth < 0:
                 raise self._moved(insn, "takes more off the stack than it has put there")
+            if name in ("je", "jne"):
+                return (
+                    (ways[0], self._on_branch(insn, name == "je", state)),
+                    (following, self._on_branch(insn, name == "jne", state)),
+                )
             return [(to, state) for to in ways + ([] if name == "jmp" else [following])]
         if name in ("ud2", "hlt"):
             return ()
@@ -245,6 +255,15 @@ class _Walk:
             return state
         return _loaded(name, operands, state)
 
+    def _on_branch(self, insn: Decoded, equal: bool, state: _State) -> _State:
+        """The state after a branch. Compilers allocate large frames page by page, until rsp is equal to another register."""
+        before = self._code.get(insn.address - _CMP_SIZE)
+        if not equal or before is None or before.mnemonic != "cmp":
+            return state
+        words = _operands(before.operands).words
+        other = words[1] if words[0] == "rsp" else words[0] if words[1] == "rsp" else ""
+        return state._replace(depth=state.to(other, 0)) if state.is_stack(other) else state
+
     # -- the stack pointer --------------------------------------------------------------------------------------
 
     def _popped(self, insn: Decoded, operands: Sequence[str], state: _State) -> _State:
@@ -261,7 +280,7 @@ class _Walk:
         if name in ("add", "sub") and _NUMBER.match(source):
             amount = int(source, 0)
             return _lifted(state, amount if name == "add" else -amount)
-        if name in ("and", "sub", "or"):
+        if name in ("and", "sub", "or") or (name == "add" and not state.is_stack(source)):
             return state._replace(depth=None)
         if memory is not None:
             base, offset = memory
@@ -294,8 +313,11 @@ class _Walk:
                 raise self._moved(insn, "saves where it returns to, and returns there again")
 
     def _moved(self, insn: Decoded, what: str) -> _Moved:
+        return _Moved(self._reason(insn, what))
+
+    def _reason(self, insn: Decoded, what: str) -> str:
         text = f"{insn.mnemonic} {insn.operands}".strip()
-        return _Moved(f"it {what} (`{text}` at +{insn.address - self._start:#x})")
+        return f"it {what} (`{text}` at +{insn.address - self._start:#x})"
 
 
 _KEPT = frozenset({"rbx", "rbp", "r12", "r13", "r14", "r15"})
@@ -326,16 +348,20 @@ def _loaded(name: str, operands: _Operands, state: _State) -> _State:
     if name in _ARITHMETIC and (len(operands.words) < 2 or first != source):
         if name in ("add", "sub") and state.is_stack(source):
             return state.holding(target, (STACK, None) if name == "add" and not state.is_stack(target) else None)
+        if name in ("add", "sub") and _NUMBER.match(source):
+            return _along(target, state, int(source, 0) if name == "sub" else -int(source, 0))
         return _along(target, state)
     if name == "and" and _aligns(source):
         return _along(target, state)
     return state.holding(target, _held(name, operands, state))
 
 
-def _along(register: str, state: _State) -> _State:
-    """A register that has been moved by a number: it points to where it did, but how far below is no longer known."""
-    kind, _depth = state.held.get(register, ("", None))
-    return state.holding(register, (kind, None)) if kind else state
+def _along(register: str, state: _State, down: int | None = None) -> _State:
+    """A register that has been moved down by a number of bytes: it points to where it did. None: the number is not known."""
+    kind, depth = state.held.get(register, ("", None))
+    if depth is not None:
+        depth = None if down is None else depth + down
+    return state.holding(register, (kind, depth)) if kind else state
 
 
 def _aligns(source: str) -> bool:

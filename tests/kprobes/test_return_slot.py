@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import subprocess
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from isolation import isolated
@@ -78,3 +81,33 @@ def test_every_function_of_libffi_but_those_that_move_their_return_can_have_a_kr
         assert ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 5)() == 5
         assert counted[0] > before
     kprobes.unregister_kretprobes(probes)
+
+
+LARGE = """
+#include <string.h>
+long large(long n) {
+  char b[40000];
+  memset(b, (int)n, sizeof b);
+  long s = 0;
+  for (long i = 0; i < n; i++) s += b[i * 7 % 40000];
+  __asm__ volatile("" :: "r"(b) : "memory");
+  return s;
+}
+"""
+
+
+@isolated(timeout=60)
+def test_returns_of_functions_whose_frame_is_allocated_page_by_page_are_hooked():
+    path = Path(mkdtemp(prefix="return-slot-")) / "liblarge.so"
+    flags = ["-O2", "-fstack-clash-protection", "-shared", "-fPIC", "-x", "c", "-"]
+    subprocess.run(["gcc", *flags, "-o", str(path)], input=LARGE, text=True, check=True)
+    library = ctypes.CDLL(str(path))
+    expected = [library.large(n) for n in range(5)]
+    with fprobe.attach("liblarge:large", action=fprobe.Stat()) as probe:
+        assert [library.large(n) for n in range(5)] == expected
+    assert (probe.hits, probe.skipped) == (5, [])
+    rp = kprobes.kretprobe(symbol_name="liblarge:large", handler=count)
+    kprobes.register_kretprobe(rp)
+    assert [library.large(n) for n in range(5)] == expected
+    kprobes.unregister_kretprobe(rp)
+    assert counted[0] == 5
