@@ -67,6 +67,11 @@ class FunctionTable:
         stretch = self._stretch_of(index) if index >= 0 else None
         return stretch if stretch is not None and address < stretch.end else None
 
+    def next_start(self, address: int) -> int | None:
+        """The first of the described ranges that begins after `address`; None if there is none."""
+        index = bisect_right(self._starts, address)
+        return self._starts[index] if index < len(self._starts) else None
+
     def bounds(self, address: int) -> tuple[int, int] | None:
         """Start and end of the function that contains `address`; None if there is none."""
         stretch = self.stretch(address)

@@ -6,7 +6,7 @@ import contextlib
 from typing import NamedTuple
 
 from sandbox.elf import tables as elf
-from sandbox.symbols.table import Symbol, sorted_symbols
+from sandbox.symbols.table import Symbol, sorted_symbols, with_sizes
 
 _KINDS = (elf.STT_FUNC, elf.STT_GNU_IFUNC)
 
@@ -34,7 +34,7 @@ def read_object(entry: int, data: bytes, module: str = "jit") -> JitObject:
     file = elf.ElfFile(data)
     text = text_of(file)
     symbols = [pair for table in file.sections_of_type(elf.SHT_SYMTAB) for pair in _symbols(file, table, module)]
-    functions = sorted_symbols(symbol for symbol, is_function in symbols if is_function)
+    functions = sorted_symbols(with_sizes((symbol for symbol, is_function in symbols if is_function), text))
     stubs = _stubs(file).intersection(symbol.address for symbol in functions)
     return JitObject(entry, functions, frozenset(symbol.name for symbol, _ in symbols), text, data, stubs)
 

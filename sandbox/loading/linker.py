@@ -14,7 +14,7 @@ from sandbox.elf import tables
 from sandbox.loading.loaded_code import LoadedCode, call_guarded, drop_aliases, owners, remap
 from sandbox.memory import pages
 from sandbox.symbols import gdbjit
-from sandbox.symbols.table import Symbol, sorted_symbols
+from sandbox.symbols.table import Symbol, sorted_symbols, with_sizes
 
 if TYPE_CHECKING:
     from llvmlite.binding import ExecutionEngine
@@ -97,7 +97,8 @@ def loaded_code_of(obj: LoadableObject, name: str, engine: ExecutionEngine, clos
     """The result of linking `obj` in `engine`; `close` frees the engine when the code is discarded."""
     bases = _section_bases(engine, obj)
     symbols = list(_placed(obj, bases, engine, name))
-    functions = sorted_symbols(symbol for symbol, section in symbols if section in obj.executable)
+    code = [(bases[section], bases[section] + obj.sections[section][1]) for section in obj.executable & bases.keys()]
+    functions = sorted_symbols(with_sizes((symbol for symbol, section in symbols if section in obj.executable), code))
     data = sorted_symbols(symbol for symbol, section in symbols if section not in obj.executable)
     sites = array("Q", sorted(bases[section] + start for section, starts in obj.stubs.items() for start in starts))
     texts = remap(_text_spans(obj, bases), name)

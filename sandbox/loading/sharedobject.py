@@ -20,7 +20,7 @@ from sandbox.elf import tables as elf
 from sandbox.loading.linker import LinkError
 from sandbox.loading.loaded_code import LoadedCode, call_guarded, drop_aliases, owners, remap
 from sandbox.symbols.libraries import read_symbols
-from sandbox.symbols.table import Symbol
+from sandbox.symbols.table import Symbol, with_sizes
 from sandbox.x86_64.encoding import NOP5
 
 _STARTUP = {
@@ -151,7 +151,12 @@ def _symbols(library: SilencedLibrary, base: int, name: str) -> tuple[tuple[Symb
     file = elf.ElfFile(library.data)
     code = {file.section_name(i) for i, section in enumerate(file.sections) if section.flags & elf.SHF_EXECINSTR}
     symbols = [symbol for symbol in read_symbols(library.data, base, name) if symbol.name not in _STARTUP]
-    functions = tuple(symbol for symbol in symbols if symbol.section in code)
+    text = [
+        (base + each.address, base + each.address + each.size)
+        for each in file.sections
+        if each.flags & elf.SHF_EXECINSTR
+    ]
+    functions = tuple(with_sizes((symbol for symbol in symbols if symbol.section in code), text))
     return functions, tuple(symbol for symbol in symbols if symbol.section not in code and symbol.size)
 
 

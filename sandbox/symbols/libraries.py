@@ -10,11 +10,12 @@ from pathlib import Path
 from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
+from sandbox.elf.extents import ENCLOSING, Extents, extents_of
 from sandbox.elf.function_starts import signal_return
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.once import cached_property
-from sandbox.symbols.table import ENCLOSING, Location, Symbol, locate, sorted_symbols
+from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
 _PT_LOAD, _PT_NOTE = 1, 4
 _PF_X, _PF_R = 1, 4
@@ -115,8 +116,13 @@ class Library:
         """The members of `symbols` that are among `entries(file, table)`."""
         file = self._file()
         files = with_symbols(file, self.path) if file else []
-        found = (self._with_size(symbol) for each in files for symbol in _symbols(each, self.base, self.name, entries))
-        return sorted_symbols(dict.fromkeys(found))
+        found: dict[Symbol, None] = {}
+        for each in files:
+            extents = extents_of(each, _table(each))
+            found |= dict.fromkeys(
+                self._with_size(symbol, extents) for symbol in _symbols(each, self.base, self.name, entries)
+            )
+        return sorted_symbols(found)
 
     @cached_property
     def _answers(self) -> dict[str | int, tuple[Symbol, ...]]:
@@ -136,10 +142,20 @@ class Library:
         found = self._symbols_for(name, lambda file, table: _entries_called(file, table, name.partition("@")[0]))
         return next((symbol for symbol in found if symbol.name == name), None)
 
-    def _with_size(self, symbol: Symbol) -> Symbol:
-        """A function in assembly may have no size: then that of the code that unwind tables describe from there on."""
-        bounds = None if symbol.size else self.function_bounds(symbol.address)
-        return symbol._replace(size=bounds[1] - bounds[0]) if bounds and bounds[0] == symbol.address else symbol
+    def _with_size(self, symbol: Symbol, extents: Extents) -> Symbol:
+        """A function in assembly may have no size: then that of the code that unwind tables describe from there on.
+
+        If they describe none there, it ends where the next function begins, by a symbol or the unwind tables.
+        """
+        start = symbol.address
+        if symbol.size or start not in self:
+            return symbol
+        bounds = self.function_bounds(start)
+        if bounds is not None:
+            return symbol._replace(size=bounds[1] - start if bounds[0] == start else 0)
+        end = extents.end(start - self.base) + self.base
+        following = self._functions.next_start(start) if self._functions else None
+        return symbol._replace(size=min(end, following or end) - start)
 
     def unversioned(self, name: str) -> str:
         """`memcpy` for `memcpy@@GLIBC_2.14`, if programs are linked with that version of it; other names as they are.
@@ -380,14 +396,19 @@ def _is_wanted(entry: elf.ElfSymbol) -> bool:
 def _symbols(
     file: elf.ElfFile, base: int, module: str, entries: Callable[[elf.ElfFile, int], _Entries] = _all_entries
 ) -> Iterator[Symbol]:
-    tables = file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)
-    if not tables:
+    table = _table(file)
+    if not table:
         return
     labels = {i: file.section_name(i) for i in range(len(file.sections))}
-    chosen = ((index, entry) for index, entry in entries(file, tables[0]) if _is_wanted(entry))
-    for name, (_, info, section, value, size) in _named(file, tables[0], chosen):
+    chosen = ((index, entry) for index, entry in entries(file, table) if _is_wanted(entry))
+    for name, (_, info, section, value, size) in _named(file, table, chosen):
         if name:
             yield Symbol(name, base + value, size, module, labels[section], info & 15 == elf.STT_GNU_IFUNC)
+
+
+def _table(file: elf.ElfFile) -> int:
+    """The section with the full symbol table, else with the dynamic one; 0 if there is none."""
+    return next(iter(file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)), 0)
 
 
 def _named(file: elf.ElfFile, table: int, entries: _Entries) -> Iterator[tuple[str, elf.ElfSymbol]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from sandbox.elf.extents import ENCLOSING, Extents
 from sandbox.memory.pages import PAGE
 from sandbox.process import fork
 from sandbox.process.near import did_you_mean
@@ -53,8 +54,12 @@ def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
     return tuple(sorted(symbols, key=lambda symbol: (symbol.address, "." in symbol.name)))
 
 
-ENCLOSING = 8
-"""How many symbols may start inside a function before its end: labels of assembly, aliases."""
+def with_sizes(functions: Iterable[Symbol], text: Sequence[tuple[int, int]]) -> Iterator[Symbol]:
+    """The functions; those without a size get one. `text`: start and end of the sections with code. Labels keep none."""
+    known = list(functions)
+    extents = Extents(lambda: ((each.address, each.size) for each in known), text)
+    for each in known:
+        yield each if each.size else each._replace(size=extents.end(each.address) - each.address)
 
 
 _address_of = operator.itemgetter(1)
