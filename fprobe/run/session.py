@@ -56,7 +56,7 @@ RINGS_AT = COMMS_AT + (1 << 20)
 RING = 32 << 30
 """Bytes of address space for the ring buffer of a process; twice the largest pool of pages."""
 _SIZE = RINGS_AT + PARTS * RING
-_PART = struct.Struct("<2Q")
+_PART = struct.Struct("<3Q")
 _NUMBER = struct.Struct("<Q")
 INSTANCE = "fprobe.run"
 """The trace instance in which probe events are recorded, to keep them apart from the program's own tracing."""
@@ -80,11 +80,15 @@ class Settings(NamedTuple):
 
 
 class PartHeader(NamedTuple):
-    """The owner of a part. `parent`: the number of the part of the process that forked it, or None."""
+    """The owner of a part. `parent`: the number of the part of the process that forked it, or None.
+
+    `has_lost_maps`: the contents of its maps are not known.
+    """
 
     number: int
     pid: int
     parent: int | None
+    has_lost_maps: bool
 
 
 def create(settings: Settings) -> tuple[int, int]:
@@ -159,9 +163,9 @@ def parts(counts: int) -> list[PartHeader]:
     taken = min(struct.unpack("<Q", os.pread(counts, 8, NEXT_AT))[0], PARTS)
     found = []
     for number in range(taken):
-        pid, parent = _PART.unpack(os.pread(counts, _PART.size, HEADER + number * PART))
+        pid, parent, lost = _PART.unpack(os.pread(counts, _PART.size, HEADER + number * PART))
         if pid:
-            found.append(PartHeader(number, pid, parent - 1 if parent else None))
+            found.append(PartHeader(number, pid, parent - 1 if parent else None, bool(lost)))
     return found
 
 

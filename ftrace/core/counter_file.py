@@ -73,7 +73,7 @@ class CounterFile:
         if self._row == _NO_ROW:
             return
         try:
-            self._move(mappings.reserve(tasks.STRIDE), to_file=False)
+            self._move(to_file=False)
         except OSError:  # both processes share the row until the child has its own
             self._row = _NO_ROW
 
@@ -114,7 +114,7 @@ class CounterFile:
         return [part for part in ((0, own), (own + tasks.STRIDE, _SIZE)) if part[0] < part[1]]
 
     def _into_file(self) -> None:
-        self._move(mappings.map_shared(self.fd, self._position(), tasks.STRIDE), to_file=True)
+        self._move(to_file=True)
 
     def _into_private_memory(self, old: int | None) -> None:
         """No other file can be made. `old`: the previous one; None: only its mapping exists."""
@@ -134,8 +134,14 @@ class CounterFile:
             os.close(old)
         self.fd, self._identity = -1, None
 
-    def _move(self, other: int, to_file: bool) -> None:
-        self._image.call("move_row", self.fd, self._position(), other, int(to_file))
+    def _move(self, to_file: bool) -> None:
+        spare = mappings.reserve(tasks.STRIDE)
+        try:
+            failed = self._image.call("move_row", self.fd, self._position(), spare, int(to_file))
+        finally:
+            mappings.release(spare, tasks.STRIDE)
+        if failed < 0:
+            raise OSError(-failed, f"the counters of a thread cannot be mapped: {os.strerror(-failed)}")
 
     def _position(self) -> int:
         return counters.ROWS_AT + self._row * tasks.STRIDE

@@ -37,7 +37,7 @@ from sandbox.native import (
 )
 from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
-from sandbox.x86_64.syscalls import SYS_GETPID, SYS_MREMAP
+from sandbox.x86_64.syscalls import SYS_GETPID, SYS_MMAP, SYS_MREMAP
 
 BUCKETS = 248
 """The number of buckets of a cell: four for each power of two."""
@@ -54,6 +54,8 @@ BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
 
 _MAYMOVE_FIXED = 3
 """Flags of mremap. With 0 as the old size it maps shared memory once more."""
+_READ_WRITE, _PRIVATE_THERE = 3, 0x4032
+"""Protection and flags of mmap: private memory, of no file, at the address, without a reservation."""
 
 
 @struct
@@ -83,6 +85,7 @@ class Part(Structure):
 
     pid: u64
     parent: u64  # the number of the part of the process that forked, plus 1; 0: there is none
+    has_lost_maps: u64  # 1: what the process's maps contain is lost, since mremap is denied
 
 
 @struct
@@ -253,8 +256,13 @@ def table_in_child() -> void:
     table.rows = 0
     table.claim = UNCLAIMED
     if table.maps_size != 0 and table_claim(table_address) != 0:
-        own = table.parts + table.part * table.length + table.maps_at
-        syscall(SYS_MREMAP, cast(i64, own), 0, cast(i64, table.maps_size), _MAYMOVE_FIXED, cast(i64, table.maps), 0)
+        part = table.parts + table.part * table.length
+        own = cast(i64, part + table.maps_at)
+        maps = cast(i64, table.maps)
+        size = cast(i64, table.maps_size)
+        if syscall(SYS_MREMAP, own, 0, size, _MAYMOVE_FIXED, maps, 0) < 0:  # else they would be counted in the parent's
+            syscall(SYS_MMAP, maps, size, _READ_WRITE, _PRIVATE_THERE, -1, 0)
+            cast(ptr[Part], part).has_lost_maps = 1
 
 
 @native(cc="preserve_most")

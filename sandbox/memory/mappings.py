@@ -122,8 +122,7 @@ class TextMapping:
         """
         forks = forks_seen()
         if forks != self._own_since:
-            made = _map_twice(self.base, ctypes.string_at(self.base, self.size), self.name)
-            self._alias = _moved(made, self.size, self._alias)
+            _map_twice(self.base, ctypes.string_at(self.base, self.size), self.name, alias=self._alias)
             self._own_since = forks
             if self._writers:
                 mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
@@ -162,16 +161,28 @@ def _count_forks() -> int:
     return words
 
 
-def _map_twice(base: int, contents: bytes | int, name: str, placement: int = MAP_FIXED) -> int:
-    """Map contents executable at `base` and return the address of a closed (PROT_NONE) writable alias."""
+def _map_twice(
+    base: int, contents: bytes | int, name: str, placement: int = MAP_FIXED, alias: int | None = None
+) -> int:
+    """Map contents executable at `base` and return the address of a closed (PROT_NONE) writable alias.
+
+    `alias`: the address of one that it takes the place of. That is still there if this raises OSError.
+    """
     size = contents if isinstance(contents, int) else len(contents)
     try:
         fd = filled(contents, name)
     except OSError as error:
         if error.errno not in SCARCE:
             raise
-        return _map_twice_without_file(base, size, b"" if isinstance(contents, int) else contents, placement)
+        try:
+            return _map_twice_without_file(base, size, b"" if isinstance(contents, int) else contents, placement, alias)
+        except PermissionError as denied:
+            why = f"{denied.strerror}, and no descriptor is free for a memory file: close some"
+            raise OSError(errno.EPERM, why) from None
     try:
+        if alias is not None:
+            mmap_at(base, size, PROT_READ | PROT_EXEC, MAP_PRIVATE | placement, fd)
+            return mmap_at(alias, size, PROT_NONE, MAP_SHARED | MAP_FIXED, fd)
         alias = mmap_at(None, size, PROT_NONE, MAP_SHARED, fd)
         try:
             mmap_at(base, size, PROT_READ | PROT_EXEC, MAP_PRIVATE | placement, fd)
@@ -183,31 +194,28 @@ def _map_twice(base: int, contents: bytes | int, name: str, placement: int = MAP
     return alias
 
 
-def _map_twice_without_file(base: int, size: int, contents: bytes, placement: int) -> int:
+def _map_twice_without_file(base: int, size: int, contents: bytes, placement: int, alias: int | None) -> int:
     """The same where no descriptor is free: shared memory without a file, whose second view is made by mremap.
 
     Debuggers cannot plant breakpoints there, since that view is a shared one.
     """
     if placement != MAP_FIXED:
         mmap_at(base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | placement)
-    alias = mmap_at(None, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS)
+    made = mmap_at(None, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS)
     try:
-        ctypes.memmove(alias, contents, len(contents))
-        mprotect(alias, size, PROT_READ | PROT_EXEC)  # which the second view is made with
-        check(libc.mremap(alias, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, base), f"mremap to {base:#x}")
-        mprotect(alias, size, PROT_NONE)
+        ctypes.memmove(made, contents, len(contents))
+        mprotect(made, size, PROT_READ | PROT_EXEC)  # which the second view is made with
+        _mremap(made, 0, size, base)
+        mprotect(made, size, PROT_NONE)
+        return made if alias is None else _mremap(made, size, size, alias)
     except OSError:
-        libc.munmap(alias, size)
+        libc.munmap(made, size)
         raise
-    return alias
 
 
-def _moved(address: int, size: int, to: int) -> int:
-    """Move a mapping to `to`, replacing what is there, and return its address; if it cannot be moved, `to` is unmapped."""
-    if libc.mremap(address, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to:
-        return to
-    libc.munmap(to, size)
-    return address
+def _mremap(address: int, old_size: int, size: int, to: int) -> int:
+    """Move a mapping to `to`, replacing what is there; with an `old_size` of 0, map shared memory there once more."""
+    return check(libc.mremap(address, old_size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to), f"mremap to {to:#x}")
 
 
 def map_closed(fd: int, size: int, instead: int = 0) -> int:

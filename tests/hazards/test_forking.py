@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -192,3 +193,39 @@ def test_a_child_touches_no_kretprobe_that_the_collector_has_taken():
     if not child:
         os._exit(bool(any(any(block) for block in blocks)) if blocks else 2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@isolated(timeout=60)
+def test_a_child_counts_for_itself_where_mremap_is_denied() -> None:
+    """A seccomp filter may deny mremap, but mmap is needed by everything."""
+    libz = ctypes.CDLL("libz.so.1")
+    with fprobe.attach("libz:zlibVersion", action=fprobe.Stat()) as probe:
+        libz.zlibVersion()
+        deny(MREMAP)
+        kept = fprobe.attach("libz:crc32", action=fprobe.Count()).attach()
+        libz.crc32(0, None, 0)
+        child = os.fork()
+        if not child:
+            libz.zlibVersion()
+            libz.crc32(0, None, 0)
+            assert (probe.hits, kept.hits) == (2, 2)
+            with fprobe.attach("libz:adler32", action=fprobe.Stat()) as own:
+                libz.adler32(0, None, 0)
+            assert own.hits == 1
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert (probe.hits, kept.hits) == (1, 1)
+        libz.zlibVersion()
+        assert probe.hits == 2
+
+
+MREMAP = 25
+
+
+def deny(number: int) -> None:
+    """Let a system call fail with EPERM from now on."""
+    rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0

@@ -216,6 +216,10 @@ def read(counts: int, journal: int) -> Results:
         process.parts.append(header.number)
         if header.parent in of_part and not process.command:
             process.inherit(of_part[header.parent])
+        if header.has_lost_maps:
+            process.remarks.append(
+                "mremap is denied, by seccomp for example: what the maps of native handlers contain in this process is lost"
+            )
         _count(process, cells(counts, header.number))
         process.stack_counts |= dict(stack_counts(counts, header.number))
     started = {entry["started"]: entry["command"] for entry in entries if "started" in entry}

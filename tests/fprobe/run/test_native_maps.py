@@ -108,3 +108,21 @@ def test_a_handler_that_is_not_there(launch, handlers):
     done = launch("--trace", "libz:crc32", "--native", f"{handlers}:askd", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (0, "1\n")
     assert f"NativeFileError: {handlers}: no native function 'askd'; there are: asked" in done.err
+
+
+NO_MREMAP = """
+import ctypes, struct
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 25), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]  # seccomp: EPERM for number 25
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0 and ctypes.CDLL(None).prctl(22, 2, program) == 0
+"""
+
+
+def test_where_mremap_is_denied_a_childs_maps_are_not_counted_as_the_parents(launch, handlers):
+    """Hazard: a system call is denied: the report says what is missing."""
+    done = launch("--trace", "libz:crc32", "--native", f"{handlers}:asked", source=NO_MREMAP + PROGRAM)
+    first, second = done.report["processes"]
+    assert first["maps"][2]["entries"] == [{"key": 0, "value": 450}]
+    assert (len(first["remarks"]), len(second["remarks"])) == (0, 1)
+    assert "mremap is denied" in second["remarks"][0]
