@@ -88,7 +88,7 @@ def _switch() -> Answer:
 def _text() -> Answer:
     from sandbox.memory import mappings as memory
 
-    text = memory.allocate_text((1 << 32, 1 << 32), memory.PAGE, "fprobe-doctor")
+    text = memory.allocate_text(None, memory.PAGE, "fprobe-doctor")
     try:
         text.write(text.base, b"\xb8\x2a\x00\x00\x00\xc3")
         return OK, "executable pages on a memfd, patched through a writable alias"

@@ -14,7 +14,6 @@ _LEGACY_AND_HEADER = 576
 # cpuid(leaf = edi, subleaf = esi) -> four words at rdx ; xgetbv(0) -> rax
 _CPUID = bytes.fromhex("534989d089f889f10fa24189004189580441894808418950 0c5bc3".replace(" ", ""))
 _XGETBV = bytes.fromhex("31c90f01d048c1e2204809d0c3")
-_NEAR = (1 << 32, 1 << 32)
 _STATUS = Path("/proc/self/status")
 
 
@@ -22,7 +21,7 @@ class _Cpu:
     """CPUID and XGETBV, from a temporary page of code."""
 
     def __init__(self) -> None:
-        self._text = mappings.allocate_text((1 << 32, 1 << 32), mappings.PAGE, "fprobe-cpuid")
+        self._text = mappings.allocate_text(None, mappings.PAGE, "fprobe-cpuid")
         self._text.write(self._text.base, _CPUID)
         self._text.write(self._text.base + 64, _XGETBV)
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
@@ -81,7 +80,7 @@ def _standard_size(cpu: _Cpu, mask: int) -> int:
 
 def notices_changed_code() -> bool:
     """Change a function that has been called, and call it again."""
-    text = mappings.allocate_text(_NEAR, mappings.PAGE, "fprobe-changed")
+    text = mappings.allocate_text(None, mappings.PAGE, "fprobe-changed")
     try:
         function = ctypes.CFUNCTYPE(ctypes.c_int)(text.base)
         results = []

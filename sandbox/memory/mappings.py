@@ -324,13 +324,16 @@ def _place_near(near: tuple[int, int], size: int, place: Callable[[int], int]) -
     raise OSError(errno.ENOMEM, f"no space for {size} bytes within rel32 range of {low:#x}..{high:#x}")
 
 
-def allocate_text(near: tuple[int, int], size: int, name: str) -> TextMapping:
-    """Fresh text pages (zeros) within rel32 reach of the whole range `near` = (low, high).
+def allocate_text(near: tuple[int, int] | None, size: int, name: str) -> TextMapping:
+    """Fresh text pages (zeros) within rel32 reach of the whole range `near` = (low, high); None: far from all code.
 
     `size` is in bytes and widened to whole pages. Raises OSError(ENOMEM) if there is no space in range.
     """
     size = (size + PAGE - 1) & -PAGE
     forks = forks_seen()
+    if near is None:  # the kernel chooses: a fixed address may be taken, as by the shadow memory of AddressSanitizer
+        base = reserve(size)
+        return TextMapping(base, size, name, _map_twice(base, size, name), forks, is_new=True)
     base, alias = _place_near(near, size, lambda address: _map_twice(address, size, name, MAP_FIXED_NOREPLACE))
     return TextMapping(base, size, name, alias, forks, is_new=True)
 

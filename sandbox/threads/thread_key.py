@@ -43,7 +43,7 @@ class ThreadKey:
     """
 
     def __init__(self) -> None:
-        self._code = mappings.allocate_text((1 << 32, 1 << 32), mappings.PAGE, "fprobe-thread-key")
+        self._code = mappings.allocate_text(None, mappings.PAGE, "fprobe-thread-key")
         self._code.write(self._code.base, _READ_FS)
         self._code.write(self._code.base + _DESTRUCTOR_AT, b"\xc3")
         self._thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self._code.base)
