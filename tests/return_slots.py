@@ -69,6 +69,9 @@ ACCEPTED = (
     "orq $0, 0xff8(%rsp); cmp %rcx, %rsp; jne 1b; 2: sub %rdx, %rsp; mov -8(%rbp), %rbx; leave; ret",
     "push %rbp; mov %rsp, %rbp; mov %rax, %r11; 1: sub $0x1000, %rsp; test %rsp, 8(%rsp); sub $0x1000, %r11; "
     "cmp $0x1000, %r11; ja 1b; sub %r11, %rsp; test %rsp, 8(%rsp); add %rax, %rsp; leave; ret",
+    # AddressSanitizer's frame: on the stack, or elsewhere, where its first word after the frame is a flag
+    "push %rbx; sub $0x20, %rsp; mov %rsp, %rbx; test %edi, %edi; je 2f; call 1f; 1: mov %rax, %rbx; 2: movq $5, (%rbx); "
+    "mov 0x28(%rbx), %rdx; add $0x20, %rsp; pop %rbx; ret",
     # arguments on the stack, and a block behind a call that does not return, which another path reaches
     "mov 8(%rsp), %rax; ret",
     "push %rbx; sub $16, %rsp; mov 32(%rsp), %rdx; mov 40(%rsp), %rcx; add $16, %rsp; pop %rbx; ret",

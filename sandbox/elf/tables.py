@@ -33,6 +33,8 @@ NAMED_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_GNU_I
 """Symbol types of things that have a name of their own."""
 
 R_X86_64_NONE, R_X86_64_64, R_X86_64_PC32, R_X86_64_PLT32, R_X86_64_RELATIVE = 0, 1, 2, 4, 8
+_BOUND = frozenset((6, 7))
+"""R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT"""
 RELATIVE_CALLS = frozenset((R_X86_64_PC32, R_X86_64_PLT32))
 """Relocation types of a call with a 32-bit displacement."""
 
@@ -208,6 +210,18 @@ def placed(data: bytes, addresses: Mapping[int, int]) -> bytes:
     for index, address in addresses.items():
         struct.pack_into("<Q", image, headers_offset + index * _SECTION.size + 16, address)
     return bytes(image)
+
+
+def imports(file: ElfFile) -> Iterator[tuple[int, str]]:
+    """The address of each word that the dynamic linker fills with a symbol's, in the file, and the symbol's name."""
+    for index in file.sections_of_type(SHT_RELA):
+        table = file.sections[index].link
+        if file.sections[table].type == SHT_DYNSYM:
+            names = [name for name, *_ in SYMBOL.iter_unpack(file.contents(table))]
+            strings = file.strings(table)
+            for relocation in file.relocations(index):
+                if relocation.type in _BOUND and relocation.symbol:
+                    yield relocation.offset, string_at(strings, names[relocation.symbol])
 
 
 def load_base(handle: int) -> int:

@@ -223,8 +223,10 @@ def map_closed(fd: int, size: int, instead: int = 0) -> int:
 
     `instead`: the address of one that it takes the place of.
     """
-    flags = MAP_SHARED | MAP_NORESERVE | (MAP_FIXED if instead else 0)
-    return mmap_at(instead or _far_hint(size), size, PROT_NONE, flags, fd)
+    flags = MAP_SHARED | MAP_NORESERVE
+    if instead:
+        return mmap_at(instead, size, PROT_NONE, flags | MAP_FIXED, fd)
+    return _far_from_code(size, lambda address: mmap_at(address, size, PROT_NONE, flags, fd))
 
 
 def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> int:
@@ -233,9 +235,12 @@ def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> i
     It is left out of core dumps, which would allocate every hole of a sparse file.
     """
     flags = MAP_SHARED | MAP_NORESERVE | (MAP_FIXED if address is not None else 0)
-    where = _far_hint(size) if address is None else address
-    result = libc.mmap(where, size, PROT_READ | PROT_WRITE, flags, fd, offset)
-    mapped = check(result, f"mmap of {size} bytes at {where:#x}")
+
+    def place(where: int) -> int:
+        result = libc.mmap(where, size, PROT_READ | PROT_WRITE, flags, fd, offset)
+        return check(result, f"mmap of {size} bytes at {where:#x}")
+
+    mapped = _far_from_code(size, place) if address is None else place(address)
     libc.madvise(mapped, size, MADV_DONTDUMP)
     return mapped
 
@@ -338,18 +343,28 @@ def allocate_text(near: tuple[int, int] | None, size: int, name: str) -> TextMap
     return TextMapping(base, size, name, alias, forks, is_new=True)
 
 
-_FAR, _FAR_SPAN = 1 << 44, 1 << 45
-"""A range of addresses where the kernel maps nothing by default."""
+_FAR = ((1 << 44, 1 << 45), (0x7E80_0000_0000, 0x60_0000_0000))
+"""Ranges of addresses, start and size, where the kernel maps nothing by default.
+
+AddressSanitizer's shadow memory is at the beginning of the first. ThreadSanitizer and MemorySanitizer allow the second only.
+"""
 _far_used = 0
 
 
-def _far_hint(size: int) -> int:
-    """An address for `size` bytes far from all code, as a hint: the kernel may choose another one."""
+def _far_from_code(size: int, place: Callable[[int], int]) -> int:
+    """The result of `place(address)` for `size` bytes at an address far from all code, if the kernel places them there.
+
+    If it does not, they are wherever it has chosen to place them.
+    """
     global _far_used
     with text_mutex:
-        hint = _FAR + _far_used % _FAR_SPAN
-        _far_used += size
-    return hint
+        used, _far_used = _far_used, _far_used + size
+    for start, span in _FAR:
+        address = place(start + used % span)
+        if start <= address < start + span:
+            return address
+        libc.munmap(address, size)
+    return place(0)
 
 
 def reserve(size: int, near: tuple[int, int] | None = None) -> int:
@@ -361,7 +376,7 @@ def reserve(size: int, near: tuple[int, int] | None = None) -> int:
     flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
     size = (size + PAGE - 1) & -PAGE
     if near is None:
-        address = mmap_at(_far_hint(size), size, PROT_READ | PROT_WRITE, flags)
+        address = _far_from_code(size, lambda hint: mmap_at(hint, size, PROT_READ | PROT_WRITE, flags))
     else:
         place = functools.partial(mmap_at, size=size, prot=PROT_READ | PROT_WRITE, flags=flags | MAP_FIXED_NOREPLACE)
         address, _ = _place_near(near, size, place)

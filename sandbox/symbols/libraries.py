@@ -184,9 +184,19 @@ class Library:
         return FunctionTable(self.unwind_table) if self.unwind_table else None
 
     @cached_property
-    def _linkage_tables(self) -> tuple[tuple[int, int], ...]:
+    def linkage_tables(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of its procedure linkage tables. Raises OSError if the library's file cannot be read."""
         file = self._file()
         return linkage_tables(file, self.base) if file else ()
+
+    @cached_property
+    def imports(self) -> dict[int, str]:
+        """The names of what the dynamic linker looks up, by the offset from `base` of where it puts the address.
+
+        Raises OSError if the library's file cannot be read.
+        """
+        file = self._file()
+        return dict(elf.imports(file)) if file else {}
 
     @cached_property
     def _shown(self) -> frozenset[int]:
@@ -260,7 +270,7 @@ class Library:
         """The kind of code with this description in the unwind tables. Raises OSError if the library's file cannot be read."""
         if stretch.is_signal_frame:
             return Kind.SIGNAL_FRAME
-        for start, end in self._linkage_tables:
+        for start, end in self.linkage_tables:
             if start <= stretch.start < end:
                 return Kind.PLT
         if not stretch.is_as_called:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sandbox.x86_64.decoding import Decoded, decoded
@@ -28,6 +28,13 @@ _READERS = frozenset(
 _NOT_READING = frozenset({"lea", "nop", "prefetcht0", "prefetcht1", "prefetcht2", "prefetchnta", "prefetchw"})
 """Instructions with an operand in memory that they do not read."""
 _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+ASKING = frozenset({"dlopen", "dlmopen", "dlsym", "dlvsym"})
+"""Functions that act for their caller, which they find by their return address; for a jump to them, that is the jump's caller."""
+_TRACERS = frozenset({"__tsan_func_entry", "__cyg_profile_func_enter", "__cyg_profile_func_exit"})
+"""Functions that compilers let every function call with its return address, only to note it."""
+_LEAVING = frozenset({"call", "ret", "jmp", "bnd jmp"})
+Callee = Callable[[Decoded], str]
+"""Tells the name of the function that a call or jump leads to; '' if it is not known."""
 _INDEXED = re.compile(r"\[(?P<base>\w+) \+ (?P<index>\w+)(?P<scale>\*\d)?(?: [+-] \w+)?\]$")
 _ARITHMETIC = frozenset({"xor", "rol", "ror", "add", "sub", "neg", "not"})
 _NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
@@ -61,7 +68,8 @@ class _State(NamedTuple):
     """The state before an instruction.
 
     `depth`: bytes from the stack pointer up to the return slot; None: not known. `held`: what registers hold, and how far below
-    the return slot that is if it is on the stack. `pushed`: the same of what was pushed, by depth. `number`: the constant in eax.
+    the return slot that is if it is on the stack, or where it was read if it is the return address. `pushed`: the same of what
+    was pushed, by depth. `number`: the constant in eax.
     """
 
     depth: int | None
@@ -82,6 +90,11 @@ class _State(NamedTuple):
 
     def is_stack(self, base: str) -> bool:
         return base == "rsp" or self.held.get(base, ("",))[0] in (STACK, ABOVE)
+
+    def readings(self, registers: Sequence[str]) -> set[int]:
+        """Where the return address was read that is in these registers."""
+        held = (self.held.get(register, ("", None)) for register in registers)
+        return {at for kind, at in held if kind == RETURN and at is not None}
 
     def holding(self, register: str, what: tuple[str, int | None] | None) -> _State:
         if what is None and register not in self.held:
@@ -135,47 +148,76 @@ class _Moved(Exception):
     """Why the return cannot be hooked."""
 
 
-def uses_its_return(code: bytes, start: int) -> str:
+def _first(known: _State, other: _State) -> _State:
+    """What is known where paths meet, for finding what a function may do: what the first path knows.
+
+    The depth is not known if the paths have different ones: in a loop that allocates stack space, or after a call that does not
+    return.
+    """
+    return known if known.depth is None or known.depth == other.depth else other._replace(depth=None)
+
+
+def _common(known: _State, other: _State) -> _State:
+    """The same for finding what a function certainly does: what both paths know."""
+    return _State(
+        known.depth if known.depth == other.depth else None,
+        dict(known.held.items() & other.held.items()),
+        dict(known.pushed.items() & other.pushed.items()),
+        known.number if known.number == other.number else None,
+    )
+
+
+def uses_its_return(code: bytes, start: int, callee: Callee = lambda _call: "") -> str:
     """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen."""
-    walk = _Walk(code, start)
+    walk = _Walk(code, start, _first, callee)
     walk.follow()
-    for found in (walk.moves, walk.reads):
-        if found:
-            return found[min(found)]
-    return ""
+    if walk.reads and not walk.moves:
+        walk = _Walk(code, start, _common, callee)
+        walk.follow()
+        reads = walk.reads.keys() - (walk.noted - walk.used)
+        return walk.reads[min(reads)] if reads else ""
+    return walk.moves[min(walk.moves)] if walk.moves else ""
 
 
 class _Walk:
     """The paths of one function. `saved`: which of RETURN and ABOVE it has stored outside its stack.
 
-    `depths`: the instructions followed so far, each with the depth that it is reached with. Where paths arrive with another one,
-    as in a loop that allocates stack space or after a call that does not return, the depth is not known from there on.
-    `moves`: the reasons against hooking the return, by the address of the instruction; `reads`: those that read it only.
+    `states`: those that the instructions followed so far are reached with. `merged`: the state where paths meet. `moves`: the
+    reasons against hooking the return, by the address of the instruction; `reads`: the same of instructions that only read it;
+    `noted`: those of them whose result a tracer notes; `used`: those whose result is used otherwise.
     """
 
-    def __init__(self, code: bytes, start: int) -> None:
+    def __init__(self, code: bytes, start: int, merged: Callable[[_State, _State], _State], callee: Callee) -> None:
         self._start = start
+        self._callee = callee
+        self._merged = merged
         self._code = {each.address: each for each in decoded(code, start)}
         self._has_syscall = _SYSCALL in code
         self._saved: set[str] = set()
-        self._depths: dict[int, int | None] = {}
+        self._states: dict[int, _State] = {}
         self.moves: dict[int, str] = {}
         self.reads: dict[int, str] = {}
+        self.noted: set[int] = set()
+        self.used: set[int] = set()
 
     def follow(self) -> None:
-        code, depths = self._code, self._depths
+        code, states = self._code, self._states
         waiting = [(self._start, _State(0, {}, {}))]
         while waiting:
             at, state = waiting.pop()
             while (insn := code.get(at)) is not None:
-                if at in depths:
-                    if depths[at] is None or depths[at] == state.depth:
+                if at in states:
+                    state = self._merged(states[at], state)
+                    if state == states[at]:
                         break
-                    state = self._with_unknown_depth(at, state)
-                depths[at] = state.depth
+                    self.moves.pop(at, None)
+                    self.reads.pop(at, None)
+                states[at] = state
                 _at, size, mnemonic, operands = insn
-                if state.depth is not None or state.held:
-                    self._note_reading(insn, state)
+                if "[" in operands and ("sp" in operands or state.held) and _is_read(mnemonic, operands, state):
+                    self.reads[at] = self._reason(insn, "reads its own return address")
+                if mnemonic in _LEAVING:
+                    self._note_leaving(insn, state)
                 # Most do not matter, while no register holds anything of interest. [1:3]: into xmm0, ymm0 or zmm0.
                 if operands[1:3] != "mm" and (
                     mnemonic not in _HARMLESS or "sp" in operands or self._matters(mnemonic, operands, state)
@@ -184,17 +226,22 @@ class _Walk:
                     break
                 at += size
 
-    def _with_unknown_depth(self, at: int, state: _State) -> _State:
-        self.moves.pop(at, None)
-        self.reads.pop(at, None)
-        return state._replace(depth=None)
-
-    def _note_reading(self, insn: Decoded, state: _State) -> None:
-        at, _size, mnemonic, operands = insn
-        if "[" in operands and _is_read(mnemonic, operands, state):
-            self.reads[at] = self._reason(insn, "reads its own return address")
-        if mnemonic == "call" and any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
-            self.reads[at] = self._reason(insn, "passes on where its return address is")
+    def _note_leaving(self, insn: Decoded, state: _State) -> None:
+        """A call, a return, or a jump, which may lead to another function."""
+        if insn.mnemonic == "ret":
+            self.used |= state.readings(("rax",))
+            return
+        if insn.mnemonic != "call":
+            if state.depth == 0 and (name := self._callee(insn)) in ASKING:
+                self.reads[insn.address] = self._reason(insn, f"jumps to {name}, which reads the return address")
+            return
+        if any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
+            self.reads[insn.address] = self._reason(insn, "passes on where its return address is")
+        if passed := state.readings(_ARGUMENTS):
+            if self._callee(insn) in _TRACERS:
+                self.noted |= passed
+            else:
+                self.used |= passed
 
     def _next(self, insn: Decoded, state: _State) -> Sequence[tuple[int, _State]]:
         try:
@@ -253,7 +300,7 @@ class _Walk:
         if operands.memory[0] is not None:
             self._store(insn, name, operands.memory[0], words, state)
             return state
-        return _loaded(name, operands, state)
+        return _loaded(insn.address, name, operands, state)
 
     def _on_branch(self, insn: Decoded, equal: bool, state: _State) -> _State:
         """The state after a branch. Compilers allocate large frames page by page, until rsp is equal to another register."""
@@ -307,6 +354,7 @@ class _Walk:
         if state.to(base, offset) == 0 and name not in _READERS and not (name == "or" and operands[-1] == "0"):
             raise self._moved(insn, "writes to its return slot")
         kind = state.held.get(operands[-1], ("",))[0]
+        self.used |= state.readings(operands[-1:])
         if name == "mov" and kind in (RETURN, ABOVE) and not state.is_stack(base):
             self._saved.add(kind)
             if len(self._saved) == 2:
@@ -329,8 +377,6 @@ def _is_read(mnemonic: str, operands: str, state: _State) -> bool:
     Two that do so do not need what is there: compilers' copy of the slot below a realigned stack, and `or $0`, a barrier or
     a probe of the stack.
     """
-    if "sp" not in operands and not state.held:
-        return False
     words, memory, _summed, _registers = _operands(operands)
     place = next((each for each in memory if each is not None and state.to(*each) == 0), None)
     if place is None or mnemonic in _NOT_READING:
@@ -340,7 +386,7 @@ def _is_read(mnemonic: str, operands: str, state: _State) -> bool:
     return not (mnemonic.endswith("or") and words[-1] == "0")
 
 
-def _loaded(name: str, operands: _Operands, state: _State) -> _State:
+def _loaded(at: int, name: str, operands: _Operands, state: _State) -> _State:
     first, source = operands.words[0], operands.words[-1]
     target = _LOW_HALVES.get(first, first)
     if target == "rax":
@@ -353,7 +399,8 @@ def _loaded(name: str, operands: _Operands, state: _State) -> _State:
         return _along(target, state)
     if name == "and" and _aligns(source):
         return _along(target, state)
-    return state.holding(target, _held(name, operands, state))
+    held = _held(name, operands, state)
+    return state.holding(target, (RETURN, at) if held == (RETURN, None) else held)
 
 
 def _along(register: str, state: _State, down: int | None = None) -> _State:

@@ -10,14 +10,24 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from isolation import isolated
+from isolation import TESTS, isolated, run_source
 
 import fprobe
 import kprobes
 import sandbox
 from sandbox.native import u64
 
+PATHS = f"{TESTS}:{Path(__file__).parent}"
 READS = "reads its own return address"
+TAILS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
+void *opened(const char *name, int never) { return never ? 0 : dlopen(name, RTLD_NOW); }
+int plain(int x) { return x + 1; }
+int calls(const char *name) { return dlsym(RTLD_NEXT, name) != 0; }
+int found(void) { return next("getpid") != 0 && opened("libplugged.so", 0) != 0; }
+"""
 SOURCE = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -209,6 +219,51 @@ def test_a_function_with_entry_probes_reads_its_true_return_address():
                 kprobes.wait_for_kprobe_optimizer()
                 assert function() == before
         assert (fp.hits, kp.hits) == (3, 2)
+
+
+@pytest.mark.parametrize("flags", [["-fplt"], ["-fno-plt"], ["-fplt", "-fcf-protection=full", "-Wl,-z,lazy"]])
+def test_exit_handlers_are_refused_where_a_tail_call_leads_to_dlsym_or_dlopen(built, flags):
+    build(built, "tails", TAILS, "-foptimize-sibling-calls", "-Wl,-rpath,$ORIGIN/plug", *flags)
+    out = launched(
+        built,
+        ["--stat", "libtails:*"],
+        """
+        import ctypes
+        print("found", ctypes.CDLL("./libtails.so").found(), ctypes.CDLL("./libtails.so").calls(b"getpid"))
+        """,
+    )
+    assert "found 1 1" in out
+    assert {line.split()[3] for line in out.splitlines() if "which reads the return address" in line} == {
+        "next",
+        "opened",
+    }
+    assert " 1  calls" in out
+
+
+@pytest.mark.parametrize("flags", [["-O0"], ["-O1"], ["-O2", "-fno-omit-frame-pointer"]])
+def test_return_addresses_that_are_only_noted_by_a_tracer_are_no_reason(flags):
+    path = build(Path(mkdtemp(prefix="callers-")), "traced", TRACED, "-finstrument-functions", *flags)
+    done = run_source(f"import test_callers; test_callers.check_traced({str(path)!r})", timeout=60, PYTHONPATH=PATHS)
+    assert done.returncode == 0, done.stderr
+
+
+def check_traced(path):
+    library = ctypes.CDLL(path)
+    with fprobe.attach("libtraced:*", action=fprobe.Stat()) as probe:
+        assert library.traced(1) == 2
+        refused = {each.name.partition(" ")[0] for each in probe.skipped if READS in each.reason}
+    assert refused == {"caller"} and probe.hits >= 1, probe.skipped
+
+
+TRACED = """
+static void *seen;
+#define NO __attribute__((no_instrument_function))
+NO void __cyg_profile_func_enter(void *fn, void *site) { seen = site; }
+NO void __cyg_profile_func_exit(void *fn, void *site) { seen = site; }
+void __tsan_func_entry(void *site);
+int traced(int x) { return x + 1; }
+void *caller(void) { return __builtin_return_address(0); }
+"""
 
 
 IR = """

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from sandbox.images.linkage import callee, exits
 from sandbox.native.x86_64 import plain_returns
-from sandbox.x86_64.return_slot import uses_its_return
+from sandbox.symbols.libraries import library_at
+from sandbox.x86_64.return_slot import ASKING, uses_its_return
 
 if TYPE_CHECKING:
     from sandbox.native.native_image import NativeImage
@@ -45,7 +47,7 @@ def named_refusal(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _by_code(code: bytes, start: int) -> str:
-    return uses_its_return(code, start)
+    return uses_its_return(code, start, callee)
 
 
 def code_refusal(code: bytes, start: int) -> str:
@@ -56,6 +58,10 @@ def code_refusal(code: bytes, start: int) -> str:
 def code_refusals(image: NativeImage, codes: Sequence[bytes], starts: Sequence[int]) -> list[str]:
     """The same for many functions. `image` has `plain_functions`."""
     plain = plain_returns.are_plain(image, codes)
+    library = library_at(starts[0]) if starts else None
+    if library is not None:
+        leading = exits(library, ASKING)
+        plain = [known and not leading.any_in(code, at) for known, code, at in zip(plain, codes, starts, strict=True)]
     return ["" if known else code_refusal(code, at) for known, code, at in zip(plain, codes, starts, strict=True)]
 
 
