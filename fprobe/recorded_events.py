@@ -90,6 +90,8 @@ class Event:
         self._counts = (0, 0, 0)
         self._changing = fork.renew(threading.RLock())
         """Held while it is attached or detached. Only tried: who comes second does not wait."""
+        self._reading = fork.renew(threading.RLock())
+        """Held while records are read from the buffer, and while the buffer is replaced or given up."""
 
     def __repr__(self) -> str:
         state = f"{self.hits} hits" if self.attached else "not attached"
@@ -123,10 +125,16 @@ class Event:
         try:
             for definition in self.definitions:
                 self._probes += define(definition)
-            self._array = _instance()
-            self._start(self._array)
+            made = _instance()
+            with self._reading:
+                self._array = made
+                self._formats = {event.id: parse_format(event.group, event.format()) for event in self._events}
+                self._left, self._pending, self._follower = None, deque(), Follower()
+            self._start()
         except BaseException:
-            self._delete()
+            with self._reading:
+                array, self._array = self._array, None
+            self._delete(array)
             raise
 
     def disable(self) -> None:
@@ -149,9 +157,11 @@ class Event:
         if self._probes:
             self.disable()
             self._counts = self.hits, self.missed, self.lost
-            self._left = list(self._recorded())
-            self._pending += self._new()
-            self._delete()
+            with self._reading:
+                self._left = list(self._recorded())
+                self._take_new()
+                array, self._array = self._array, None
+            self._delete(array)
 
     def __enter__(self) -> Event:
         return self.attach()
@@ -186,7 +196,8 @@ class Event:
     @property
     def lost(self) -> int:
         """Records that were overwritten or dropped before they were read."""
-        return self._array.buffer.lost() if self._array is not None else self._counts[2]
+        with self._reading:
+            return self._array.buffer.lost() if self._array is not None else self._counts[2]
 
     @property
     def formats(self) -> list[EventFormat]:
@@ -195,26 +206,27 @@ class Event:
 
     def records(self) -> list[dict[str, Any]]:
         """The records so far that have not been overwritten, oldest first. They are not consumed."""
-        return [self._decoded(record) for record in self._recorded()]
+        with self._reading:
+            return [self._decoded(record) for record in self._recorded()]
 
     def follow(self, timeout: float | None = None) -> Iterator[dict[str, Any]]:
         """Iterate over the records as they arrive. Ends after `timeout` seconds without one (None: never), or at detach.
 
-        Raises ValueError for a negative `timeout`.
+        Several threads may follow: each record goes to one of them. Raises ValueError for a negative `timeout`.
         """
         if timeout is not None and timeout < 0:
             raise ValueError(f"timeout is {timeout}; it must be 0 or more seconds, or None")
         deadline = None
         while True:
-            if self.attached:
-                self._pending += self._new()
-            if self._pending:
+            was_attached = self.attached  # detaching adds the last records before it changes this
+            record = self._next()
+            if record is not None:
                 deadline = None
-                yield self._decoded(self._pending.popleft())
+                yield record
                 continue
             now = time.monotonic()
             deadline = now + timeout if deadline is None and timeout is not None else deadline
-            if not self.attached or (deadline is not None and now >= deadline):
+            if not was_attached or (deadline is not None and now >= deadline):
                 return
             time.sleep(_POLL)
 
@@ -241,9 +253,7 @@ class Event:
     def _events(self) -> list[ProbeEvent]:
         return list(dict.fromkeys(probe.event for probe in self._probes))
 
-    def _start(self, array: TraceArray) -> None:
-        self._formats = {event.id: parse_format(event.group, event.format()) for event in self._events}
-        self._left, self._pending = None, deque()
+    def _start(self) -> None:
         for event in self._events:
             if self.filter is not None:
                 _write(f"{self._directory(event)}/filter", self.filter)
@@ -258,16 +268,23 @@ class Event:
         for event in self._events:
             tracefs.write(f"{self._directory(event)}/enable", str(int(on)))
 
-    def _delete(self) -> None:
-        array, self._array = self._array, None
+    def _delete(self, array: TraceArray | None) -> None:
         if array is not None:
             tracefs.rmdir(f"instances/{array.name}")
         for probe in reversed(self._probes):
             tracefs.write("dynamic_events", f"-:{probe.group}/{probe.name}", append=True)
         self._probes = []
 
-    def _new(self) -> list[Record]:
-        return self._array.buffer.follow(self._follower) if self._array is not None else []
+    def _next(self) -> dict[str, Any] | None:
+        """The oldest record that was not followed yet; None if there is none. Only then is the buffer read."""
+        with self._reading:
+            if not self._pending:
+                self._take_new()
+            return self._decoded(self._pending.popleft()) if self._pending else None
+
+    def _take_new(self) -> None:
+        if self._array is not None:
+            self._pending += self._array.buffer.follow(self._follower)
 
     def _recorded(self) -> Iterator[Record]:
         return self._array.buffer.records() if self._array is not None else iter(self._left or ())

@@ -56,6 +56,8 @@ class Page(NamedTuple):
     lost: int
     """Number of events that the slot had dropped before."""
     sequence: int
+    number: int
+    """Of its first page, in the memory file."""
 
     @property
     def events(self) -> Iterator[Event]:
@@ -79,28 +81,50 @@ def common(data: bytes | memoryview, offset: int = 0) -> Common:
     return Common(*_COMMON.unpack_from(data, offset))
 
 
-def decode(data: bytes | memoryview) -> Iterator[Event]:
-    """The events of a sub-buffer. Padding is skipped, but its time delta counts."""
+def decode(data: bytes | memoryview, after: Event | None = None) -> Iterator[Event]:
+    """The events of a sub-buffer, or those after one of them. Padding is skipped, but its time delta counts.
+
+    Raises ValueError for damaged data.
+    """
     stamp, word = _HEAD.unpack_from(data)
     at, end = HEADER, HEADER + (word & COMMIT_MASK)
+    if end > len(data):
+        raise _damaged(HEADER, f"{end - HEADER} bytes of events in {len(data)} bytes")
+    if after is not None:
+        at, stamp = after.offset + after.size, after.stamp
     while at < end:
-        head = _WORD.unpack_from(data, at)[0]
+        head, following = _words(data, at, end)
         kind, delta = head & 31, head >> 5
         if kind == TIME_STAMP:
-            stamp = absolute_stamp(stamp, delta | _WORD.unpack_from(data, at + 4)[0] << DELTA_BITS)
+            stamp = absolute_stamp(stamp, delta | following << DELTA_BITS)
             at += 8
         elif kind == TIME_EXTEND:
-            stamp += delta | _WORD.unpack_from(data, at + 4)[0] << DELTA_BITS
+            stamp += delta | following << DELTA_BITS
             at += 8
         else:
             if kind == PADDING and delta == 0:
                 return
             stamp += delta
             start = at + 4 if kind and kind != PADDING else at + 8
-            size = kind * 4 if kind and kind != PADDING else _WORD.unpack_from(data, at + 4)[0] - 4
+            size = kind * 4 if kind and kind != PADDING else following - 4
+            if size < 0 or start + size > end:
+                raise _damaged(at, f"an event of {size} bytes, where {end - start} are left")
             if kind != PADDING:
                 yield Event(stamp, start, size)
             at = start + size
+
+
+def _words(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """The first word of an event and the word after it, which is 0 at the end of the data."""
+    if at + _WORDS.size <= end:
+        return _WORDS.unpack_from(data, at)
+    if at + _WORD.size > end:
+        raise _damaged(at, f"{end - at} bytes of an event")
+    return _WORD.unpack_from(data, at)[0], 0
+
+
+def _damaged(at: int, what: str) -> ValueError:
+    return ValueError(f"damaged sub-buffer: {what} at {at}")
 
 
 def absolute_stamp(before: int, low: int) -> int:

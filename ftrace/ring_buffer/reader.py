@@ -344,6 +344,10 @@ class _Position(NamedTuple):
 
     sequence: int = 0
     """Sequence number of the sub-buffer of the last record."""
+    page: int | None = None
+    """Number of its first page."""
+    last: Event | None = None
+    """The last record there."""
     number: int = 0
     """Number of the next event, counted from the slot's first."""
     dropped: int = 0
@@ -366,15 +370,17 @@ class Follower:
     def _of_slot(self, ring: Rings, slot: int) -> Iterator[Record]:
         if ring.view.slot_word(slot, "sequence") < self._positions.get(slot, _Position()).sequence:
             del self._positions[slot]  # consumed to the end; another thread has the slot
-        for page in ring.view.pages(slot, self._positions.get(slot, _Position()).sequence):
+        before = self._positions.get(slot, _Position())
+        for page in ring.view.pages(slot, before.sequence, before.page):
             yield from self._of_page(slot, page)
 
     def _of_page(self, slot: int, page: Page) -> Iterator[Record]:
         before = self._positions.get(slot, _Position())
-        number = page.first
-        for event in pages.decode(page.data):
-            if number >= before.number:
-                lost = number - before.number + page.lost - before.dropped
-                before = self._positions[slot] = _Position(page.sequence, number + 1, page.lost)
-                yield record_of(page, event, slot, lost)
+        is_same = before.sequence == page.sequence
+        number = before.number if is_same else page.first
+        for event in pages.decode(page.data, before.last if is_same else None):
+            lost = number - before.number + page.lost - before.dropped
+            before = _Position(page.sequence, page.number, event, number + 1, page.lost)
+            self._positions[slot] = before
+            yield record_of(page, event, slot, lost)
             number += 1

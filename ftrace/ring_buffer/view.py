@@ -88,6 +88,7 @@ class RingView:
     def __init__(self, file: MemoryFile, number: int, order: int) -> None:
         self.file = file
         self.order = order
+        self._number = number
         self._slots = file.geometry.slots_of(number) >> 3
         self._metas = file.geometry.metas >> 3
 
@@ -121,17 +122,20 @@ class RingView:
         if not sequence or self.meta_word(page, "sequence") != sequence:
             return None
         data = (struct.pack("<QQ", stamp, commit) + body).ljust(PAGE_SIZE << self.order, b"\0")
-        return Page(data, first, skip, lost, sequence)
+        return Page(data, first, skip, lost, sequence, page)
 
-    def pages(self, slot: int, since: int = 0) -> list[Page]:
+    def pages(self, slot: int, since: int = 0, start: int | None = None) -> list[Page]:
         """Copies of a slot's sub-buffers, oldest first. Those that are overwritten during the read are missing at the beginning.
 
-        Sub-buffers with a sequence number below `since` are omitted.
+        Sub-buffers with a sequence number below `since` are omitted. `start`: the page that had number `since`, if it is known;
+        then older ones are not visited.
         """
         newest, copies, copied = self.slot_word(slot, "sequence"), [], 0
         for _ in range(_TRIES):
             head = self.slot_word(slot, "head")
             page, skip = head & PAGE_MASK, head >> PAGE_BITS & CONSUMED_MASK
+            if start is not None and page != start and self._is_at(start, slot, since):
+                page, skip = start, 0
             while copied < newest:
                 after = self.meta_word(page, "next")
                 if after and 0 < self.meta_word(page, "sequence") < since:
@@ -149,3 +153,8 @@ class RingView:
             else:
                 return copies
         return copies
+
+    def _is_at(self, page: int, slot: int, sequence: int) -> bool:
+        """Whether a page is still a slot's sub-buffer of this number."""
+        owner = self._number | slot << 32  # the fields `ring` and `slot`
+        return self.meta_word(page, "ring") == owner and self.meta_word(page, "sequence") == sequence

@@ -73,11 +73,6 @@ before_detaching: Hook[[]] = Hook()
 
 Called by ftrace.core.tracer; added to by ftrace.tracing.events.probe_event, kprobes.registration.
 """
-on_removal: Hook[[]] = Hook()
-"""An event that has been enabled is deleted. Ids are reused: an old record would be read as one of the next event.
-
-Called by ftrace.tracing.events.dynevent; added to by ftrace.tracing.tracefs.files.
-"""
 before_batch: Hook[[]] = Hook()
 """A batch of kprobes' changes of text begins.
 

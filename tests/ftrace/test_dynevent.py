@@ -10,8 +10,8 @@ from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split, run_commands
 from ftrace.tracing.events.registry import EventRegistry, TraceEvent, enable_state, set_all_enabled
 from ftrace.tracing.instances.error_log import ErrorLog
+from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError
-from sandbox.process import hooks
 
 
 def commands(text):
@@ -211,20 +211,23 @@ def test_te1_5_te1_6_several_events():
 
 
 def test_pe1_12_buffers_are_emptied_only_for_events_that_were_enabled(things, monkeypatch):
-    monkeypatch.setattr(hooks, "on_removal", hooks.Hook())
     emptied = []
-    hooks.on_removal.add(lambda: emptied.append(1))
-    event = Armed("of_a_thing")
+    monkeypatch.setattr(TraceArray, "empty", lambda self: emptied.append(self))
+    other = TraceArray("other")
     monkeypatch.setattr(
         Thing, "free", lambda self: (dynevent.event_registry.remove(event), dynevent.dyn_event_remove(self))
     )
-    for enable in (False, True):
+    for arrays in ([], [global_trace()], [other], [global_trace(), other]):
+        event = Armed("of_a_thing")
         dynevent.event_registry.add(event)
         dynevent.create_dyn_event("x:a")
-        event.set_enabled(enable)
         event.set_enabled(False)
+        for array in arrays:
+            event.set_enabled(True, event.file_in(array))
+            event.set_enabled(False, event.file_in(array))
         dynevent.create_dyn_event("-:a")
-        assert len(emptied) == enable
+        assert emptied == arrays
+        emptied.clear()
 
 
 # -- error_log ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.types import is_good_name
-from sandbox.process import hooks
 
 _LINE_LIMIT = 4095
 """The maximum length of a line in characters, with its newline if it has one."""
@@ -143,7 +142,7 @@ def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
                     found = True
                     candidate.free()
         finally:
-            _reset()
+            event_registry.empty_left_records()
     if not found:
         raise OSError(errno.ENOENT, f"no event matches {line!r}; dynamic_events lists the events")
 
@@ -175,12 +174,7 @@ def release_all(line_type: LineType | None = None) -> None:
             for event in events:
                 event.free()
         finally:
-            _reset()
-
-
-def _reset() -> None:
-    if event_registry.take_left_records():
-        hooks.on_removal()  # empties the buffers: ids are reused, and an old record would be read as one of the next event
+            event_registry.empty_left_records()
 
 
 def run_commands(text: str, create: Callable[[str], None]) -> None:

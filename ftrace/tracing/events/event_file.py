@@ -52,6 +52,8 @@ class EventFile:
         self._native: Any = Target.ctypes()
         self.holders = 0
         """The number of triggers and commands that need its hits, even while it is disabled."""
+        self.ever_enabled = False
+        """Whether hits may have been recorded."""
         self.triggers = EventTriggers(self, actions)
         self._native.triggers = self.triggers.table_address
         self.filter = EventFilter(event.fields, trace.error_log, self._use_filter)

@@ -192,6 +192,8 @@ class ProbeEvent(TraceEvent):
     def __init__(self, first: Probe) -> None:
         super().__init__(first.group, first.name, first.layout.fields, print_fmt(first.layout))
         self.line_type = first.line_type
+        self.layout = first.layout
+        """The layout of the records, which are also printed after the last probe is deleted."""
         self.probes = [first]
 
         self._targets: list[EventFile] = []

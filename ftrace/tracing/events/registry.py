@@ -33,7 +33,6 @@ class TraceEvent:
         """Set while the event is registered."""
         self.is_armed = False
         """Whether it is produced: it is enabled, or a trigger needs its hits."""
-        self.ever_enabled = False
         self.removed = False
         """Whether it has been unregistered. Its files that are still open fail with ENODEV."""
         self.references = 0
@@ -68,6 +67,11 @@ class TraceEvent:
         return self.file.enabled
 
     @property
+    def ever_enabled(self) -> bool:
+        """Whether it has been enabled in any trace array."""
+        return any(file.ever_enabled for file in list(self.files.values()))
+
+    @property
     def is_busy(self) -> bool:
         """Whether it must not be removed, since it is enabled or in use."""
         return self.is_armed or self.references > 0
@@ -88,7 +92,7 @@ class TraceEvent:
             else:
                 file.is_recorded = False
                 self._stop_unneeded()
-            self.ever_enabled = self.ever_enabled or on
+            file.ever_enabled = file.ever_enabled or on
 
     def hold(self, file: EventFile | None = None) -> None:
         """Have the event produced for a trigger, even while it is disabled (soft mode). Calls are counted. Raises OSError."""
@@ -101,7 +105,7 @@ class TraceEvent:
                 file.holders -= 1
                 raise
             self.references += 1
-            self.ever_enabled = True  # its triggers may enable it
+            file.ever_enabled = True  # its triggers may enable it
 
     def release(self, file: EventFile | None = None) -> None:
         """Undo one `hold`."""
@@ -165,7 +169,7 @@ class EventRegistry:
         """From here on no id has been used."""
         self._returned_ids: list[int] = []
         """Ids below it that removed events had, as a heap."""
-        self._left_records = False
+        self._left_records: dict[TraceArray, None] = {}
         self._reserved: dict[tuple[str, str], TraceEvent] = {}
         """Built-in events, which are not in the list of events."""
 
@@ -210,12 +214,17 @@ class EventRegistry:
             del self._events[event.group, event.name]
             heappush(self._returned_ids, event.id)
             event.removed = True
-            self._left_records = self._left_records or event.ever_enabled
+            self._left_records |= {array: None for array, file in event.files.items() if file.ever_enabled}
 
-    def take_left_records(self) -> bool:
-        """Whether, since the last call, an event that has been enabled was removed: buffers may still have its records."""
-        left, self._left_records = self._left_records, False
-        return left
+    def empty_left_records(self) -> None:
+        """Empty the trace arrays in which events that were removed since the last call have been enabled.
+
+        Ids are reused: an old record would be read as one of the next event.
+        """
+        with events_locked():
+            left, self._left_records = self._left_records, {}
+            for array in left:
+                array.empty()
 
     def find(self, group: str, name: str) -> TraceEvent | None:
         """The event `group`/`name`; None if there is none."""

@@ -53,7 +53,7 @@ def events_by_id() -> dict[int, TraceEvent]:
 
 def _probe(event: TraceEvent, data: bytes, options: TraceOptions) -> str:
     assert isinstance(event, ProbeEvent)
-    layout = event.probes[0].layout
+    layout = event.layout
     first, *last = (_word(data, field) for field in layout.addresses)
     where = ip_sym(last[0] if last else first, options, offset=True)
     if last:
@@ -125,7 +125,7 @@ def _plain_value(field: Field, data: bytes) -> str:
 
 def _dynamic_words(field: Field, data: bytes) -> tuple[int, ...]:
     word = _word(data, field)
-    count = (word >> 16 & 0xFFFF) // 8
+    count = min(word >> 16, max(len(data) - (word & 0xFFFF), 0)) // 8
     return struct.unpack_from(f"<{count}Q", data, word & 0xFFFF)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.reader import Record
+from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.instances.trace_array import TraceArray
 from ftrace.tracing.output.context import latency_header
@@ -30,8 +31,10 @@ def slots_in_use() -> int:
 
 def trace_text(array: TraceArray, slot: int | None = None) -> str:
     """The file trace of a trace array, or of one of its slots."""
-    records = list(array.buffer.records(slot))
-    return _text(array, records, array.buffer.overrun(slot))
+    with events_locked():  # no event's number may pass to another one before the names are looked up
+        records, overrun = list(array.buffer.records(slot)), array.buffer.overrun(slot)
+        shown = record_format(array, {}, annotates=overrun > 0)
+    return _text(array, shown, records, overrun)
 
 
 _SNAPSHOT_COMMANDS = (
@@ -56,18 +59,19 @@ _SLOT_SNAPSHOT_COMMANDS = (
 
 def snapshot_text(array: TraceArray, slot: int | None = None) -> str:
     """The file snapshot: as trace, of what the last snapshot took; what can be written to it if that is nothing."""
-    records = list(array.buffer.snapshot_records(slot))
+    with events_locked():
+        records, overrun = list(array.buffer.snapshot_records(slot)), array.buffer.snapshot_overrun(slot)
+        shown = record_format(array, {}, annotates=overrun > 0)
     if records:
-        return _text(array, records, array.buffer.snapshot_overrun(slot))
+        return _text(array, shown, records, overrun)
     state = "allocated" if array.buffer.has_snapshot else "freed"
     commands = _SNAPSHOT_COMMANDS if slot is None else _SLOT_SNAPSHOT_COMMANDS
     head = f"# tracer: {array.tracer.name}\n#\n#\n# * Snapshot is {state} *\n#\n"
     return head + "".join(f"# {line}\n" for line in commands)
 
 
-def _text(array: TraceArray, records: list[Record], overrun: int) -> str:
+def _text(array: TraceArray, shown: LineFormat | GraphFormat, records: list[Record], overrun: int) -> str:
     """The header and the lines. `overrun`: records that were overwritten."""
-    shown = record_format(array, {}, annotates=overrun > 0)
     return _header(array, len(records), overrun) + "".join(shown.lines(records))
 
 

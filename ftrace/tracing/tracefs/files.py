@@ -19,7 +19,6 @@ from ftrace.tracing.tracefs.function_commands import register_function_commands
 from ftrace.tracing.tracefs.trace_files import InstancesDirectory, trace_array_files
 from ftrace.tracing.tracefs.tracer_files import graph_files
 from ftrace.tracing.tracefs.tree import tracefs
-from sandbox.process import hooks
 
 
 def definitions_file(
@@ -42,7 +41,6 @@ def add_ftrace_files() -> None:
     register_module_events()
     synthetic.register_synthetic_events()
     register_event_probes()
-    hooks.on_removal.add(global_trace().empty)
     for name, node in _files().items():
         tracefs.add(name, node)
 
