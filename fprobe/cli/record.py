@@ -288,11 +288,24 @@ def report_command(file: str, form: str, console: Console) -> None:
 
     With --json: an object for each record, with event, time_ns, cpu, tid, comm, lost and its fields.
     """
-    from fprobe.cli.failure import input_errors
+    from fprobe.cli.failure import FAILED, Failure, of_system
     from fprobe.export.trace_dat_reader import Trace
 
-    with input_errors():
+    try:
         trace = Trace(file)
+    except OSError as error:
+        raise Failure(of_system(error)) from None
+    except ValueError as error:
+        raise Failure(str(error), FAILED) from None
+    try:
+        _show_trace(trace, form, console)
+    except ValueError as error:  # the file is damaged; what was read is shown
+        console.flush()
+        message = str(error)
+        raise Failure(message if message.startswith(file) else f"{file}: {message}", FAILED) from None
+
+
+def _show_trace(trace: Trace, form: str, console: Console) -> None:
     if console.json:
         from fprobe.export.records import objects
 

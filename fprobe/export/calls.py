@@ -104,7 +104,7 @@ class Calls:
         if not kinds:
             return set()
         records = (record for record in self.trace.records(self.instance) if record.common.type in kinds)
-        return {kinds[record.common.type].values(record.data)["__probe_func"] for record in records}
+        return {kinds[record.common.type].address("__probe_func", record.data) for record in records}
 
 
 def _has(event: Any, name: str) -> bool:
@@ -113,15 +113,20 @@ def _has(event: Any, name: str) -> bool:
 
 def _entered(name: str, values: dict[str, Any], returning: set[int]) -> int | None:
     if name == _GRAPH_ENTRY:
-        return int(values["func"])
-    ip = values.get("__probe_ip")
+        return _address(values, "func")
+    ip = _address(values, "__probe_ip")
     return ip if ip in returning else None
 
 
 def _left(name: str, values: dict[str, Any]) -> int | None:
     if name == _GRAPH_EXIT:
-        return int(values["func"])
-    return values.get("__probe_func")
+        return _address(values, "func")
+    return _address(values, "__probe_func")
+
+
+def _address(values: dict[str, Any], name: str) -> int | None:
+    found = values.get(name)
+    return found if isinstance(found, int) else None
 
 
 def tree_lines(trace: Trace) -> Iterator[str]:
@@ -176,7 +181,9 @@ def _frames(trace: Trace, step: Step) -> list[str]:
     if event is None or step.name not in ("kernel_stack", "user_stack"):
         return [step.name]
     callers = [
-        address for address in event.values(step.record.data)["caller"] if address not in (0, FTRACE_TRAMPOLINE_MARKER)
+        address
+        for address in event.addresses("caller", step.record.data)
+        if address not in (0, FTRACE_TRAMPOLINE_MARKER)
     ]
     return [trace.symbols.name(address).partition(" ")[0] for address in reversed(callers)]
 

@@ -15,6 +15,8 @@ NAMES = ("zlib", "zstd")
 LARGEST = 1 << 30
 """Bytes of the largest section or chunk that is decompressed; a damaged file may claim any size."""
 _ZSTD_LEVEL = 3
+_NO_SIZE = (1 << 64) - 2
+"""From here on, what ZSTD_getFrameContentSize() returns is no size."""
 
 
 class Algorithm(Protocol):
@@ -68,6 +70,8 @@ class Zstd:
         block = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
         library.ZSTD_compress.argtypes = (*block, ctypes.c_int)
         library.ZSTD_decompress.argtypes = block
+        library.ZSTD_getFrameContentSize.restype = ctypes.c_uint64
+        library.ZSTD_getFrameContentSize.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.ZSTD_isError.argtypes = [ctypes.c_size_t]
         library.ZSTD_versionString.restype = ctypes.c_char_p
         self.version = library.ZSTD_versionString().decode()
@@ -79,6 +83,9 @@ class Zstd:
 
     def decompress(self, data: bytes, size: int) -> bytes:
         """The original data, of `size` bytes. Raises ValueError for anything else."""
+        stored = self._library.ZSTD_getFrameContentSize(data, len(data))
+        if stored < _NO_SIZE and stored != _checked(size):  # before memory is allocated for it
+            raise ValueError(f"damaged compressed data: {stored} bytes; {size} expected")
         buffer = ctypes.create_string_buffer(_checked(size) or 1)
         return _of_size(self._taken(buffer, self._library.ZSTD_decompress(buffer, size, data, len(data))), size)
 

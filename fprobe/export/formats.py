@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _FIELD = re.compile(
-    r"^\tfield:(.+?)\s*([A-Za-z_]\w*)(\[[^]]*\])?;\toffset:(\d+);\tsize:(\d+);\tsigned:(\d);$", re.MULTILINE
+    r"^\tfield:(.+?)\s*([A-Za-z_]\w*)(\[[^]]*\])?;\toffset:([0-9]+);\tsize:([0-9]+);\tsigned:(\d);$", re.MULTILINE
 )
 _WIDTH = re.compile(r"(?:__)?(?:u?int|[usx])(8|16|32|64)(?:_t)?")
 _SIZES = {"char": 1, "bool": 1, "short": 2, "int": 4, "unsigned": 4, "pid_t": 4, "gfp_t": 4, "enum": 4}
 """Sizes by a word of the type, unless one is `long`; any other type is a word."""
 _WORD = 8
 _LOC_SIZE = 4
+_LONGEST = 1 << 19
+"""Bytes of the longest record: those of the largest sub-buffer."""
 _ARRAY = re.compile(r"\tfield:((?!__data_loc)[^;]+?) (\w+)\[\];\toffset:(\d+);\tsize:([1-9]\d*);")
 _TEXTS = re.compile(r"\tfield:__data_loc char\[\]\[\d+\] (\w+);\toffset:(\d+);\tsize:(\d+);\tsigned:(\d);\n")
 _SHORT = re.compile(r"\tfield:s(8|16) (\w+)")
@@ -56,7 +58,7 @@ class FieldFormat:
             return _LOC_SIZE
         if self.count < 0:
             return size_of(self.type)
-        return self.size // self.count if self.count else self.size
+        return max(self.size // self.count, 1) if self.count else self.size
 
     def value(self, data: bytes) -> Any:
         """An integer, a text (None if the memory could not be read), or a list of these.
@@ -78,7 +80,7 @@ class FieldFormat:
 
     def _located(self, data: bytes) -> Any:
         found = [self._at(data, start) for start in range(self.offset, self.offset + self.size, _LOC_SIZE)]
-        return found if self.count > 1 else found[0]
+        return found if self.count > 1 else next(iter(found), None)
 
     def _at(self, data: bytes, start: int) -> Any:
         word = int.from_bytes(data[start : start + _LOC_SIZE], "little")
@@ -101,6 +103,20 @@ class EventFormat(NamedTuple):
     def values(self, data: bytes) -> dict[str, Any]:
         """Field name -> value, for a record that starts with its common fields."""
         return {field.name: field.value(data) for field in self.fields}
+
+    def address(self, name: str, data: bytes) -> int:
+        """The value of a field that is an address. Raises ValueError if there is none of this name."""
+        found = self.values(data).get(name)
+        if not isinstance(found, int):
+            raise ValueError(f"the event {self.group}:{self.name} has no address {name}")
+        return found
+
+    def addresses(self, name: str, data: bytes) -> list[int]:
+        """The value of a field that is an array of addresses. Raises ValueError if there is none of this name."""
+        found = self.values(data).get(name)
+        if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
+            raise ValueError(f"the event {self.group}:{self.name} has no addresses {name}")
+        return found
 
     @property
     def dtype(self) -> dict[str, Any]:
@@ -132,7 +148,7 @@ def text(data: bytes) -> str:
 def parse_format(group: str, content: str) -> EventFormat:
     """Parse the content of a `format` file. Raises ValueError if it is not one."""
     name = re.search(r"^name: (.+)$", content, re.MULTILINE)
-    number = re.search(r"^ID: (\d+)$", content, re.MULTILINE)
+    number = re.search(r"^ID: (\d{1,10})$", content, re.MULTILINE)
     print_fmt = re.search(r"^print fmt: (.*)\Z", content, re.MULTILINE | re.DOTALL)
     if name is None or number is None or print_fmt is None:
         raise ValueError(f"not the format of an event: {content[:60]!r}")
@@ -142,6 +158,8 @@ def parse_format(group: str, content: str) -> EventFormat:
 
 
 def _field(kind: str, name: str, brackets: str, offset: str, size: str, signed: str) -> FieldFormat:
+    if max(len(offset), len(size)) > len(str(_LONGEST)) or int(offset) + int(size) > _LONGEST:
+        raise ValueError(f"the field {name} has offset {offset} and size {size}; no record is so long")
     plain, bracket, rest = kind.partition("[")
     inner = (brackets or bracket + rest).strip("[]")
     count = 0
@@ -149,7 +167,7 @@ def _field(kind: str, name: str, brackets: str, offset: str, size: str, signed: 
         count = -1
     if plain.startswith("__data_loc"):
         count = max(int(size) // _LOC_SIZE, 1)
-    elif inner.isdigit():
+    elif re.fullmatch(r"[0-9]{1,6}", inner):
         count = int(inner)
     return FieldFormat(name, plain.strip(), int(offset), int(size), signed == "1", count)
 

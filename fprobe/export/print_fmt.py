@@ -17,10 +17,10 @@ Name = Callable[[int], str]
 
 _LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 _CONVERSION = re.compile(
-    r"%(?P<flags>[-+ #0]*)(?P<width>\d*)(?:\.\d+)?(?:hh|h|ll|l|L|q|z)?(?P<kind>p[sSfF]?|[diuxXcs%])"
+    r"%(?P<flags>[-+ #0]*)(?P<width>\d{0,4})(?:\.\d+)?(?:hh|h|ll|l|L|q|z)?(?P<kind>p[sSfF]?|[diuxXcs%])"
 )
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
-_FIELD = re.compile(r"(?:REC->|__get_(?:str|dynamic_array)\()(\w+)(?:\[(\d+)\])?")
+_FIELD = re.compile(r"(?:REC->|__get_(?:str|dynamic_array)\()(\w+)(?:\[(\d{1,6})\])?")
 _FAULT = "(fault)"
 _ADDRESS_FIELDS = ("__probe_ip", "__probe_func", "__probe_ret_ip")
 _PLACES = re.compile(r"^\(%lx(?: <- %lx)?\) ?")
@@ -62,8 +62,8 @@ def printed(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> s
 
     `with_offset`, `name`: functions that format an address as symbol and offset, and as a symbol alone.
     """
-    values = event.values(data)
-    places = [values[field] for field in _ADDRESS_FIELDS if field in values]
+    names = {field.name for field in event.fields}
+    places = [event.address(field, data) for field in _ADDRESS_FIELDS if field in names]
     shown = arguments(event, data, with_offset, name)
     if not places:
         return shown

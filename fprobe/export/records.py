@@ -75,17 +75,17 @@ def record_text(trace: Source, record: Record) -> str:
 
 
 def _function(trace: Source, event: EventFormat, data: bytes) -> str:
-    values = event.values(data)
-    return f"{trace.symbols.name(values['ip'])} <-{trace.symbols.name(values['parent_ip'])}"
+    ip, parent = event.address("ip", data), event.address("parent_ip", data)
+    return f"{trace.symbols.name(ip)} <-{trace.symbols.name(parent)}"
 
 
 def _print(trace: Source, event: EventFormat, data: bytes) -> str:
-    ip = event.values(data)["ip"]
+    ip = event.address("ip", data)
     return f"{trace.symbols.name(ip) if ip else 'tracing_mark_write'}: {text(data[16:])}".rstrip("\n")
 
 
 def _stack(trace: Source, event: EventFormat, data: bytes) -> str:
-    callers = [address for address in event.values(data)["caller"] if address]
+    callers = [address for address in event.addresses("caller", data) if address]
     name = "<user stack trace>" if event.name == "user_stack" else "<stack trace>"
     return "\n".join([name, *(f" => {_frame(trace, address)}" for address in callers)])
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import re
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
@@ -30,7 +33,7 @@ from fprobe.export.trace_dat_sections import (
     VERSION,
     Cpu,
 )
-from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
+from ftrace.hit.ring_buffer.layout import COMMIT_MASK, COMMON, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.pages import decode
 from ftrace.ring_buffer.reader import Record
 
@@ -38,6 +41,9 @@ UNKNOWN = -1
 """`Record.lost` if an unknown number of records is missing."""
 _BY_TIME = attrgetter("stamp", "slot")
 _END_MARK = "$end"
+_SYMBOL = re.compile(r"^([0-9a-fA-F]{1,16})[ \t]+\S+[ \t]+(\S.*)$", re.MULTILINE)
+"""A line of kallsyms. Any other line, of a damaged file, is ignored."""
+_COMM = re.compile(r"^(\d{1,10}) (.*)$", re.MULTILINE)
 
 
 class Instance(NamedTuple):
@@ -54,8 +60,7 @@ class Symbols:
     """The symbols of a trace, from the text of its kallsyms."""
 
     def __init__(self, text: str) -> None:
-        lines = (line.split(None, 2) for line in text.splitlines())
-        found = [(int(words[0], 16), words[2].replace("\t", " ")) for words in lines if len(words) == 3]
+        found = [(int(line[1], 16), line[2].replace("\t", " ")) for line in _SYMBOL.finditer(text)]
         found.sort(key=lambda symbol: (symbol[0], symbol[1] == _END_MARK))
         self._addresses = [address for address, _ in found]
         self._names = [name for _, name in found]
@@ -87,11 +92,15 @@ class Symbols:
 
 
 class Trace:
-    """The contents of a trace.dat. Raises OSError; ValueError, with the reason, for a file that is not one or is cut off."""
+    """The contents of a trace.dat. Raises OSError; ValueError, with the reason, for a file that is not one or is damaged."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._data = Path(path).read_bytes()
+        with _of_file(path):
+            self._read()
+
+    def _read(self) -> None:
         self._how: Algorithm | None = None
         self.page_size, options = self._header()
         self.formats: dict[int, EventFormat] = {}
@@ -125,33 +134,33 @@ class Trace:
         """The size of a sub-buffer, and the offset of the options."""
         data = self._data
         if not data.startswith(MAGIC):
-            raise ValueError(f"{self.path}: not a trace.dat; give a file that fprobe record or trace-cmd has written")
+            raise ValueError("not a trace.dat; give a file that fprobe record or trace-cmd has written")
         version, at = _string(data, len(MAGIC))
         if version != VERSION.decode():
-            raise ValueError(f"{self.path}: a trace.dat of version {version}; version {VERSION.decode()} can be read")
+            raise ValueError(f"a trace.dat of version {version}; version {VERSION.decode()} can be read")
         if self._bytes(at, 1) != b"\0":
-            raise ValueError(f"{self.path}: recorded on a big-endian machine; only little-endian ones can be read")
+            raise ValueError("recorded on a big-endian machine; only little-endian ones can be read")
         (page_size,) = U32.unpack(self._bytes(at + 2, 4))
         compression, at = _string(data, at + 6)
         self._how = self._algorithm(compression)
         _, at = _string(data, at)
         (options,) = U64.unpack(self._bytes(at, 8))
         if not options:
-            raise ValueError(f"{self.path}: incomplete: the recording was killed before it was finished")
+            raise ValueError("incomplete: the recording was killed before it was finished")
         return page_size, options
 
     def _algorithm(self, name: str) -> Algorithm | None:
         if name not in (NONE, *NAMES):
             how = "trace-cmd convert --compression none -i FILE -o OTHER"
-            raise ValueError(f"{self.path}: compressed by {name}; make a file that is not: {how}")
+            raise ValueError(f"compressed by {name}; make a file that is not: {how}")
         try:
             return algorithm(name)
         except OSError as missing:
-            raise ValueError(f"{self.path}: {missing}") from None
+            raise ValueError(str(missing)) from None
 
     def _bytes(self, at: int, size: int) -> bytes:
         if size < 0 or at < 0 or at + size > len(self._data):
-            raise ValueError(f"{self.path}: cut off: {size} bytes expected at {at}, but the file has {len(self._data)}")
+            raise ValueError(f"cut off: {size} bytes expected at {at}, but the file has {len(self._data)}")
         return self._data[at : at + size]
 
     def _section(self, at: int, wanted: int) -> bytes:
@@ -162,7 +171,7 @@ class Trace:
         """The size of a section, and whether it is compressed."""
         number, flags, _, size = SECTION.unpack(self._bytes(at, SECTION.size))
         if number != wanted or flags & ~(COMPRESSED if self._how else 0):
-            raise ValueError(f"{self.path}: section {number} with flags {flags} at {at}; expected section {wanted}")
+            raise ValueError(f"section {number} with flags {flags} at {at}; expected section {wanted}")
         return size, bool(flags)
 
     def _block(self, at: int) -> tuple[bytes, int]:
@@ -173,7 +182,7 @@ class Trace:
         try:
             return self._how.decompress(self._bytes(at + BLOCK.size, compressed), size), after
         except ValueError as error:
-            raise ValueError(f"{self.path}: {error} at {at}") from None
+            raise ValueError(f"{error} at {at}") from None
 
     def _options(self, at: int) -> Iterator[tuple[int, bytes]]:
         seen = set()
@@ -181,8 +190,8 @@ class Trace:
             seen.add(at)
             content, place = self._section(at, OPTIONS), 0
             while True:
-                number, size = OPTION.unpack(_part(content, place, OPTION.size, self.path))
-                data = _part(content, place + OPTION.size, size, self.path)
+                number, size = OPTION.unpack(_part(content, place, OPTION.size))
+                data = _part(content, place + OPTION.size, size)
                 place += OPTION.size + size
                 if number == 0:
                     at = U64.unpack(data)[0] if size == U64.size else 0
@@ -193,12 +202,11 @@ class Trace:
         if number == BUFFER:
             self._take_buffer(content)
         elif number in (FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, CMDLINES):
-            data = self._section(U64.unpack(content)[0], number)
+            data = self._section(_number(U64, content), number)
             if number == KALLSYMS:
                 self.symbols = Symbols(_decoded(data[U32.size :]))
             elif number == CMDLINES:
-                lines = (line.partition(" ") for line in _decoded(data[U64.size :]).splitlines())
-                self.comms = {int(tid): name for tid, _, name in lines}
+                self.comms = {int(tid): name for tid, name in _COMM.findall(_decoded(data[U64.size :]))}
             elif number == FTRACE_EVENTS:
                 self._take_formats("ftrace", data, 0)
             else:
@@ -206,16 +214,16 @@ class Trace:
 
     def _take_systems(self, data: bytes) -> None:
         at = U32.size
-        for _ in range(U32.unpack_from(data)[0]):
+        for _ in range(_number(U32, data)):
             name, at = _string(data, at)
             at = self._take_formats(name, data, at)
 
     def _take_formats(self, system: str, data: bytes, at: int) -> int:
-        (count,) = U32.unpack(_part(data, at, U32.size, self.path))
+        (count,) = U32.unpack(_part(data, at, U32.size))
         at += U32.size
         for _ in range(count):
-            (size,) = U64.unpack(_part(data, at, U64.size, self.path))
-            found = parse_format(system, _decoded(_part(data, at + U64.size, size, self.path)))
+            (size,) = U64.unpack(_part(data, at, U64.size))
+            found = parse_format(system, _decoded(_part(data, at + U64.size, size)))
             self.formats[found.id] = found
             at += U64.size + size
         return at
@@ -223,22 +231,23 @@ class Trace:
     def _take_buffer(self, content: bytes) -> None:
         name, at = _string(content, U64.size)
         clock, at = _string(content, at)
-        (page_size,) = U32.unpack(_part(content, at, U32.size, self.path))
-        (count,) = U32.unpack(_part(content, at + U32.size, U32.size, self.path))
+        (page_size,) = U32.unpack(_part(content, at, U32.size))
+        (count,) = U32.unpack(_part(content, at + U32.size, U32.size))
         if page_size < HEADER:
-            raise ValueError(f"{self.path}: sub-buffers of {page_size} bytes in the buffer {name!r}")
+            raise ValueError(f"sub-buffers of {page_size} bytes in the buffer {name!r}")
         at += 2 * U32.size
-        _, is_compressed = self._section_header(U64.unpack_from(content)[0], BUFFER)
-        cpus = [Cpu(*CPU.unpack(_part(content, at + n * CPU.size, CPU.size, self.path))) for n in range(count)]
+        _, is_compressed = self._section_header(_number(U64, content), BUFFER)
+        cpus = [Cpu(*CPU.unpack(_part(content, at + n * CPU.size, CPU.size))) for n in range(count)]
         self.instances.append(Instance(name, clock, page_size, tuple(cpus), is_compressed))
 
     # -- records ----------------------------------------------------------------------------------------------------
 
     def _of_cpu(self, instance: Instance, cpu: Cpu) -> Iterator[Record]:
         size = instance.page_size
-        for data in self._chunks(cpu) if instance.compressed else self._one_by_one(cpu, size):
-            for at in range(0, len(data), size):
-                yield from records_of(cpu.slot, _part(data, at, size, self.path))
+        with _of_file(self.path):
+            for data in self._chunks(cpu) if instance.compressed else self._one_by_one(cpu, size):
+                for at in range(0, len(data), size):
+                    yield from records_of(cpu.slot, _part(data, at, size))
 
     def _one_by_one(self, cpu: Cpu, size: int) -> Iterator[bytes]:
         return (self._bytes(at, size) for at in range(cpu.offset, cpu.offset + cpu.size, size))
@@ -266,6 +275,8 @@ def records_of(slot: int, page: bytes) -> Iterator[Record]:
     """The records of a slot's sub-buffer, oldest first. `lost`: the number of records missing before one, or UNKNOWN."""
     lost = _lost_before(page)
     for event in decode(page):
+        if event.size < COMMON:
+            raise ValueError(f"damaged sub-buffer: an event of {event.size} bytes at {event.offset}")
         yield Record(event.stamp, slot, lost, page[event.offset : event.offset + event.size])
         lost = 0
 
@@ -280,10 +291,24 @@ def _lost_before(page: bytes) -> int:
     return int(U64.unpack_from(page, at)[0]) if stored else UNKNOWN
 
 
-def _part(data: bytes, at: int, size: int, path: str) -> bytes:
+def _part(data: bytes, at: int, size: int) -> bytes:
     if at + size > len(data):
-        raise ValueError(f"{path}: cut off: {size} bytes expected at {at} of a section of {len(data)} bytes")
+        raise ValueError(f"cut off: {size} bytes expected at {at} of a section of {len(data)} bytes")
     return data[at : at + size]
+
+
+def _number(kind: struct.Struct, data: bytes) -> int:
+    """The number that the data begin with."""
+    return int(kind.unpack(_part(data, 0, kind.size))[0])
+
+
+@contextmanager
+def _of_file(path: str) -> Iterator[None]:
+    """Name the file in ValueErrors."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
