@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sandbox.native import bool_, cast, fn, native, null, ptr, signal_fence, syscall, u32, u64, void
-from sandbox.threads.signals import SIGSYS, ucontext
+from sandbox.threads.signals import SIGSYS, is_sent, ucontext
 from sandbox.threads.tasks import ContextCall, Task, current, task_get
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_TGKILL
 
@@ -39,7 +39,7 @@ def make_call(call: ptr[ContextCall]) -> void:
 def context_signal(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     """The signal that `context_call` has raised: make the call in irq context."""
     task = current()
-    if task == null or task.call == null:
+    if task == null or task.call == null or not is_sent(info):
         return False
     call = task.call
     task.call = null

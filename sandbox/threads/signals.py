@@ -111,7 +111,7 @@ restorer = extern("sandbox_restorer", fn[void])
 
 @native(inline=True)
 def is_sent(info: u64) -> bool_:
-    """Whether a process has sent the signal: no instruction has caused it, or will again."""
+    """Whether a process or a timer has sent the signal: no instruction has caused it, or will again."""
     return cast(ptr[i32], info)[_SI_CODE] <= 0
 
 
@@ -143,7 +143,8 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
 @native
 def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     record = addressof(records[cast(u64, signal)])
-    if signal == SIGTRAP and (is_sent(info) or is_step(info)):  # there is no breakpoint to look for
+    # A signal that was sent is no fault of the code it interrupts, and a step has no breakpoint.
+    if (signal != SIGSYS and is_sent(info)) or (signal == SIGTRAP and is_step(info)):
         pass_on(signal, info, context)
         return
     for index in range(load(addressof(record.count), "acquire")):

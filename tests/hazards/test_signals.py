@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
-from isolation import isolated, run_forked, run_source
+from isolation import isolated, run, run_forked, run_source
 from programs import assert_untouched, basic, is_patched, load_c, text_of
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -476,3 +477,74 @@ with fprobe.attach("vfs_*", action=fprobe.Count()):
     print("lives on")
 """
     assert (done := run_forked(source, 30)).stdout == "lives on\n", done
+
+
+# It makes a system call without libc: a signal that the call sends arrives in the program's own code.
+SENDING = """
+define i64 @send(i64 %number, i64 %a, i64 %b, i64 %c, i64 %d) noinline {
+  %r = call i64 asm sideeffect "syscall",
+       "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}"(i64 %number, i64 %a, i64 %b, i64 %c, i64 %d)
+  %s = add i64 %r, 1
+  ret i64 %s
+}
+"""
+SENDS = """
+import ctypes, os, signal, threading, fprobe, kprobes, sandbox
+from sandbox.native import i32, native, syscall
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+number = signal.{number}
+word = (ctypes.c_int32 * 32)(number, 0, -1)
+pid, tid = os.getpid(), threading.get_native_id()
+ways = dict(kill=(62, pid, number, 0, 0), tgkill=(234, pid, tid, number, 0),
+            sigqueue=(129, pid, number, ctypes.addressof(word), 0))
+{first}
+module = sandbox.load({ir!r}, name="sends")
+with fprobe.attach("send", action=fprobe.Count()):
+    for way in {ways!r}:
+        print(module["send"](*ways[way]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["kill", "tgkill", "sigqueue"])
+@pytest.mark.parametrize("number", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"])
+def test_a_signal_sent_to_probed_code_is_no_fault_of_it(number, way):
+    source = SENDS.format(number=number, first="", ir=SENDING, ways=[way])
+    done = run_forked(source, 30)
+    assert (done.returncode, done.stdout, done.stderr) == (-getattr(signal, number), "", "")
+
+
+@pytest.mark.parametrize("number", ["SIGSEGV", "SIGFPE"])
+def test_a_signal_sent_to_probed_code_reaches_the_programs_handler(number):
+    """The call that it interrupts continues."""
+    first = "signal.signal(number, lambda *_: print('handled', flush=True))"
+    source = SENDS.format(number=number, first=first, ir=SENDING, ways=["kill", "tgkill", "sigqueue"])
+    done = run_forked(source, 30)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "handled\n1\n" * 3)
+
+
+# A handler's source must be in a file.
+SENT_TO_A_HANDLER = """
+import fprobe, kprobes, sandbox, sandbox.demo
+from sandbox.native import cast, i32, syscall, u64
+faults = fprobe.Array(u64, 1)
+@kprobes.native
+def pre(p, regs) -> i32:
+    return cast(i32, syscall(200, syscall(186, 0, 0, 0, 0, 0, 0), NUMBER, 0, 0, 0, 0))  # tkill(gettid(), NUMBER)
+@kprobes.native
+def fault(p, regs, trapnr) -> i32:
+    faults[0] += 1
+    return 1
+module = sandbox.load(sandbox.demo.source(), name="demo")
+with kprobes.attach("kmalloc+0x5", pre=pre, fault=fault):
+    module["demo_main"](3)
+    print("lives on", faults[0])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGILL])
+def test_a_signal_sent_to_a_handler_is_no_fault_of_it(number, tmp_path):
+    """Neither a fault_handler is called, nor is the handler blamed."""
+    program = tmp_path / "sent.py"
+    program.write_text(SENT_TO_A_HANDLER.replace("NUMBER", str(int(number))))
+    done = run([sys.executable, str(program)], 30)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")
