@@ -62,10 +62,12 @@ class Program:
             self._witness.has_seen(number)  # it need not report them any more
         self._arrived: list[int] = []
         self._is_forwarding = False
-        self._handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-        for number in self._handled:
+        # An ignored or a blocked signal, too: the program has inherited that, but may have a handler for it.
+        self._ignored = {number for number in _FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
+        for number in _FORWARDED:
             signal.signal(number, self._forward)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the program's exit status is lost
+        signal.pthread_sigmask(signal.SIG_SETMASK, held - _FORWARDED)
 
     def _forward(self, number: int, _frame: object) -> None:
         """A handler in which another one may run at any time: that leaves its signal to the outer one."""
@@ -81,7 +83,7 @@ class Program:
     def wait(self) -> int:
         """The program's exit status, as from waitpid. While the program is stopped, the launcher stops too.
 
-        After it, signals have their default actions again, so that they interrupt the report.
+        After it, signals have their default actions again, so that they interrupt the report, or are ignored as before.
         """
         while True:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
@@ -89,8 +91,8 @@ class Program:
                 break
             if number := self.stopped_by():
                 self.stop(number)
-        for number in self._handled:  # before its process id is free: a signal must not be forwarded to another process
-            signal.signal(number, signal.SIG_DFL)
+        for number in _FORWARDED:  # before its process id is free: a signal must not be forwarded to another process
+            signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
         self._witness.end()
         return os.waitpid(self.pid, 0)[1]
 
