@@ -112,6 +112,8 @@ FUNCTIONS = (
     *atfork.FUNCTIONS,
     recursion.recursion_trylock,
     recursion.recursion_unlock,
+    recursion.pause_tracing,
+    recursion.unpause_tracing,
     *actions.HANDLERS,
     *call_table.FUNCTIONS,
     writer.reserve_slow,

@@ -62,3 +62,29 @@ def recursion_unlock(bit: u64) -> void:
     task = task_get()
     if task != null:
         unlock(task, cast(u32, bit))
+
+
+PAUSED = 0x7FE
+"""Every bit of both families: callbacks are locked out in all contexts."""
+KPROBE_BUSY = 1
+"""Task.kprobe while no kprobe may run in the thread, and none is running."""
+
+
+@native(export=True)
+def pause_tracing(unused: u64) -> void:
+    """From now on the running thread's hits call no handler. An exit handler of the C library."""
+    task = task_get()
+    if task != null:
+        task.rec |= PAUSED
+        if task.kprobe == 0:
+            task.kprobe = KPROBE_BUSY
+
+
+@native(export=True)
+def unpause_tracing(unused: u64) -> void:
+    """End `pause_tracing`, which ran outside of all hits."""
+    task = task_get()
+    if task != null:
+        task.rec &= ~cast(u32, PAUSED)
+        if task.kprobe == KPROBE_BUSY:
+            task.kprobe = 0

@@ -7,10 +7,11 @@ hash of its contents; an entry that does not match is treated as absent.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from pathlib import Path
+
+from sandbox.process.digests import sha256
 
 DIRECTORY = "FPROBE_CACHE_DIR"
 """Environment variable: where the cache is, instead of $XDG_CACHE_HOME/fprobe or ~/.cache/fprobe."""
@@ -18,7 +19,7 @@ OPT_OUT = "FPROBE_NO_CACHE"
 """Set this environment variable to compile everything afresh."""
 
 _MAGIC = b"fprobe-cache-1\n"
-_SEAL_SIZE = hashlib.sha256().digest_size
+_SEAL_SIZE = sha256().digest_size
 _HEAD = len(_MAGIC) + _SEAL_SIZE
 _left: dict[tuple[Path, int], int] = {}
 """(directory, limit) -> how many more bytes this process may add before it lists the directory again."""
@@ -26,7 +27,7 @@ _left: dict[tuple[Path, int], int] = {}
 
 def key(*parts: str | bytes) -> str:
     """The key of an object made from `parts`, in their order: 64 hexadecimal digits."""
-    digest = hashlib.sha256()
+    digest = sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))
@@ -97,7 +98,7 @@ def _is_ours(directory: Path) -> bool:
 
 
 def _seal(key: str, data: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + data).digest()
+    return sha256(key.encode() + data).digest()
 
 
 def _verified(key: str, stored: bytes) -> bytes | None:

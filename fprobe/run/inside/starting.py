@@ -60,11 +60,14 @@ def arm(address: str, settings: session.Settings) -> None:
     """Attach probes to loaded functions, and watch for those that are loaded later."""
     if not (settings.patterns or settings.stacks or settings.handled or settings.events):
         return
-    from fprobe.run.inside.arming import Arming, keep_quiet
+    from fprobe.run.inside.exit_handlers import not_traced
 
-    keep_quiet(address)
-    _permanent.append(Arming(address, settings))
-    _permanent[0].begin()
+    with not_traced():
+        from fprobe.run.inside.arming import Arming, keep_quiet
+
+        keep_quiet(address)
+        _permanent.append(Arming(address, settings))
+        _permanent[0].begin()
 
 
 def cover_children(address: str, directory: str) -> None:

@@ -9,7 +9,6 @@ Reading the metadata of all files takes half a millisecond, reading the relevant
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import sandbox
 from sandbox.native.back.module import TRIPLE
 from sandbox.native.unit import Unit
+from sandbox.process.digests import sha256
 
 _ROOT = os.path.dirname(os.path.dirname(sandbox.__file__))  # noqa: PTH120 (hot enough)
 _OURS = tuple(f"{_ROOT}{os.sep}{name}{os.sep}" for name in ("sandbox", "ftrace", "kprobes", "fprobe"))
@@ -120,7 +120,7 @@ def cached_fingerprint(unit: Unit, form: int | str, cache: ObjectCache) -> str:
 
 
 def _digest(parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    return sha256(repr(parts).encode()).hexdigest()
 
 
 def _read(unit: Unit, form: int | str) -> str:

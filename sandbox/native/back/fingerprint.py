@@ -7,7 +7,6 @@ file changes it.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from sandbox.native.front.text import traits
 from sandbox.native.function import NativeFunction
 from sandbox.native.types import Array, Function, Pointer, Type
 from sandbox.native.unit import Unit
+from sandbox.process.digests import sha256
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -32,7 +32,7 @@ def fingerprint(unit: Unit, form: int | str = 2) -> str:
     """The key of what `compile_unit(unit, form)` makes, or another form of the unit: 64 hexadecimal digits."""
     names = [function.name for function in unit.functions]
     whole = (_compiler(), unit.options, unit.assembly_text, unit.llvm, form, names)
-    digest = hashlib.sha256(repr(whole).encode())
+    digest = sha256(repr(whole).encode())
     for line in _Reader().read(unit.functions):
         digest.update(line.encode("utf-8", "surrogateescape"))
         digest.update(b"\0")
@@ -47,7 +47,7 @@ _VERIFYING = (_NATIVE.parent / "elf" / "tables.py", _NATIVE.parent / "x86_64" / 
 @cache
 def _compiler() -> str:
     """The text of the whole compiler, from syntax to verification, and the version of llvmlite, which is not imported for it."""
-    digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
+    digest = sha256(repr(sys.version_info[:2]).encode())
     llvmlite = find_spec("llvmlite")
     version = [Path(llvmlite.origin).with_name("_version.py")] if llvmlite and llvmlite.origin else []
     for file in [*version, *_VERIFYING, *sorted(_NATIVE.rglob("*.py"))]:

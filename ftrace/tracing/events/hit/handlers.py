@@ -5,7 +5,6 @@ Probes with the same source share one function. The compiled code is cached on d
 
 from __future__ import annotations
 
-import hashlib
 import linecache
 import weakref
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from ftrace.hit.events import event_state
 from ftrace.hit.ring_buffer.records import Mark, Reservation
 from sandbox import native
 from sandbox.native.handler import HandlerFunction
+from sandbox.process.digests import sha256
 from sandbox.threads.tasks import current
 
 Make = Callable[[FunctionType], HandlerFunction]
@@ -52,7 +52,7 @@ def native_handler(source: str, make: Make, names: Mapping[str, Any] = MappingPr
 
 
 def _function(source: str, more: Mapping[str, Any]) -> FunctionType:
-    filename = f"<event {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    filename = f"<event {sha256(source.encode()).hexdigest()[:16]}>"
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
     names = {**_NAMES, **more}

@@ -1,0 +1,81 @@
+"""Exit handlers under `fprobe run`: the program's are traced, those of what the probes bring are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+LIBRARY = """
+#include <stdlib.h>
+__attribute__((noipa)) void NAME_works(int n) { __asm__ volatile (""); }
+static void at_exit(void) { NAME_works(1); NAME_works(2); }
+__attribute__((constructor)) static void begin(void) { atexit(at_exit); }
+__attribute__((destructor)) static void end(void) { NAME_works(3); }
+"""
+
+
+def build(directory, name):
+    source, library = directory / f"{name}.c", directory / f"lib{name}.so"
+    source.write_text(LIBRARY.replace("NAME", name))
+    subprocess.run(["cc", "-O1", "-fPIC", "-shared", "-o", library, source], check=True)
+    return library
+
+
+def rows(directory, options, program, **environment):
+    report = directory / "report"
+    command = [sys.executable, "-m", "fprobe.cli", "run", "--json", "-o", report, *options, "-c", program]
+    subprocess.run(command, check=True, timeout=60, env={**os.environ, **environment})
+    processes = json.loads(report.read_text())["processes"]
+    return [row for process in processes for row in process["functions"]]
+
+
+def test_the_programs_exit_handlers_are_traced(tmp_path):
+    """Of a library that is there before the probes, and of one that the program loads: three calls at the exit of each."""
+    early, late = build(tmp_path, "early"), build(tmp_path, "late")
+    program = f"import ctypes; ctypes.CDLL({str(late)!r}).late_works(0)"
+    options = ["--stat", "libearly:early_works", "--stat", "liblate:late_works"]
+    found = rows(tmp_path, options, program, LD_PRELOAD=str(early))
+    assert {row["name"]: row["hits"] for row in found} == {"early_works": 3, "late_works": 4}
+
+
+def test_events_of_the_programs_exit_handlers_are_recorded(tmp_path):
+    """A kprobe and an fprobe that are not those of `--stat`."""
+    late = build(tmp_path, "late")
+    program = f"import ctypes; ctypes.CDLL({str(late)!r}).late_works(0)"
+    options = ["--event", "f:works liblate:late_works n=$arg1:s32", "--event", "p:freed libc:free"]
+    report = tmp_path / "report"
+    command = [sys.executable, "-m", "fprobe.cli", "run", "-o", report, *options, "-c", program]
+    subprocess.run(command, check=True, timeout=60)
+    works = [line for line in report.read_text().splitlines() if " works: " in line]
+    assert [line.rpartition("n=")[2] for line in works] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("function", ["free", "qsort", "munmap"])
+def test_exit_handlers_of_what_the_probes_bring_are_not_traced(function, tmp_path):
+    found = rows(tmp_path, ["--by", "caller", "--stat", f"libc:{function}"], "pass")
+    callers = [row["caller"] for row in found]
+    assert not [each for each in callers if "llvm" in each or "crypto" in each]
+
+
+def test_a_program_without_openssl_runs_without_it(tmp_path):
+    program = "import zlib; zlib.compress(b'x'); print(open('/proc/self/maps').read().count('libcrypto'))"
+    command = [
+        sys.executable,
+        "-m",
+        "fprobe.cli",
+        "run",
+        "-o",
+        tmp_path / "report",
+        "--stat",
+        "libz:deflate",
+        "-c",
+        program,
+    ]
+    assert subprocess.check_output(command, timeout=60) == b"0\n"
