@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.core.sites.refusals import runs_python
 from ftrace.core.tracer import tracer
-from kprobes import blacklist
+from kprobes import blacklist, vforks
 from kprobes.jump.functions import function_around
 from kprobes.place import Place, places
 from kprobes.x86_64.classify import classify
@@ -77,6 +77,8 @@ def check(place: Place) -> None:
         raise OSError(errno.ENOENT, f"{place} is in module {module.name!r}, which is being unloaded")
     if place.symbol.section.startswith((".data", ".bss", ".rodata")):
         raise OSError(errno.EINVAL, f"{place} is data, not code")
+    if text is None:
+        vforks.make_safe()
     if place.address not in places:
         place.module, place.text = module, text or text_at(place.address)
         location = tracer().table.location(place.address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.core.address_table import AddressTable
 from ftrace.core.runtime import runtime
 from ftrace.hit import address_table
-from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap
+from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap, vfork
 from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
@@ -30,6 +30,7 @@ FUNCTIONS = (
     control.kprobe_faulted,
     control.kprobe_left,
     attribution.kprobe_crash,
+    vfork.vfork_as_fork,
 )
 """The functions that Python, the signal dispatcher, the assembly and ftrace call."""
 

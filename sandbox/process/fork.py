@@ -178,13 +178,15 @@ def start_by_fork() -> None:
 
     A child made by vfork or posix_spawn runs in this process's memory, with every signal blocked, until it executes another
     program: a breakpoint hit before that kills it. A child made by fork has memory of its own, and our handlers.
-    Other callers of vfork and posix_spawn (`os.posix_spawn`, C's `system`) are not changed: code that their children run
-    before they execute must not have breakpoints.
+    Python 3.14 has no switch for vfork any more: kprobes.place.vforks replaces vfork itself, for all callers. Other callers of
+    posix_spawn (`os.posix_spawn`, C's `system`) are not changed: code that their children run before they execute must not
+    have breakpoints.
     """
     import subprocess
 
     for switch in ("_USE_VFORK", "_USE_POSIX_SPAWN"):
-        setattr(subprocess, switch, False)
+        if hasattr(subprocess, switch):
+            setattr(subprocess, switch, False)
 
 
 class ProcessBound:
