@@ -113,6 +113,7 @@ _CAUSES = {
     "missed_busy": "a kprobe was running",
     "missed_depth": "shadow stack full",
     "missed_context": "in a signal handler",
+    "missed_interpreter": "in a sub-interpreter",
     "missed_task": "no task record",
 }
 _NAMES_SHOWN = 8

@@ -26,6 +26,7 @@ class Counts(NamedTuple):
     missed_busy: int = 0
     missed_depth: int = 0
     missed_context: int = 0
+    missed_interpreter: int = 0
     missed_task: int = 0
 
     @property

@@ -107,6 +107,8 @@ FUNCTIONS = (
     faults.fault_signal,
     faults.read_fault,
     asynchronous.in_signal_handler,
+    asynchronous.in_sub_interpreter_now,
+    asynchronous.python_barred,
     dispatch.saved_vectors,
     *contexts.FUNCTIONS,
     *atfork.FUNCTIONS,

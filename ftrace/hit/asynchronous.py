@@ -1,4 +1,4 @@
-"""Detecting the handlers of asynchronous signals, where the interpreter must not be entered.
+"""Detecting where the interpreter must not be entered: in sub-interpreters, and in handlers of asynchronous signals.
 
 A signal handler may have interrupted the interpreter or malloc anywhere. While it runs, the kernel blocks its signal: a thread
 that blocks more signals than Python's threads did when they registered a handler is taken to be in one. The mask is read only
@@ -13,6 +13,7 @@ from sandbox.native import (
     addressof,
     bool_,
     cast,
+    fn,
     global_var,
     native,
     null,
@@ -52,6 +53,22 @@ def no_frame_between(start: u64, end: u64) -> bool_:
 @native(noinline=True)
 def blocks_signals() -> bool_:
     return block_signals(0) & ~normal_mask & ASYNCHRONOUS != 0
+
+
+sub_interpreter_test = global_var(u64, 0, name="sub_interpreter_test")
+"""The address of ftrace.hit.interpreters.in_sub_interpreter; 0 before there are Python handlers."""
+
+
+@native(noinline=True)
+def in_sub_interpreter_now() -> bool_:
+    """Whether this thread runs in another interpreter than the main one."""
+    return sub_interpreter_test != 0 and cast(fn[u64], sub_interpreter_test)() != 0
+
+
+@native(noinline=True)
+def python_barred(regs: ptr[pt_regs]) -> bool_:
+    """Whether a Python handler must not be called at this hit."""
+    return in_signal_handler(regs) or in_sub_interpreter_now()
 
 
 @native(noinline=True)

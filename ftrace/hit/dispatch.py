@@ -10,7 +10,7 @@ releases these locks for each probe, which is most of its cost.
 
 from __future__ import annotations
 
-from ftrace.hit.asynchronous import in_signal_handler
+from ftrace.hit.asynchronous import in_signal_handler, in_sub_interpreter_now
 from ftrace.hit.left_hits import forget_left, note_hit
 from ftrace.hit.nodes import EXIT_FROM_STUB, arm, disarm, node_data, probes_of, word_at
 from ftrace.hit.parking import return_point_for
@@ -204,6 +204,9 @@ def run_probe(hit: ptr[Hit], item: ptr[Item], index: u64) -> void:
         return  # unregistered by a handler that ran before it in this hit (FP-47); those with a pool count a miss (FP-45)
     if probe.kind & PYTHON != 0 and in_signal_handler(hit.regs):
         line.missed_context += 1
+        return
+    if probe.kind & PYTHON != 0 and in_sub_interpreter_now():
+        line.missed_interpreter += 1
         return
     if probe.kind & CALLBACK != 0:
         count_hit(task, probe)

@@ -6,10 +6,11 @@ of the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 
 from __future__ import annotations
 
+from ftrace.hit.asynchronous import in_sub_interpreter_now
 from ftrace.hit.dispatch import call_handler
 from ftrace.hit.left_hits import forget_left, note_hit
 from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
-from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, STOPPED, Item
+from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, PYTHON, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
 from ftrace.hit.x86_64.pt_regs import pt_regs
@@ -50,6 +51,9 @@ def run_exit(task: ptr[Task], node: ptr[Node], item: ptr[Item], regs: ptr[pt_reg
         return
     line = counters(task, item.counters)
     if probe.flags & (DISABLED | STOPPED) != 0:
+        return
+    if probe.kind & PYTHON != 0 and in_sub_interpreter_now():  # the call itself has changed the interpreter
+        line.missed_interpreter += 1
         return
     unlocked = probe.kind & KPROBE != 0
     bit: u32 = 0 if unlocked else trylock(task, FTRACE)

@@ -237,6 +237,7 @@ def sum_counters(offset: u64, totals: ptr[Counters]) -> void:
         totals.missed_busy += line.missed_busy
         totals.missed_depth += line.missed_depth
         totals.missed_context += line.missed_context
+        totals.missed_interpreter += line.missed_interpreter
 
 
 @native

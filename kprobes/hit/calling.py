@@ -10,7 +10,8 @@ from sandbox.threads.contexts import NMI
 from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import Task
 
-in_signal_handler = extern("in_signal_handler", fn[bool_, ptr[pt_regs]])
+python_barred = extern("python_barred", fn[bool_, ptr[pt_regs]])
+in_sub_interpreter = extern("in_sub_interpreter_now", fn[bool_])
 call_foreign = extern("ftrace_call_foreign_keeping", fn[i32, u64, u64, u64, u64, u64, u64])
 
 

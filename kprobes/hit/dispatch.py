@@ -9,7 +9,7 @@ from __future__ import annotations
 from ftrace.hit.left_hits import note_hit
 from ftrace.hit.recursion import CREDIT, INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from kprobes.hit.calling import call, in_signal_handler
+from kprobes.hit.calling import call, python_barred
 from kprobes.hit.control import finish, get_kprobe_ctlblk, start, unmark
 from kprobes.hit.emulate import carry_out
 from kprobes.hit.kretprobe_entry import Hook, enter_kretprobe
@@ -116,7 +116,7 @@ def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Ho
         return child.pre(child.pre_cookie, cast(u64, regs))
     if child.kind & PRE_PYTHON == 0:
         return call(task, code, child.pre_cookie, cast(u64, regs), 0, 0)
-    if in_signal_handler(regs):
+    if python_barred(regs):
         count_miss(child)
         return 0
     return call(task, code, child.pre_cookie, 0, 0, cast(u64, regs))
@@ -152,7 +152,7 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
         child.post(child.post_cookie, cast(u64, regs), 0)
     elif child.kind & POST_PYTHON == 0:
         call(task, code, child.post_cookie, cast(u64, regs), 0, 0)
-    elif not in_signal_handler(regs):
+    elif not python_barred(regs):
         call(task, code, child.post_cookie, 0, 0, cast(u64, regs))
 
 

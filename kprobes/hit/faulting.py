@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.attribution import note_handler
-from kprobes.hit.calling import call, in_signal_handler, into_detour, regs_from, regs_to
+from kprobes.hit.calling import call, into_detour, python_barred, regs_from, regs_to
 from kprobes.hit.control import ON_FRAME, finish, get_kprobe_ctlblk, start
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
 from kprobes.hit.emulate import load_word
@@ -56,7 +56,7 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
         return child.fault(child.fault_cookie, cast(u64, regs), trap) != 0
     if child.kind & FAULT_PYTHON == 0:
         return call(task, code, child.fault_cookie, cast(u64, regs), trap, 0) != 0
-    if in_signal_handler(regs):
+    if python_barred(regs):
         return False
     return call(task, code, child.fault_cookie, trap, 0, cast(u64, regs)) != 0
 

@@ -15,7 +15,7 @@ from ftrace.hit.recursion import CREDIT, SWITCH
 from ftrace.hit.rethook import node_fill, node_reserve
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.stubs import EXIT_POINT
-from kprobes.hit.calling import call, in_signal_handler
+from kprobes.hit.calling import call, in_sub_interpreter, python_barred
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, finish, get_kprobe_ctlblk, start
 from kprobes.hit.records import (
     PRE_FOREIGN,
@@ -246,7 +246,7 @@ def hook_by_swap(task: ptr[Task], instance: ptr[Instance], hook: ptr[Hook], fram
 def enter_kretprobe(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Hook]) -> void:
     """A function with a kretprobe is entered."""
     rp = cast(ptr[Kretprobe], child.rp)
-    if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and in_signal_handler(regs):
+    if rp.kind & (PRE_PYTHON | RETURN_PYTHON) != 0 and python_barred(regs):
         atomic_add(addressof(child.nmissed), 1, "relaxed")
         return
     instance = take_instance(task, rp, hook)
@@ -299,6 +299,8 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
         rp.handler(cast(u64, instance), cast(u64, regs))
     elif rp.kind & RETURN_PYTHON == 0:
         call(task, code, cast(u64, instance), cast(u64, regs), 0, 0)
+    elif in_sub_interpreter():  # the call itself has changed the interpreter
+        atomic_add(addressof(cast(ptr[Child], rp.child).nmissed), 1, "relaxed")
     else:
         call(task, code, rp.cookie, cast(u64, instance), 0, cast(u64, regs))
     task.preempt -= 1

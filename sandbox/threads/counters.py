@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAGIC = b"fprobecn"
-VERSION = 1
+VERSION = 2
 ROWS_AT = 4096
 """Bytes in front of the first row."""
 
 _HEADER = struct.Struct("<8sI4x6Q")
-_LINE = struct.Struct("<6Q")
+_LINE = struct.Struct("<7Q")
 _HITS = (1 << 48) - 1
 
 
@@ -47,6 +47,7 @@ class Line(NamedTuple):
     missed_busy: int = 0
     missed_depth: int = 0
     missed_context: int = 0
+    missed_interpreter: int = 0
 
 
 def packed(header: Header) -> bytes:

@@ -60,8 +60,8 @@ class Counters(Structure):
     missed_busy: u64
     missed_depth: u64
     missed_context: u64
+    missed_interpreter: u64
     granted: i64  # return nodes that this task has been given, whether calls have them or not
-    reserved: u64
 
 
 @struct

@@ -47,7 +47,7 @@ def test_another_process_reads_the_counts():
             [sys.executable, "-c", READER, str(fd), str(number_of(probe))],
             pass_fds=[fd], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
         )  # fmt: skip
-        assert done.stdout.split() == [str(os.getpid()), "1", "10", "0", "6", "0", "0", "0"], done.stdout
+        assert done.stdout.split() == [str(os.getpid()), "1", "10", "0", "6", "0", "0", "0", "0"], done.stdout
         assert probe.counts[:6] == (10, 0, 6, 0, 0, 0)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -46,6 +47,8 @@ class HandlerErrors:
             log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=self.first)
 
 
+_STATE_WORDS = 40
+"""Words at the beginning of a PyThreadState, among which is its thread."""
 _making = fork.renew(threading.Lock())
 
 
@@ -58,16 +61,34 @@ def _image() -> NativeImage:
 @once
 def _made() -> NativeImage:
     _check_interpreter()
-    from ftrace.hit import python_call
+    from ftrace.hit import interpreters, python_call
 
-    image = NativeImage.of(
-        Unit("fprobe-python", [python_call.python_call, python_call.no_python_in_child, python_call.hold_off_states])
+    called = (
+        python_call.python_call,
+        python_call.no_python_in_child,
+        python_call.hold_off_states,
+        interpreters.in_sub_interpreter,
     )
+    image = NativeImage.of(Unit("fprobe-python", called))
+    _tell_interpreters_apart(image)
     image.publish()
     fork.closely_around(_Forks(image))
     fork.at_fork(0, 0, image.address("no_python_in_child"))
     atexit.register(_switch_off, image)
     return image
+
+
+def _tell_interpreters_apart(image: NativeImage) -> None:
+    """Set the variables of ftrace.hit.interpreters, and have hits use it."""
+    api = ctypes.PyDLL(None)
+    api.PyInterpreterState_Main.restype = api.PyThreadState_Get.restype = ctypes.c_void_p
+    image.variable("python_main_interpreter").value = api.PyInterpreterState_Main()
+    if sys.version_info < (3, 12):
+        state = (ctypes.c_uint64 * _STATE_WORDS).from_address(api.PyThreadState_Get())
+        image.variable("python_thread_at").value = 8 * list(state).index(threading.get_ident())
+        current = ctypes.cast(api._PyThreadState_UncheckedGet, ctypes.c_void_p).value
+        image.variable("python_current_state").value = current or 0
+    runtime().image.variable("sub_interpreter_test").value = image.address("in_sub_interpreter")
 
 
 def _switch_off(image: NativeImage) -> None:
