@@ -20,11 +20,11 @@ _permanent: list[Any] = []
 """Objects that must live as long as the process."""
 
 
-def start(directory: str, modules: Sequence[str]) -> None:
+def start(directory: str, modules: Sequence[str], hide_environment: Callable[[], None]) -> None:
     """Restore the environment and attach the probes that the launcher requests. Errors go to the journal; the program continues.
 
     `directory`: the entry of PYTHONPATH in which this module's start file was found. `modules`: names of the modules that
-    the program would have now.
+    the program would have now. `hide_environment`: removes our variables from `os.environ`.
     """
     address = os.environ.get(session.VARIABLE, "")
     hide_environment()
@@ -44,16 +44,6 @@ def start(directory: str, modules: Sequence[str]) -> None:
     finally:
         if collects:
             gc.enable()
-
-
-def hide_environment() -> None:
-    """Remove our variables from `os.environ`. They stay in the C library's environment, which children inherit by default."""
-    before = os.environ.get(session.PYTHONPATH)
-    data, encode = os.environ._data, os.environ.encodekey  # type: ignore[attr-defined]  # below putenv
-    for name in (session.VARIABLE, session.PYTHONPATH, "PYTHONPATH"):
-        data.pop(encode(name), None)
-    if before is not None:
-        data[encode("PYTHONPATH")] = os.environ.encodevalue(before)
 
 
 def arm(address: str, settings: session.Settings) -> None:

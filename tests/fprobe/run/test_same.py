@@ -112,3 +112,34 @@ def test_signals_that_are_ignored_stay_so(tmp_path):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all_same_as_python(name, mode, tmp_path):
     check(name, tmp_path, mode)
+
+
+IN_ANOTHER_INTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+code = "import os, sys, zlib; zlib.compress(b'x'); "
+code += "print(sys.path, sorted(os.environ), 'sitecustomize' in sys.modules, flush=True)"
+for _ in range(2):
+    interpreters.run_string(interpreters.create(), code)
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_sub_interpreters_are_as_under_python(own, tmp_path):
+    """Environment, path, and the user's sitecustomize; their calls are counted."""
+    if own:
+        (tmp_path / "sitecustomize.py").write_text("print('own', flush=True)")
+    (tmp_path / "script.py").write_text(IN_ANOTHER_INTERPRETER)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ours = [sys.executable, "-m", "fprobe.cli", "run", "--stat", "libz:deflate", "-o", "report", "script.py"]
+    commands = ([sys.executable, "script.py"], ours)
+    seen = [
+        subprocess.run(each, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
+        for each in commands
+    ]
+    assert seen[1].stderr == seen[0].stderr == ""
+    python, run = ([each.stdout.replace("own\n", ""), each.stdout.count("own\n")] for each in seen)
+    assert (python[1], run[1], run[0]) == (3 * own, 4 * own, python[0])  # the launcher has it, too
+    assert re.search(r" 2  deflate \[libz\]", (tmp_path / "report").read_text())

@@ -5,16 +5,41 @@ import os
 import sys
 
 
-def _arm() -> None:
+def _in_main_interpreter() -> bool:
+    """False in a sub-interpreter, which may not change how signals are handled. No file descriptor is set yet."""
+    try:
+        _signal.set_wakeup_fd(-1)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_ourselves() -> str:
+    """Remove this file's directory from `sys.path`, and return it."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to import
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100  # likewise
+    return here
+
+
+def _hide_environment() -> None:
+    """Remove our variables from `os.environ`. They stay in the C library's environment, which children inherit by default."""
+    data, encode = os.environ._data, os.environ.encodekey  # type: ignore[attr-defined]  # below putenv
+    before = data.get(encode("FPROBE_RUN_PYTHONPATH"))
+    for name in ("FPROBE_RUN", "FPROBE_RUN_PYTHONPATH", "PYTHONPATH"):
+        data.pop(encode(name), None)
+    if before is not None:
+        data[encode("PYTHONPATH")] = before
+
+
+def _arm() -> None:
+    here = _without_ourselves()
     modules = [*sys.modules]
     try:
         from fprobe.run.inside import starting
     except (ImportError, SyntaxError) as error:
         _refuse(error)
     else:
-        starting.start(here, modules)
+        starting.start(here, modules, _hide_environment)
 
 
 def _refuse(error: Exception) -> None:
@@ -55,11 +80,15 @@ def _users_own() -> None:
     spec.loader.exec_module(own)
 
 
-if __name__ == "sitecustomize":
+if __name__ == "sitecustomize" and _in_main_interpreter():
     interrupts = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if interrupts:  # an exception that is raised now would be a fatal error of `site`
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _arm()
     if interrupts:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _users_own()
+elif __name__ == "sitecustomize":  # the main interpreter's probes are hit in all of them
+    _without_ourselves()
+    _hide_environment()
     _users_own()
