@@ -164,9 +164,13 @@ def _check_events(events: tuple[str, ...]) -> None:
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--perf-map", "perf_map", is_flag=True, help="Write /tmp/perf-PID.map of each process, for perf; it stays."
+)
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
     native: str | None, events: tuple[str, ...], by: str, output: str | None, format_: str, as_json: bool,
+    perf_map: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
 
@@ -185,7 +189,7 @@ def run_command(
     from fprobe.run.session import Settings
 
     report = _opened(output)
-    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events)
+    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map)
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after

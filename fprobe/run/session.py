@@ -67,7 +67,7 @@ class Settings(NamedTuple):
 
     `with_events`: also record every entry and return. `stacks`: patterns of functions whose calls are counted by stack.
     `native`: a file and the names of native handlers in it; `handled`: patterns of functions that get these handlers.
-    `events`: definitions of probe events.
+    `events`: definitions of probe events. `perf_map`: write /tmp/perf-PID.map.
     """
 
     patterns: tuple[str, ...] = ()
@@ -77,6 +77,7 @@ class Settings(NamedTuple):
     handled: tuple[str, ...] = ()
     native: str = ""
     events: tuple[str, ...] = ()
+    perf_map: bool = False
 
 
 class PartHeader(NamedTuple):

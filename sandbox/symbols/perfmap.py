@@ -29,10 +29,11 @@ _LONGEST = 1 << 28
 class PerfMap:
     """The map of this process, opened when the first line is written. After a fork the child starts one of its own.
 
-    `directory` is where profilers look.
+    `directory` is where profilers look. `is_wanted`: whether to write it; the file is never removed, as others may write it, too.
     """
 
     def __init__(self, directory: Path = Path("/tmp")) -> None:
+        self.is_wanted = True
         self._directory = directory
         self._lock = fork.renew(threading.Lock())
         self._stream: FileIO | None = None
@@ -54,7 +55,7 @@ class PerfMap:
 
     def add_all(self, entries: Iterable[tuple[int, int, str]]) -> None:
         """Name several stretches of code at once: (address, size in bytes, name)."""
-        if os.environ.get(OPT_OUT):
+        if not self.is_wanted or os.environ.get(OPT_OUT):
             return
         with self._lock:
             for address, size, name in entries:

@@ -54,7 +54,9 @@ def arm(address: str, settings: session.Settings) -> None:
 
     with not_traced():
         from fprobe.run.inside.arming import Arming, keep_quiet
+        from sandbox.symbols.perfmap import perf_map
 
+        perf_map.is_wanted = settings.perf_map
         keep_quiet(address)
         _permanent.append(Arming(address, settings))
         _permanent[0].begin()

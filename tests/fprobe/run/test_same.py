@@ -143,3 +143,49 @@ def test_sub_interpreters_are_as_under_python(own, tmp_path):
     python, run = ([each.stdout.replace("own\n", ""), each.stdout.count("own\n")] for each in seen)
     assert (python[1], run[1], run[0]) == (3 * own, 4 * own, python[0])  # the launcher has it, too
     assert re.search(r" 2  deflate \[libz\]", (tmp_path / "report").read_text())
+
+
+PERF_MAPS = """
+import os, pathlib
+path = pathlib.Path(f"/tmp/perf-{os.getpid()}.map")
+print(path)
+with open(path, "a") as lines:
+    lines.write("1000 10 another compiler\\n")
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--perf-map",)])
+def test_a_perf_map_is_written_if_asked_for_and_never_removed(options, tmp_path):
+    """Other compilers in the program write the same file."""
+    report = str(tmp_path / "report")
+    command = [
+        sys.executable,
+        "-m",
+        "fprobe.cli",
+        "run",
+        *options,
+        "-o",
+        report,
+        "--stat",
+        "libz:deflate",
+        "-c",
+        PERF_MAPS,
+    ]
+    environ = {name: value for name, value in os.environ.items() if name != "FPROBE_NO_PERF_MAP"}
+    path = Path(subprocess.check_output(command, env=environ, text=True, timeout=60).strip())
+    try:
+        lines = path.read_text().splitlines()
+    finally:
+        path.unlink()
+    assert lines[-1] == "1000 10 another compiler"
+    assert (len(lines) > 1) == bool(options)
+
+
+def test_a_program_leaves_no_perf_map(tmp_path):
+    """Nor do its children."""
+    program = "import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    command = [sys.executable, "-m", "fprobe.cli", "run", "-o", str(tmp_path / "report"), "--stat", "libz:deflate"]
+    environ = {name: value for name, value in os.environ.items() if name != "FPROBE_NO_PERF_MAP"}
+    given = [*command, "-c", program, "import os; print(os.getpid())"]
+    pids = subprocess.check_output(given, env=environ, text=True, timeout=60).split()
+    assert len(pids) == 2 and not [pid for pid in pids if Path(f"/tmp/perf-{pid}.map").exists()]
