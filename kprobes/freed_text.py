@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterable
@@ -14,6 +16,7 @@ from kprobes.breakpoint.patching import patching
 from kprobes.fast import return_stubs
 from kprobes.jump.functions import forget_functions
 from kprobes.jump.optinsns import close_cache
+from kprobes.jump.worker import Worker
 from kprobes.place import Place, between, release_text, settle
 from kprobes.probe import KPROBE_FLAG_GONE
 from sandbox.images import jit_image
@@ -103,6 +106,7 @@ def kill_image(image: JitImage, *, is_mapped: bool = True) -> None:
         image.forget_texts()
 
     _killed.append(free)
+    _freeing.kick()
 
 
 def kill_unmapped() -> None:
@@ -116,9 +120,21 @@ def kill_unmapped() -> None:
 
 def free_killed() -> None:
     """Free the remaining objects of freed images. The caller holds no locks and is not a handler."""
-    if _killed:
-        killed, _killed[:] = list(_killed), []
+    killed = []
+    with contextlib.suppress(IndexError):
+        while True:
+            killed.append(_killed.pop())  # one step: another thread may do the same
+    if killed:
         settle()
         tracer().reclaimer.settle(whole=True)
         for free in killed:
             free()
+
+
+_freeing = Worker(free_killed, lambda: bool(_killed))
+"""Images are killed where nobody may wait."""
+
+
+@atexit.register
+def _stop() -> None:
+    _freeing.stop()

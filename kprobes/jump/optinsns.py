@@ -55,7 +55,7 @@ class OptinsnCache:
 
     def mappings(self) -> int:
         """The number of mappings for detours and landings, including the writable aliases."""
-        landings = len(self._landings.text) + 1 if self._landings else 0
+        landings = len(self._landings) + 1 if self._landings is not None else 0
         return 2 * len(self._pages) + landings
 
     # -- detours ------------------------------------------------------------------------------------------------

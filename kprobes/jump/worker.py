@@ -1,4 +1,4 @@
-"""The optimiser's thread: runs delayed work."""
+"""Threads that run delayed work: the optimiser's, and the one that frees what belongs to code of JIT compilers that has gone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Worker:
             try:
                 self._run()
             except OSError as error:
-                log.warning("jumps of kprobes will be removed later: %s", error)
+                log.warning("delayed work on kprobes is tried again later: %s", error)
             if self._is_pending():
                 self.kick()
 

@@ -44,6 +44,10 @@ def _run(used: int, low: int, high: int, size: int) -> int | None:
     return low + (starts & -starts).bit_length() - 1 if starts else None
 
 
+_texts: dict[str, tuple[ScatteredText, list[LandingSpace]]] = {}
+"""The pages of all spaces with the same name, and these spaces: each text takes a descriptor, and there may be many spaces."""
+
+
 class LandingSpace:
     """The landings of one text mapping. `keep_open` opens their pages for writing, until its owner's batch ends."""
 
@@ -51,14 +55,23 @@ class LandingSpace:
     """Pages of all spaces."""
 
     def __init__(self, name: str, keep_open: Callable[[ScatteredText], None]) -> None:
-        self.text = ScatteredText(f"{name}-landings")
+        with memory.text_mutex:
+            if name not in _texts:
+                _texts[name] = ScatteredText(f"{name}-landings"), []
+            self.text, users = _texts[name]
+            users.append(self)
+        self._name = name
         self._keep_open = keep_open
-        self._used: list[int] = []
+        self._used: dict[int, int] = {}
         self._pages: list[int] = []
         self._wide: list[int] = []
         self._shared: list[int] = []
         self._gaps: AddressSpace | None = None
         self.count = 0
+
+    def __len__(self) -> int:
+        """The number of its pages that are mapped."""
+        return len(self._pages)
 
     def refresh(self) -> None:
         """Look at the address space again, since others may have mapped something."""
@@ -173,9 +186,14 @@ class LandingSpace:
                 return address
         return None
 
+    def _page_at(self, address: int) -> int | None:
+        """The number of the page at an address, if it is one of this space's."""
+        number = self.text.page_at(address)
+        return number if number in self._used else None
+
     def _free_bytes(self, address: int, size: int) -> bool:
         for at in range(address, address + size):
-            page = self.text.page_at(at)
+            page = self._page_at(at)
             if page is None and not self.gaps.free(at & -PAGE):
                 return False
             if page is not None and self._used[page] >> at % PAGE & 1:
@@ -183,11 +201,12 @@ class LandingSpace:
         return True
 
     def _place_both(self, first: int, second: int) -> bool:
-        return all(page in self.text or self._place(page, self._fresh()) for page in (first, second))
+        return all(self._page_at(page) is not None or self._place(page, self._fresh()) for page in (first, second))
 
     def _fresh(self) -> int:
-        self._used.append(0)
-        return self.text.new_page()
+        number = self.text.new_page()
+        self._used[number] = 0
+        return number
 
     def _place(self, page: int, number: int) -> bool:
         """Map a file page at an address; False if somebody else was there first."""
@@ -202,8 +221,14 @@ class LandingSpace:
 
     def close(self) -> None:
         """Free everything; no thread can be in the text any more."""
-        LandingSpace._in_all -= len(self._pages)
-        self.text.unmap()
+        with memory.text_mutex:
+            LandingSpace._in_all -= len(self._pages)
+            self.text.remove(self._pages, self._used)
+            users = _texts[self._name][1]
+            users.remove(self)
+            if not users:
+                del _texts[self._name]
+                self.text.unmap()
 
 
 def _by_page(start: int, end: int) -> Sequence[tuple[int, int]]:

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sandbox.memory import mappings as memory
 from sandbox.memory import pages
@@ -31,6 +31,7 @@ class ScatteredText:
         self.name = name
         self._pages: dict[int, int] = {}
         self._used = 0
+        self._free: list[int] = []
         self._opened = 0
         self._writers = 0
         self._own_since = memory.forks_seen()
@@ -50,11 +51,13 @@ class ScatteredText:
         return sorted(self._pages)
 
     def new_page(self) -> int:
-        """The number of a fresh page of the file, zeroed. Raises OSError(ENOMEM) if there are no more."""
+        """The number of a page of the file that is free. Raises OSError(ENOMEM) if there are no more."""
         with changes.of(self):
             return self._next_page()
 
     def _next_page(self) -> int:
+        if self._free:
+            return self._free.pop()
         if self._used == CAPACITY:
             raise OSError(errno.ENOMEM, f"{self.name} has {CAPACITY} pages already")
         self._used += 1
@@ -71,6 +74,17 @@ class ScatteredText:
                 raise OSError(errno.EBADF, f"the descriptor {self._file} of {self.name} was closed by other code")
             memory.map_page(self._file, page * PAGE, address)
             self._pages[address] = page
+
+    def remove(self, addresses: Iterable[int], numbers: Iterable[int]) -> None:
+        """Unmap the pages at these addresses, and give these pages of the file to later calls of `new_page`.
+
+        No thread executes or references them any more.
+        """
+        with changes.of(self):
+            for address in addresses:
+                memory.release(address, PAGE)
+                del self._pages[address]
+            self._free += numbers
 
     def page_at(self, address: int) -> int | None:
         """The number of the file page that is mapped at `address`; None if it is not one of these."""

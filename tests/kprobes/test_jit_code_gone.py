@@ -6,6 +6,7 @@ import ctypes
 import gc
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from isolation import isolated
@@ -137,3 +138,35 @@ def test_engines_close_while_another_thread_registers_probes_that_have_to_be_com
     assert not thread.is_alive()
     assert done
     assert met.hits == 12
+
+
+def _ours():
+    """How many descriptors are open, and how many mappings of code of engines, and of what probes have made for it, there are."""
+    named = sum("memfd:jit" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    return len(list(Path("/proc/self/fd").iterdir())), named
+
+
+@isolated(timeout=TIME)
+def test_probed_engines_take_no_descriptor_each_and_leave_no_mapping():
+    """Many live at once, as the functions of Numba do; then they are closed, while the probes remain."""
+    import fprobe
+    import kprobes
+
+    engines, seen = [], []
+    with (
+        fprobe.attach("jit:f", action=fprobe.Stat()) as calls,
+        kprobes.attach_return("jit:f", action=kprobes.Count()),
+    ):
+        before = _ours()
+        for _ in range(3):
+            for _ in range(12):
+                engine, address = _mcjit()
+                assert _call(address, 5) == 22
+                engines.append(engine)
+            seen.append(_ours())
+            while engines:
+                engines.pop().close()
+            while _ours() != before:  # until the test's time is over
+                time.sleep(0.01)
+    assert calls.hits == 36
+    assert seen[1:] == seen[:1] * 2 and seen[0][0] - before[0] <= 2, seen
