@@ -16,7 +16,7 @@ from fprobe.registration import functions_of
 from ftrace.core.handlers.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.core.sites.locations import Location
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.abi.convention import ARGUMENT_REGISTERS
+from sandbox.abi.convention import ARGUMENT_REGISTERS, REGISTERS, Place, argument_places, result_place
 from sandbox.abi.signatures import Integer, Pointer, Signature, Type
 
 ENTRY, EXIT = "entry", "exit"
@@ -47,7 +47,7 @@ class LoggedCall:
             return str(self)
         if self.kind == ENTRY:
             return f"{self}({', '.join(_arguments(self.signature, self.regs))})"
-        result = _value(self.signature.returns, self.result)
+        result = _value(self.signature.returns, result_place(self.signature), self.regs)
         return f"{self} = {result}" if result else str(self)
 
     def argument(self, n: int) -> int:
@@ -63,20 +63,22 @@ class LoggedCall:
 
 
 def _arguments(signature: Signature, regs: Any) -> Iterator[str]:
-    for n, parameter in enumerate(signature.parameters):
-        plain = n < _IN_REGISTERS and parameter.copied is None
-        value = _value(parameter.type, regs_get_kernel_argument(regs, n)) if plain else None
+    for parameter, place in argument_places(signature)[0]:
+        value = None if parameter.copied else _value(parameter.type, place, regs)
         if value is None:
             yield "..."
             return
         yield f"{parameter.name}={value}" if parameter.name else value
 
 
-def _value(kind: Type, word: int) -> str | None:
-    """The text of a value of that type; None if such values are not passed in general registers."""
+def _value(kind: Type, place: Place | None, regs: Any) -> str | None:
+    """The text of a value of that type; None if it is not in one general register."""
+    if place is None or place.indirect or len(place.pieces) > 1 or place.pieces[0][1] >= REGISTERS:
+        return None
+    word = int.from_bytes(place.gather(bytes(regs)), "little")
     if isinstance(kind, Pointer):
         return hex(word) if word else "NULL"
-    if not isinstance(kind, Integer) or kind.bits > 64:
+    if not isinstance(kind, Integer):
         return None
     word &= (1 << kind.bits) - 1
     negative = kind.signed is not False and kind.bits > 1 and word >> kind.bits - 1

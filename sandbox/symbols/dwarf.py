@@ -58,7 +58,7 @@ class DwarfInterface:
     def signature(self, name: str) -> Signature | None:
         """The signature of the function whose symbol is `name`; None if there is no debug information about it."""
         die = self._functions.get(name)
-        return _signature(name, die) if die is not None else None
+        return signature_of(name, die) if die is not None else None
 
     def definition(self, name: str) -> DIE | None:
         """The debug information entry that defines the function whose symbol is `name`; None if there is none."""
@@ -176,7 +176,8 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _signature(symbol: str, die: DIE) -> Signature:
+def signature_of(symbol: str, die: DIE) -> Signature:
+    """The signature of the function `symbol`, which `die` defines."""
     parameters = []
     variadic = False
     for child in die.iter_children():

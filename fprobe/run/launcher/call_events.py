@@ -13,6 +13,7 @@ from fprobe.calls.unreturned import drop_ended, returning
 from fprobe.run import session
 from fprobe.run.launcher.durations import duration
 from fprobe.run.launcher.names import Names
+from fprobe.run.launcher.returned import Returned
 from sandbox.threads.counters import used
 
 _EVENT = struct.Struct("<4Q")
@@ -25,7 +26,7 @@ _MONOTONIC = 3
 
 
 class Event(NamedTuple):
-    """An entry or a return. `time`: in ticks; `place`: on the shadow stack; `value`: the return address, or the result.
+    """An entry or a return. `time`: in ticks; `place`: on the shadow stack; `value`: the return address, or the register ax.
 
     `is_newest`: at a return, no later call of the thread is in progress.
     """
@@ -50,7 +51,8 @@ class Call:
     entered: int
     caller: int
     left: int | None = None
-    result: int = 0
+    ax: int = 0
+    """The register at the return."""
     inner: int = 0
     """Number of recorded calls that it made itself."""
 
@@ -104,7 +106,7 @@ def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
             continue
         _, ended = returning(stack, event.ip, event.place, event.is_newest)
         if ended is not None:
-            ended.left, ended.result = event.time, event.value
+            ended.left, ended.ax = event.time, event.value
             yield ended, False
 
 
@@ -113,14 +115,14 @@ def tree_lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[s
     if call_events.lost:
         yield f"# {call_events.lost:,} older events were overwritten: a thread's ring holds the newest"
     yield f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"
-    tree = CallTree(margin="")
+    tree, returned = CallTree(margin=""), Returned(names)
     for call, begins in calls(call_events.events):
         name = str(names.function(call.ip))
         if begins:
             yield from tree.entry(call, f"{name}()")
         else:
             time = duration(((call.left or 0) - call.entered) / rate)
-            yield from tree.exit(call, time, name, f"{call.result:#x}")
+            yield from tree.exit(call, time, name, *returned.text(call.ip, call.ax))
     yield from tree.flush()
 
 

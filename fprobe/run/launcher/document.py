@@ -10,6 +10,7 @@ from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.durations import powers
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.results import Calls, Process, Results
+from fprobe.run.launcher.returned import Returned
 from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 
 _PERCENTILES = (0.5, 0.9, 0.99)
@@ -81,13 +82,15 @@ def _recorded(process: Process, rate: float, wanted: Wanted, recorded: Recorded)
 
 def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
+    returned = Returned(process.names)
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
     first = begun[0].entered if begun else 0
     for call in begun:
         times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
         made = {**process.names.function(call.ip)._asdict(), **times, "caller": str(process.names.place(call.caller))}
         if call.left is not None:
-            made |= {"duration_ns": round((call.left - call.entered) / rate), "result": call.result}
+            made |= {"duration_ns": round((call.left - call.entered) / rate)}
+            made |= {"result": returned.value(call.ip, call.ax), "ax": call.ax}
         yield made
 
 

@@ -6,8 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sandbox.abi.signatures import Signature
+from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
+from sandbox.symbols.library_dwarf import definition_of
 from sandbox.symbols.table import Location
 
 
@@ -53,6 +56,15 @@ class Names:
         if found is None:
             return self._unknown(address)
         return Named(f"{found.symbol.name}+{found.offset:#x}", short_name(found.symbol.module))
+
+    def signature(self, address: int) -> Signature | None:
+        """The signature of the function that starts at an address, from debug information; None if there is none."""
+        found = self._locate(address)
+        library = next((library for library in reversed(self._libraries) if address in library), None)
+        if found is None or library is None or found.offset:
+            return None
+        die = definition_of(library, found.symbol)
+        return signature_of(found.symbol.name, die) if die is not None else None
 
     def knows(self, address: int) -> bool:
         """Whether an address is in the code of a library, or is the start of a probed function."""
