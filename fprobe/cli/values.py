@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
+from sandbox.abi.signatures import Array, Complex, Floating, Integer, Pointer, Record, Type
 
 STRING_LIMIT = 64
 """The maximum number of bytes of a string that are read."""
 FAULT = "<fault>"
 UNREADABLE = "?"
+_NAMELESS = re.compile(r"(?:_\d+)?")
+"""Names of fields that have none in the source: a struct in LLVM IR, a base class, an anonymous union."""
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"
 
 
@@ -58,9 +61,11 @@ def value_text(value: Any, kind: Type) -> str:
     if isinstance(kind, Pointer):
         return f"{value:#x}" if value else "NULL"
     if isinstance(kind, Record):
-        named = bool(kind.fields) and kind.fields[0][0] not in ("", "_0")
         fields = zip(kind.fields, value, strict=True)
-        return "{" + ", ".join(_field(name if named else "", item, field) for (name, field), item in fields) + "}"
+        return "{" + ", ".join(_field(name, item, field) for (name, field), item in fields) + "}"
+    if isinstance(kind, Complex):
+        real, imaginary = (value_text(item, kind.element) for item in value)
+        return f"{real}{'' if imaginary.startswith('-') else '+'}{imaginary}i"
     if isinstance(kind, Array):
         return "[" + ", ".join(value_text(item, kind.element) for item in value) + "]"
     if isinstance(kind, Integer) and kind.bits == 1:
@@ -71,4 +76,4 @@ def value_text(value: Any, kind: Type) -> str:
 
 
 def _field(name: str, value: Any, kind: Type) -> str:
-    return f"{name}={value_text(value, kind)}" if name else value_text(value, kind)
+    return value_text(value, kind) if _NAMELESS.fullmatch(name) else f"{name}={value_text(value, kind)}"

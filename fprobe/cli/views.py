@@ -134,21 +134,15 @@ def view_of(symbol: Symbol, signature: Signature | None) -> View:
         for number, (parameter, place) in enumerate(places, 1)
     ]
     kind = signature.result
-    result = [] if isinstance(kind, Void) else [("", kind, _result_place(signature))]
+    result = [] if isinstance(kind, Void) else [("", kind, x86_64.result_place(signature))]
     return View(symbol, _side(arguments, stack), _side(result, 0), signature.variadic, True)
-
-
-def _result_place(signature: Signature) -> x86_64.Place | None:
-    try:
-        return x86_64.result_place(signature)
-    except TypeError:
-        return None
 
 
 def _side(described: list[tuple[str, Type, x86_64.Place | None]], stack: int) -> Side:
     follow: list[Followed] = []
     found = []
-    for name, kind, place in described:
+    for name, kind, where in described:
+        place = where if where is not None and layout.is_decodable(kind) else None
         size = _size_to_follow(kind, place)
         if place is not None and size:
             found.append(Value(name, kind, place, len(follow)))

@@ -6,11 +6,13 @@ xmm0 to xmm7, then the words above the return slot. The rest of the vector regis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sandbox.abi import layout
-from sandbox.abi.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Type, Void
+from sandbox.abi import classification, layout
+from sandbox.abi.classification import Group, Passing, Word
+from sandbox.abi.signatures import Integer, Parameter, Pointer, Signature, Type, Unsupported, Void
 
 _WORDS = (
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
@@ -21,10 +23,11 @@ ARGUMENT_REGISTERS = ("di", "si", "dx", "cx", "r8", "r9")
 ARGUMENTS = [_WORDS.index(name) * 8 for name in ARGUMENT_REGISTERS]
 RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
 """The fields of an image that hold integer arguments, and those that hold the words of a result."""
-_VECTOR_ARGUMENTS, _VECTOR_RESULTS = 8, 2
+_VECTOR_ARGUMENTS, _VECTOR_RESULTS, _X87_RESULTS = 8, 2, 2
 REGISTERS = len(_WORDS) * 8
 """Bytes of pt_regs; the vector registers come at this offset."""
 VECTORS = _VECTOR_ARGUMENTS * 8
+_VECTORS = [REGISTERS + 8 * number for number in range(_VECTOR_ARGUMENTS)]
 STACK = REGISTERS + VECTORS
 """The position of the stack's words in an image."""
 STACK_POINTER = _WORDS.index("sp") * 8
@@ -57,169 +60,141 @@ class Place:
         return bytes(value)
 
 
-class _Unreadable(Exception):
-    """A value that an image does not hold."""
+class _State(NamedTuple):
+    """Registers taken and bytes of stack taken by the arguments so far."""
+
+    integers: int = 0
+    vectors: int = 0
+    stack: int = 0
 
 
-def _narrow(offset: int, size: int) -> int:
-    if size > 8:
-        raise _Unreadable
-    return offset
-
-
-class _Arguments:
-    """Hands out registers and stack words in the order of the parameters."""
-
-    def __init__(self) -> None:
-        self.integers = list(ARGUMENTS)
-        self.vectors = [REGISTERS + 8 * number for number in range(_VECTOR_ARGUMENTS)]
-        self.stack = 0
-
-    def integer(self) -> int:
-        """The place of the next integer."""
-        return self.integers.pop(0) if self.integers else self.on_stack(8)
-
-    def vector(self, size: int) -> int:
-        """The place of the next floating-point value or vector. Raises _Unreadable if an image holds only a part of it."""
-        if not self.vectors:
-            return self.on_stack(size)
-        return _narrow(self.vectors.pop(0), size)
-
-    def on_stack(self, size: int) -> int:
-        """The place of the next value of `size` bytes on the stack."""
-        alignment = 16 if size >= 16 else 8
-        start = (self.stack + alignment - 1) & -alignment
-        self.stack = (start + size + 7) & -8
-        return STACK + start
-
-
-class _Results:
-    """The same for results."""
-
-    def __init__(self) -> None:
-        self.integers = list(RESULTS)
-        self.vectors = [REGISTERS + 8 * number for number in range(_VECTOR_RESULTS)]
-
-    def integer(self) -> int:
-        return self.integers.pop(0)
-
-    def vector(self, size: int) -> int:
-        return _narrow(self.vectors.pop(0), size)
-
-    def on_stack(self, size: int) -> int:
-        raise _Unreadable  # the x87 stack
+_MOST_STATES = 64
+_C_CONVENTIONS = frozenset(
+    {"", "ccc", "fastcc", "coldcc", "tailcc", "preserve_mostcc", "preserve_allcc", "cxx_fast_tlscc"}
+)
+"""Calling conventions of LLVM IR that pass arguments as C does."""
+_ASIDE = frozenset({"nest", "swiftself", "swifterror", "swiftasync"})
+"""Attributes of parameters in registers of their own."""
 
 
 def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place | None]], int]:
-    """(parameter, its place or None) for a caller's arguments, and the bytes of stack that they occupy."""
-    free = _Arguments()
-    if _result_in_memory(signature):
-        free.integer()
-    places = [(parameter, _argument(parameter, signature, free)) for parameter in signature.parameters]
-    return [(parameter, place) for parameter, place in places if parameter.returned is None], free.stack
+    """(parameter, its place or None) for a caller's arguments, and the bytes of stack that hold those with a place.
+
+    A place is None if it is not known, or an image does not hold the value. Where it is not known how a value is passed, later
+    ones have a place if it is the same in every case.
+    """
+    states = {_State(integers=int(hidden)) for hidden in _hidden_addresses(signature)}
+    places: list[tuple[Parameter, Place | None]] = []
+    for parameter in signature.parameters:
+        if _ASIDE.isdisjoint(word.partition("(")[0] for word in parameter.attributes):
+            ways = _ways(parameter, signature)
+            found = [_passed(way, state, parameter) for way in ways for state in states]
+            states = {state for _, state in found}
+            states = states if len(states) <= _MOST_STATES else set()
+            place = _same(place for place, _ in found)
+        else:
+            place = None
+        if parameter.returned is None:
+            places.append((parameter, place))
+    pieces = (piece for _, place in places if place is not None for piece in place.pieces)
+    ends = (source + size - STACK for _, source, size in pieces if source >= STACK)
+    return places, max(ends, default=0) + 7 & -8
 
 
-def _argument(parameter: Parameter, signature: Signature, free: _Arguments) -> Place | None:
-    if parameter.copied is not None:
-        size = layout.size_of(parameter.copied)
-        return Place(((0, free.on_stack(size), size),), size)
-    if signature.is_c and isinstance(parameter.type, Record):
-        return _c_record(parameter.type, free)
-    return _place(parameter.type, free)
+def _same(places: Iterable[Place | None]) -> Place | None:
+    """What all of these are; None if they differ."""
+    distinct = set(places)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
-def _place(kind: Type, free: _Arguments | _Results) -> Place | None:
-    """A value whose every part travels like an argument of its own."""
-    pieces: list[tuple[int, int, int]] = []
-    readable = True
-    try:
-        size = layout.size_of(kind)
-        parts = list(_parts(kind, 0))
-    except TypeError:
-        return None
-    for offset, part in parts:
-        try:
-            pieces += _scalar(part, offset, free)
-        except (_Unreadable, IndexError):
-            readable = False
-    return Place(tuple(pieces), size) if readable and pieces else None
-
-
-def _parts(kind: Type, offset: int) -> Iterator[tuple[int, Type]]:
-    """The scalars and vectors in a value, with their offsets."""
-    if isinstance(kind, Record):
-        for start, _, field in layout.fields_of(kind):
-            yield from _parts(field, offset + start)
-    elif isinstance(kind, Array) and not kind.is_vector:
-        for index in range(kind.count):
-            yield from _parts(kind.element, offset + index * layout.size_of(kind.element))
-    else:
-        yield offset, kind
-
-
-def _scalar(kind: Type, offset: int, free: _Arguments | _Results) -> list[tuple[int, int, int]]:
-    size = layout.size_of(kind)
-    if isinstance(kind, (Integer, Pointer)):
-        return [(offset + at, free.integer(), min(8, size - at)) for at in range(0, size, 8)]
-    if isinstance(kind, Floating) and kind.kind == "x86_fp80":
-        return [(offset, free.on_stack(16), 16)]
-    return [(offset, free.vector(size), size)]
-
-
-def _c_record(kind: Record, free: _Arguments) -> Place | None:
-    """A C struct: in registers if it has at most two words and both find one, else on the stack as a whole."""
-    try:
-        size, words = layout.size_of(kind), _words(kind)
-    except TypeError:
-        return None
-    integers = words.count(False) if words else 0
-    if not words or integers > len(free.integers) or len(words) - integers > len(free.vectors):
-        return Place(((0, free.on_stack(size), size),), size)
-    return _by_words(words, size, free)
-
-
-def _by_words(words: list[bool], size: int, free: _Arguments | _Results) -> Place | None:
-    pieces, readable = [], True
-    for number, floating in enumerate(words):
-        try:
-            source = free.vector(8) if floating else free.integer()
-            pieces.append((number * 8, source, min(8, size - number * 8)))
-        except _Unreadable:
-            readable = False
-    return Place(tuple(pieces), size) if readable else None
-
-
-def _words(kind: Record) -> list[bool]:
-    """For each word of a C struct of at most two whether it has only floating-point values; empty if it is larger."""
-    size = layout.size_of(kind)
-    if not 0 < size <= 16:
+def _ways(parameter: Parameter, signature: Signature) -> list[Passing]:
+    if signature.convention not in _C_CONVENTIONS:
         return []
-    floating = [True] * ((size + 7) // 8)
-    for offset, part in _parts(kind, 0):
-        floating[offset // 8] &= isinstance(part, Floating)
-    return floating
+    if parameter.copied is not None:
+        return classification.copied(parameter.copied, parameter.attributes)
+    return classification.passings(parameter.type, signature)
 
 
-def _result_in_memory(signature: Signature) -> bool:
-    """Whether the caller passes, unseen in the signature, an address for the result."""
-    kind = signature.returns
-    if not isinstance(kind, (Record, Array)):
-        return False
-    try:
-        if signature.is_c:
-            return isinstance(kind, Record) and not _words(kind)
-        return sum(isinstance(part, (Integer, Pointer)) for _, part in _parts(kind, 0)) > len(RESULTS)
-    except TypeError:
-        return False
+def _passed(way: Passing, state: _State, parameter: Parameter) -> tuple[Place | None, _State]:
+    """The place of an argument, and the state after it."""
+    pieces: list[tuple[int, int, int] | None] = []
+    for group in way.groups:
+        found, state = _taken(group, state)
+        pieces += found
+    if None in pieces:
+        return None, state
+    return Place(tuple(filter(None, pieces)), _size(parameter.copied or parameter.type), way.by_reference), state
+
+
+def _size(kind: Type) -> int:
+    """0 if it is not known: the type is known to be passed by reference, but not its layout."""
+    return layout.size_of(kind) if not isinstance(kind, Unsupported) else 0
+
+
+def _taken(group: Group, state: _State) -> tuple[list[tuple[int, int, int] | None], _State]:
+    """The pieces of a group, None for one that an image does not hold, and the state after it."""
+    vectors = sum(word.is_vector for word in group.words)
+    integers = len(group.words) - vectors
+    after = state._replace(integers=state.integers + integers, vectors=state.vectors + vectors)
+    if not group.words or after.integers > len(ARGUMENTS) or after.vectors > _VECTOR_ARGUMENTS:
+        start = state.stack + group.alignment - 1 & -group.alignment
+        piece = group.offset, STACK + start, group.size
+        return [piece], state._replace(stack=start + group.size + 7 & -8)
+    return _in_registers(group.words, ARGUMENTS[state.integers :], _VECTORS[state.vectors :]), after
+
+
+def _in_registers(words: Iterable[Word], integers: list[int], vectors: list[int]) -> list[tuple[int, int, int] | None]:
+    left = {False: iter(integers), True: iter(vectors)}
+    pieces: list[tuple[int, int, int] | None] = []
+    for word in words:
+        source = next(left[word.is_vector])
+        pieces.append((word.offset, source, word.size) if word.size <= 8 else None)
+    return pieces
+
+
+# -- results ------------------------------------------------------------------------------------------------------
 
 
 def result_place(signature: Signature) -> Place | None:
-    """The place of the result at return; None if there is no result, or an image does not hold it."""
+    """The place of the result at return.
+
+    None if there is no result, if its place is not known, or an image does not hold it.
+    """
     kind = signature.result
-    if isinstance(kind, Void):
+    if isinstance(kind, Void) or signature.convention not in _C_CONVENTIONS:
         return None
-    if kind is not signature.returns or _result_in_memory(signature):
-        return Place(((0, RESULTS[0], 8),), layout.size_of(kind), indirect=True)
-    if signature.is_c and isinstance(kind, Record):
-        return _by_words(_words(kind), layout.size_of(kind), _Results())
-    return _place(kind, _Results())
+    if kind is not signature.returns:
+        return Place(((0, RESULTS[0], 8),), _size(kind), indirect=True)
+    return _same(_returned(way, signature) for way in classification.returnings(kind, signature))
+
+
+def _hidden_addresses(signature: Signature) -> set[bool]:
+    """Whether the caller passes, unseen in the signature, an address for the result; both if that is not known."""
+    kind = signature.returns
+    if isinstance(kind, (Void, Integer, Pointer)):
+        return {False}
+    ways = classification.returnings(kind, signature)
+    answers = {_is_hidden(way, signature) for way in ways}
+    return {False, True} if not answers or None in answers else {bool(answer) for answer in answers}
+
+
+def _is_hidden(way: Passing, signature: Signature) -> bool | None:
+    """Whether the result is in memory; None if that is not known."""
+    if signature.is_c:
+        return way.by_reference or way.in_memory
+    numbers = sum(not group.words for group in way.groups)
+    words = [word.is_vector for group in way.groups for word in group.words]
+    if words.count(False) > len(RESULTS) or numbers > _X87_RESULTS:
+        return True
+    return False if words.count(True) <= _VECTOR_RESULTS else None
+
+
+def _returned(way: Passing, signature: Signature) -> Place | None:
+    is_hidden, size = _is_hidden(way, signature), _size(signature.returns)
+    if is_hidden:
+        return Place(((0, RESULTS[0], 8),), size, indirect=True)
+    if is_hidden is None or any(not group.words for group in way.groups):
+        return None
+    words = tuple(word for group in way.groups for word in group.words)
+    pieces = _in_registers(words, RESULTS, _VECTORS)
+    return Place(tuple(filter(None, pieces)), size) if pieces and None not in pieces else None

@@ -12,9 +12,10 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Type
+from sandbox.abi.signatures import Array, Complex, Floating, Integer, Pointer, Record, Type
 
 _FLOATING = {"half": (2, "<e"), "float": (4, "<f"), "double": (8, "<d")}
+_OTHER_FLOATING = {"x86_fp80": 16, "fp128": 16, "bfloat": 2, "decimal32": 4, "decimal64": 8, "decimal128": 16}
 
 
 def size_of(kind: Type) -> int:
@@ -28,8 +29,11 @@ def alignment_of(kind: Type) -> int:
         return min(_power_of_two(_store_size(kind)), 16)
     if isinstance(kind, Array):
         return _power_of_two(_store_size(kind)) if kind.is_vector else alignment_of(kind.element)
+    if isinstance(kind, Complex):
+        return alignment_of(kind.element)
     if isinstance(kind, Record):
-        return 1 if kind.packed else max((alignment_of(field) for _, field in kind.fields), default=1)
+        natural = 1 if kind.packed else max((alignment_of(field) for _, field in kind.fields), default=1)
+        return kind.form.alignment if kind.form else natural
     return _store_size(kind)
 
 
@@ -39,18 +43,14 @@ def _store_size(kind: Type) -> int:
     if isinstance(kind, Pointer):
         return 8
     if isinstance(kind, Floating):
-        return _FLOATING[kind.kind][0] if kind.kind in _FLOATING else _wide_floating(kind)
+        return _FLOATING[kind.kind][0] if kind.kind in _FLOATING else _OTHER_FLOATING[kind.kind]
+    if isinstance(kind, Complex):
+        return 2 * size_of(kind.element)
     if isinstance(kind, Array):
         return kind.count * (_lane_size(kind.element) if kind.is_vector else size_of(kind.element))
     if isinstance(kind, Record):
         return _record_size(kind)
     raise TypeError(f"the size of type {kind} is not known")
-
-
-def _wide_floating(kind: Floating) -> int:
-    if kind.kind != "x86_fp80":
-        raise TypeError(f"values of type {kind} cannot be converted")
-    return 16
 
 
 def _lane_size(kind: Type) -> int:
@@ -60,8 +60,8 @@ def _lane_size(kind: Type) -> int:
 
 
 def _record_size(kind: Record) -> int:
-    if kind.is_union:
-        raise TypeError(f"union {kind} cannot be converted")
+    if kind.form:
+        return kind.form.size
     end = 0
     for offset, _, field in fields_of(kind):
         end = offset + size_of(field)
@@ -69,7 +69,11 @@ def _record_size(kind: Record) -> int:
 
 
 def fields_of(kind: Record) -> Iterator[tuple[int, str, Type]]:
-    """(offset, name, type) of each field."""
+    """(offset, name, type) of each field; for a bit field, the offset of the byte where it begins."""
+    if kind.form:
+        for (start, _), (name, field) in zip(kind.form.bits, kind.fields, strict=True):
+            yield start // 8, name, field
+        return
     offset = 0
     for name, field in kind.fields:
         offset = offset if kind.packed else _rounded(offset, alignment_of(field))
@@ -98,10 +102,12 @@ def encode(value: Any, kind: Type, where: str) -> bytes:
         return bytes(value)
     if isinstance(kind, Array):
         return _encode_array(value, kind, where)
-    if isinstance(kind, Record):
+    if isinstance(kind, Record) and not kind.form:
         return _encode_record(value, kind, where)
     if isinstance(kind, Floating):
         return _encode_floating(value, kind, where)
+    if not isinstance(kind, (Integer, Pointer)):
+        raise TypeError(f"{where}: values of type {kind} cannot be converted")
     bits = kind if isinstance(kind, Integer) else Integer(64, False, str(kind))
     number = checked_integer(value, bits, where) & ((1 << bits.bits) - 1)
     return number.to_bytes(size, "little")
@@ -131,10 +137,16 @@ def _encode_floating(value: Any, kind: Floating, where: str) -> bytes:
     number = checked_number(value, kind, where)
     if kind.kind == "x86_fp80":
         return bytes(ctypes.c_longdouble(number))
+    _check_floating(kind)
     try:
         return struct.pack(_FLOATING[kind.kind][1], number)
     except OverflowError:
         raise OverflowError(f"{where}: {value} is out of range for {kind}") from None
+
+
+def _check_floating(kind: Floating) -> None:
+    if kind.kind not in _FLOATING:
+        raise TypeError(f"values of type {kind} cannot be converted")
 
 
 def _encode_array(value: Any, kind: Array, where: str) -> bytes:
@@ -174,15 +186,44 @@ def decode(data: bytes | memoryview, kind: Type) -> Any:
     if isinstance(kind, Array):
         step = _lane_size(kind.element) if kind.is_vector else size_of(kind.element)
         return tuple(decode(data[i * step :], kind.element) for i in range(kind.count))
+    if isinstance(kind, Complex):
+        return tuple(decode(data[at:], kind.element) for at in (0, size_of(kind.element)))
     if isinstance(kind, Record):
-        return _row(kind)(decode(data[offset:], field) for offset, _, field in fields_of(kind))
+        return _row(kind)(_fields(data, kind))
     if isinstance(kind, Floating):
         return _decode_floating(data, kind)
+    if not isinstance(kind, (Integer, Pointer)):
+        raise TypeError(f"values of type {kind} cannot be converted")
     bits, signed = (kind.bits, kind.signed is not False) if isinstance(kind, Integer) else (64, False)
     number = int.from_bytes(data[: _store_size(kind)], "little") & ((1 << bits) - 1)
     if bits == 1:
         return bool(number)
     return number - (1 << bits) if signed and number >> (bits - 1) else number
+
+
+def _fields(data: bytes | memoryview, kind: Record) -> Iterator[Any]:
+    if not kind.form:
+        yield from (decode(data[offset:], field) for offset, _, field in fields_of(kind))
+        return
+    for (start, bits), (_, field) in zip(kind.form.bits, kind.fields, strict=True):
+        yield _bit_field(data, start, bits, field) if bits else decode(data[start // 8 :], field)
+
+
+def _bit_field(data: bytes | memoryview, start: int, bits: int, kind: Type) -> int | bool:
+    number = int.from_bytes(data[start // 8 : (start + bits + 7) // 8], "little") >> start % 8 & (1 << bits) - 1
+    if isinstance(kind, Integer) and kind.bits == 1:
+        return bool(number)
+    signed = not isinstance(kind, Integer) or kind.signed is not False
+    return number - (1 << bits) if signed and number >> (bits - 1) else number
+
+
+def is_decodable(kind: Type) -> bool:
+    """Whether `decode` has Python values for the type."""
+    try:
+        decode(bytes(size_of(kind)), kind)
+    except TypeError:
+        return False
+    return True
 
 
 @functools.cache
@@ -198,6 +239,7 @@ def _row(kind: Record) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
 def _decode_floating(data: bytes | memoryview, kind: Floating) -> float:
     if kind.kind == "x86_fp80":
         return ctypes.c_longdouble.from_buffer_copy(bytes(data[:16])).value
+    _check_floating(kind)
     size, code = _FLOATING[kind.kind]
     return float(struct.unpack(code, data[:size])[0])
 
@@ -216,7 +258,7 @@ def parse_word(word: str, kind: Type, where: str) -> Any:
             return float(word)
         except ValueError:
             raise ValueError(f"{where}: expected a number for {kind}, got {word!r}") from None
-    if isinstance(kind, (Record, Array)):
+    if isinstance(kind, (Record, Array, Complex)):
         return _sequence(word, kind, where)
     return _guessed(word, allow_number=not isinstance(kind, Pointer))
 

@@ -42,7 +42,7 @@ class Integer(Type):
 
 @dataclass(frozen=True)
 class Floating(Type):
-    """A floating-point number; `kind` is LLVM's name: half, bfloat, float, double, x86_fp80 or fp128."""
+    """A floating-point number; `kind` is LLVM's name, half, bfloat, float, double, x86_fp80 or fp128, or decimal32, 64 or 128."""
 
     kind: str
     name: str = ""
@@ -75,13 +75,42 @@ class Array(Type):
 
 
 @dataclass(frozen=True)
+class Complex(Type):
+    """A complex number: two of `element`, the real part first."""
+
+    element: Type
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or f"_Complex {self.element}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a record whose layout the types of its fields do not give, or which C++ passes by reference.
+
+    `size` and `alignment` are in bytes. `bits`: first bit and number of bits of each field; the number is 0 unless it is a bit
+    field. `by_reference`: None if that is not known. `has_gaps`: unnamed bit fields, which gcc passes in general registers,
+    may be between the fields. `why`: a clause that says why it cannot be passed from Python.
+    """
+
+    size: int
+    alignment: int
+    bits: tuple[tuple[int, int], ...]
+    why: str
+    by_reference: bool | None = False
+    in_memory: bool = False
+    has_gaps: bool = False
+
+
+@dataclass(frozen=True)
 class Record(Type):
     """A struct or union. `fields` are (name, type); those of IR, which have no names, are `_0`, `_1`, ..."""
 
     fields: tuple[tuple[str, Type], ...]
     name: str = ""
     packed: bool = False
-    is_union: bool = False
+    form: Form | None = None
 
     def __str__(self) -> str:
         return self.name or self.spelled_out
@@ -95,10 +124,11 @@ class Record(Type):
 
 @dataclass(frozen=True)
 class Unsupported(Type):
-    """A type that cannot be passed from Python; `why` is a clause that says so."""
+    """A type that cannot be passed from Python; `why` is a clause that says so. `by_reference`: its address is passed."""
 
     name: str
     why: str
+    by_reference: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -132,7 +162,8 @@ class Signature:
     """What a function takes and returns.
 
     `convention` is empty for the calling convention of C. `is_c` says that structs are passed as C passes them; LLVM IR
-    passes each of their fields like an argument of its own.
+    passes each of their fields like an argument of its own. `splits_wide`: integers of 128 bits may be half in a register
+    and half on the stack, as with clang before version 18.
     """
 
     name: str
@@ -141,6 +172,7 @@ class Signature:
     variadic: bool = False
     convention: str = ""
     is_c: bool = False
+    splits_wide: bool = False
 
     def __str__(self) -> str:
         listed = [str(parameter) for parameter in self.parameters] + ["..."] * self.variadic

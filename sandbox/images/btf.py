@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from sandbox.abi import signatures
 from sandbox.images.process_text import symbol_named
 from sandbox.loading.module import find_module
-from sandbox.symbols.dwarf import DwarfInterface, is_cxx, name_of, type_die
+from sandbox.symbols.dwarf import DwarfInterface
+from sandbox.symbols.dwarf_entries import is_cxx, name_of, type_die
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE

@@ -9,7 +9,19 @@ from typing import Any
 
 from sandbox.abi import layout
 from sandbox.abi.layout import parse_word
-from sandbox.abi.signatures import Array, Floating, Integer, Pointer, Record, Signature, Type, Unsupported, Void
+from sandbox.abi.signatures import (
+    Array,
+    Complex,
+    Floating,
+    Form,
+    Integer,
+    Pointer,
+    Record,
+    Signature,
+    Type,
+    Unsupported,
+    Void,
+)
 from sandbox.loading import thunks
 from sandbox.loading.gate import Gate
 from sandbox.process.fork import ProcessBound
@@ -23,6 +35,7 @@ _UNSIGNED: dict[int, Any] = {
     1: ctypes.c_bool, 8: ctypes.c_uint8, 16: ctypes.c_uint16, 32: ctypes.c_uint32, 64: ctypes.c_uint64,
 }  # fmt: skip
 _FLOATING: dict[str, Any] = {"float": ctypes.c_float, "double": ctypes.c_double, "x86_fp80": ctypes.c_longdouble}
+_WHY = {Array: ": ctypes has no vectors", Complex: ": ctypes has no complex numbers"}
 _PLAIN_ATTRIBUTES = {
     "noundef", "nonnull", "noalias", "nocapture", "readonly", "writeonly", "readnone", "signext", "zeroext",
     "returned", "immarg", "nofree", "noext", "dead_on_unwind", "writable",
@@ -187,9 +200,10 @@ def c_type(kind: Type) -> Any:
         return ctypes.c_void_p
     if isinstance(kind, Array) and not kind.is_vector:
         return c_type(kind.element) * kind.count
-    if isinstance(kind, Record) and not kind.is_union:
+    if isinstance(kind, Record) and not kind.form:
         return _structure(kind)
-    why = f": {kind.why}" if isinstance(kind, Unsupported) else ""
+    reason = kind.form if isinstance(kind, Record) else kind
+    why = f": {reason.why}" if isinstance(reason, (Form, Unsupported)) else _WHY.get(type(kind), "")
     raise TypeError(f"values of type {kind} cannot be passed{why}")
 
 

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sandbox.abi import layout
-from sandbox.abi.signatures import (
-    Array,
-    Floating,
-    Integer,
-    Parameter,
-    Pointer,
-    Record,
-    Signature,
-    Type,
-    Unsupported,
-    Void,
-)
+from sandbox.abi.signatures import Floating, Integer, Parameter, Pointer, Signature, Type, Unsupported, Void
 from sandbox.elf.tables import ElfFile
 from sandbox.process.once import cached_property
+from sandbox.symbols.dwarf_classes import located_by_reference
+from sandbox.symbols.dwarf_entries import is_c_family, is_rust, name_of, producer
+from sandbox.symbols.dwarf_types import passed_by_reference, type_of
 from sandbox.symbols.libraries import read_symbols
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE
 
-_ATE_BOOLEAN, _ATE_COMPLEX, _ATE_FLOAT, _ATE_SIGNED, _ATE_SIGNED_CHAR = 2, 3, 4, 5, 6
 # Clones that gcc made, which take their arguments in a way that nothing records.
 _CHANGED = re.compile(r"\.(?:constprop|isra|part|cold)\b")
-_CC_PASS_BY_REFERENCE = 4
+_CC_NOCALL = 3
+_CLANG = re.compile(r"clang version (\d+)")
+_WHOLE_IN_MEMORY = 18
+"""The first version of clang that does not split an integer of 128 bits between a register and the stack."""
 _STATIC_LINK, _IMPLICIT_CONST, _SHF_COMPRESSED = 0x48, 0x21, 0x800
 _SCOPES = {"DW_TAG_namespace", "DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type", "DW_TAG_subprogram"}
 
@@ -154,210 +146,38 @@ def _start(die: DIE) -> int | None:
     return None
 
 
-def _find(die: DIE, attribute: str) -> Any:
-    """The value of `attribute`, at `die` or at the declaration that it completes; None if absent."""
-    while True:
-        if attribute in die.attributes:
-            return die.attributes[attribute].value
-        for link in ("DW_AT_specification", "DW_AT_abstract_origin"):
-            if link in die.attributes:
-                die = die.get_DIE_from_attribute(link)
-                break
-        else:
-            return None
-
-
-def name_of(die: DIE) -> str:
-    """Its name, or that of the declaration that it completes; '' if it has none."""
-    return _text(_find(die, "DW_AT_name"))
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+def parameters_of(function: DIE) -> Iterator[DIE]:
+    """The parameters of a function, including those of a template's parameter pack."""
+    for child in function.iter_children():
+        if child.tag == "DW_TAG_formal_parameter":
+            yield child
+        elif child.tag == "DW_TAG_GNU_formal_parameter_pack":
+            yield from parameters_of(child)
 
 
 def signature_of(symbol: str, die: DIE) -> Signature:
     """The signature of the function `symbol`, which `die` defines."""
-    parameters = []
-    variadic = False
-    for child in die.iter_children():
-        if child.tag == "DW_TAG_formal_parameter":
-            parameters.append(Parameter(_type_of(child), name_of(child)))
-        variadic = variadic or child.tag == "DW_TAG_unspecified_parameters"
-    name = name_of(die) or symbol
-    return Signature(name, _type_of(die), tuple(parameters), variadic, is_c=True)
+    parameters = tuple(Parameter(_parameter(child, die), name_of(child)) for child in parameters_of(die))
+    variadic = any(child.tag == "DW_TAG_unspecified_parameters" for child in die.iter_children())
+    clang = _CLANG.search(producer(die))
+    splits_wide = clang is not None and int(clang[1]) < _WHOLE_IN_MEMORY
+    result = _certain(type_of(die), die)
+    return Signature(name_of(die) or symbol, result, parameters, variadic, is_c=True, splits_wide=splits_wide)
 
 
-def type_die(die: DIE) -> DIE | None:
-    """The entry of the type that `die` refers to, itself or where it was declared; None for void."""
-    while "DW_AT_type" not in die.attributes:
-        link = next((name for name in ("DW_AT_specification", "DW_AT_abstract_origin") if name in die.attributes), None)
-        if link is None:
-            return None
-        die = die.get_DIE_from_attribute(link)
-    return die.get_DIE_from_attribute("DW_AT_type")
+def _parameter(die: DIE, function: DIE) -> Type:
+    kind = _certain(type_of(die), function)
+    by_reference = located_by_reference(die)
+    return kind if by_reference is None else passed_by_reference(kind, by_reference)
 
 
-def _type_of(die: DIE) -> Type:
-    """The type that `die` (a function, parameter, member, pointer or alias) refers to."""
-    found = type_die(die)
-    return _type(found) if found is not None else Void()
-
-
-def _type(die: DIE) -> Type:
-    maker = _MAKERS.get(str(die.tag))
-    return maker(die) if maker else Unsupported(_spelled(die), f"DWARF calls it {die.tag}")
-
-
-def _size(die: DIE) -> int:
-    return int(die.attributes["DW_AT_byte_size"].value) if "DW_AT_byte_size" in die.attributes else 0
-
-
-def _base(die: DIE) -> Type:
-    encoding, bits, name = die.attributes["DW_AT_encoding"].value, _size(die) * 8, _spelled(die)
-    if encoding == _ATE_BOOLEAN:
-        return Integer(1, False, name)
-    if encoding == _ATE_COMPLEX:
-        return Unsupported(name, "it is a complex number")
-    if encoding == _ATE_FLOAT:
-        return _floating(bits, name)
-    return Integer(bits, encoding in (_ATE_SIGNED, _ATE_SIGNED_CHAR), name)
-
-
-def _floating(bits: int, name: str) -> Type:
-    kinds = {16: "half", 32: "float", 64: "double", 128: "x86_fp80" if name == "long double" else "fp128"}
-    return Floating(kinds.get(bits, "fp128"), name)
-
-
-def _pointer(die: DIE) -> Type:
-    return Pointer(_spelled(die))
-
-
-def _alias(die: DIE) -> Type:
-    kind, name = _type_of(die), _spelled(die)
-    return replace(kind, name=name) if isinstance(kind, (Integer, Floating, Pointer, Record, Unsupported)) else kind
-
-
-def _enumeration(die: DIE) -> Type:
-    unsigned = "DW_AT_type" in die.attributes and getattr(_type_of(die), "signed", None) is False
-    return Integer(_size(die) * 8, not unsigned, _spelled(die))
-
-
-def _array(die: DIE) -> Type:
-    kind = _type_of(die)
-    if "DW_AT_GNU_vector" in die.attributes:
-        return Unsupported(f"vector of {kind}", "ctypes has no vectors")
-    for child in reversed([child for child in die.iter_children() if child.tag == "DW_TAG_subrange_type"]):
-        kind = Array(kind, _count(child))
-    return kind
-
-
-def _count(subrange: DIE) -> int:
-    if "DW_AT_count" in subrange.attributes:
-        return int(subrange.attributes["DW_AT_count"].value)
-    bound = subrange.attributes.get("DW_AT_upper_bound")
-    return bound.value + 1 if bound is not None and isinstance(bound.value, int) else 0
-
-
-def _record(die: DIE) -> Type:
-    name = _spelled(die)
-    if die.tag == "DW_TAG_union_type":
-        return Unsupported(name, "ctypes cannot pass unions by value")
-    if _may_go_by_reference(die):
-        return Unsupported(name, "C++ may pass objects with a constructor or destructor by reference")
-    members = [child for child in die.iter_children() if child.tag in ("DW_TAG_member", "DW_TAG_inheritance")]
-    members = [member for member in members if "DW_AT_external" not in member.attributes]
-    fields = tuple((name_of(member) or f"_{i}", _type_of(member)) for i, member in enumerate(members))
-    record = Record(fields, name)
-    if _agrees(record, members, _size(die)):
-        return record
-    # A packed struct with an unaligned field is passed on the stack, which ctypes does not implement.
-    return Unsupported(name, "it is packed, or has bit fields or unions")
-
-
-def _may_go_by_reference(die: DIE) -> bool:
-    """Whether the class is, or could be, one that C++ does not pass like a struct of C; gcc does not say which are."""
-    special = {name_of(die), "~" + name_of(die)}
-    methods = [child for child in die.iter_children() if child.tag == "DW_TAG_subprogram"]
-    return (
-        _find(die, "DW_AT_calling_convention") == _CC_PASS_BY_REFERENCE
-        or "DW_AT_containing_type" in die.attributes
-        or any(name_of(method).partition("<")[0] in special for method in methods)
-    )
-
-
-def _agrees(record: Record, members: list[DIE], size: int) -> bool:
-    """Whether the layout that we compute is the compiler's."""
-    try:
-        offsets = [offset for offset, _, _ in layout.fields_of(record)]
-        return offsets == [_offset(member) for member in members] and layout.size_of(record) == size
-    except TypeError:
-        return False
-
-
-def _offset(member: DIE) -> int:
-    location = member.attributes.get("DW_AT_data_member_location")
-    return location.value if location is not None and isinstance(location.value, int) else -1
-
-
-_MAKERS: dict[str, Callable[[DIE], Type]] = {
-    "DW_TAG_base_type": _base,
-    "DW_TAG_pointer_type": _pointer,
-    "DW_TAG_reference_type": _pointer,
-    "DW_TAG_rvalue_reference_type": _pointer,
-    "DW_TAG_unspecified_type": _pointer,
-    "DW_TAG_typedef": _alias,
-    "DW_TAG_const_type": _alias,
-    "DW_TAG_volatile_type": _alias,
-    "DW_TAG_restrict_type": _alias,
-    "DW_TAG_atomic_type": _alias,
-    "DW_TAG_enumeration_type": _enumeration,
-    "DW_TAG_array_type": _array,
-    "DW_TAG_structure_type": _record,
-    "DW_TAG_class_type": _record,
-    "DW_TAG_union_type": _record,
-}
-
-_SUFFIXES = {"DW_TAG_pointer_type": "*", "DW_TAG_reference_type": "&", "DW_TAG_rvalue_reference_type": "&&"}
-_PREFIXES = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile", "DW_TAG_atomic_type": "_Atomic"}
-_KEYWORDS = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union", "DW_TAG_enumeration_type": "enum"}
-_PLUS_PLUS = frozenset({0x04, 0x1A, 0x21, 0x2B, 0x3A})
-
-
-def _spelled(die: DIE | None) -> str:
-    """The type at `die` as C writes it."""
-    if die is None:
-        return "void"
-    if die.tag in _SUFFIXES:
-        return _pointer_to(_target(die), _SUFFIXES[die.tag])
-    if die.tag in _PREFIXES:
-        return _qualified(_PREFIXES[die.tag], _spelled(_target(die)))
-    if die.tag in ("DW_TAG_restrict_type", "DW_TAG_array_type"):
-        return _spelled(_target(die)) + ("[]" if die.tag == "DW_TAG_array_type" else "")
-    name = name_of(die) or "{...}"
-    keyword = "" if is_cxx(die) else _KEYWORDS.get(str(die.tag), "")
-    return f"{keyword} {name}".strip()
-
-
-def _target(die: DIE) -> DIE | None:
-    return die.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in die.attributes else None
-
-
-def _qualified(qualifier: str, spelled: str) -> str:
-    return f"{spelled}{qualifier}" if spelled.endswith("*") else f"{qualifier} {spelled}"
-
-
-def _pointer_to(target: DIE | None, mark: str) -> str:
-    if target is not None and target.tag == "DW_TAG_subroutine_type":
-        listed = [
-            _spelled(_target(child)) for child in target.iter_children() if child.tag == "DW_TAG_formal_parameter"
-        ]
-        return f"{_spelled(_target(target))} ({mark})({', '.join(listed)})"
-    spelled = _spelled(target)
-    return f"{spelled}{mark}" if spelled[-1] in "*&" else f"{spelled} {mark}"
-
-
-def is_cxx(die: DIE) -> bool:
-    """Whether what `die` describes is of a program in C++."""
-    language = die.cu.get_top_DIE().attributes.get("DW_AT_language")
-    return language is not None and language.value in _PLUS_PLUS
+def _certain(kind: Type, function: DIE) -> Type:
+    """`kind`, if it is passed as in C. Of the conventions of other languages only scalars of Rust are certain."""
+    convention = function.attributes.get("DW_AT_calling_convention")
+    if convention is not None and convention.value >= _CC_NOCALL:
+        return Unsupported(str(kind), "the function has a calling convention of its own")
+    if is_c_family(function) or isinstance(kind, Void):
+        return kind
+    if is_rust(function) and (isinstance(kind, (Pointer, Floating)) or (isinstance(kind, Integer) and kind.bits <= 64)):
+        return kind
+    return Unsupported(str(kind), "it may be passed in another way than in C")

@@ -133,5 +133,8 @@ def test_what_does_not_fit_is_named(value, kind, error, message):
 
 @pytest.mark.parametrize("kind", [Floating("fp128"), Floating("bfloat"), Array(Integer(1), 8, True)])
 def test_what_cannot_be_converted_says_so(kind):
+    assert not layout.is_decodable(kind)
     with pytest.raises(TypeError, match="cannot be converted"):
-        layout.size_of(kind)
+        layout.encode(1, kind, "value")
+    with pytest.raises(TypeError, match="cannot be converted"):
+        layout.decode(bytes(16), kind)

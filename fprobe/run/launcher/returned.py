@@ -60,4 +60,5 @@ class Returned:
             return _Kind(None)
         place = convention.result_place(signature)
         in_ax = place is not None and not place.indirect and [at for _, at, _ in place.pieces] == convention.RESULTS[:1]
-        return _Kind(signature.result, place.size if place is not None and in_ax else 0)
+        is_known = in_ax and layout.is_decodable(signature.result)
+        return _Kind(signature.result, place.size if place is not None and is_known else 0)

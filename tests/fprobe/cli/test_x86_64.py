@@ -6,7 +6,19 @@ import pytest
 
 from sandbox.abi import convention as x86_64
 from sandbox.abi.convention import STACK, argument_places, result_place
-from sandbox.abi.signatures import Array, Floating, Integer, Parameter, Pointer, Record, Signature, Void
+from sandbox.abi.signatures import (
+    Array,
+    Complex,
+    Floating,
+    Form,
+    Integer,
+    Parameter,
+    Pointer,
+    Record,
+    Signature,
+    Unsupported,
+    Void,
+)
 
 I32, I64, PTR = Integer(32), Integer(64), Pointer()
 FLOAT, DOUBLE, EXTENDED = Floating("float"), Floating("double"), Floating("x86_fp80")
@@ -16,6 +28,7 @@ NAMES = [
     "ip", "cs", "flags", "sp", "ss",
 ]  # fmt: skip
 
+NAMES_OF_ARGUMENTS = list(x86_64.ARGUMENT_REGISTERS)
 VECTORS = [f"xmm{number}" for number in range(8)]
 
 
@@ -133,6 +146,104 @@ def test_struct_results():
     assert result(record(I32, I32), is_c=True) == "ax"
     assert result(record(DOUBLE, I64), is_c=True) == "xmm0 ax"
     assert result(record(DOUBLE, DOUBLE), is_c=True) == "xmm0 xmm1"
+
+
+def with_form(kinds, size, alignment=8, bits=None, **rest):
+    placed = bits or tuple((8 * at, 0) for at, _, _ in x86_64.layout.fields_of(record(*kinds)))
+    return Record(record(*kinds).fields, form=Form(size, alignment, placed, "", **rest))
+
+
+WIDE = record(I64, I64, I64)
+UNKNOWN = Unsupported("struct who", "its layout is not known")
+ALIGNED = with_form([I64, I64, I64], 32, 16)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "places"),
+    [
+        ([WIDE, WIDE], ["stack+0:24", "stack+24:24"]),
+        ([WIDE, ALIGNED, WIDE], ["stack+0:24", "stack+32:32", "stack+64:24"]),
+        ([WIDE, EXTENDED, *[I64] * 7], ["stack+0:24", "stack+32:16", *NAMES_OF_ARGUMENTS, "stack+48"]),
+        ([*[I64] * 5, Integer(128), I64, WIDE], [*NAMES_OF_ARGUMENTS[:5], "stack+0:16", "r9", "stack+16:24"]),
+        ([*[I64] * 7, Integer(128)], [*NAMES_OF_ARGUMENTS, "stack+0", "stack+16:16"]),
+    ],
+)
+def test_c_aligns_stack_arguments_by_their_types(kinds, places):
+    assert arguments(*kinds, is_c=True) == places
+
+
+def test_a_structure_that_may_be_packed_makes_places_after_it_uncertain():
+    dense = record(EXTENDED, I64, I64)
+    assert arguments(dense, WIDE, I64, is_c=True) == ["stack+0:32", "stack+32:24", "di"]
+    assert arguments(WIDE, dense, WIDE, I64, is_c=True) == ["stack+0:24", None, None, "di"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "places"),
+    [
+        ([I64, UNKNOWN, I64, DOUBLE, WIDE], ["di", None, None, None, None]),
+        # In each case it takes one integer register.
+        ([with_form([I32], 4, 4, by_reference=None), I64, DOUBLE], [None, "si", "xmm0"]),
+        ([with_form([DOUBLE], 8, by_reference=None), I64, DOUBLE, WIDE], [None, None, None, "stack+0:24"]),
+        ([with_form([I64] * 3, 24, by_reference=None), I64, DOUBLE, WIDE], [None, None, "xmm0", None]),
+        # Vector registers may be too small for it.
+        ([Array(FLOAT, 8, is_vector=True), I64, DOUBLE, WIDE], [None, "di", None, None]),
+        ([Unsupported("struct who", "", by_reference=True), I64], ["*di", "si"]),
+    ],
+)
+def test_what_follows_an_unknown_place_is_right_or_unknown(kinds, places):
+    assert arguments(*kinds, is_c=True) == places
+
+
+def test_an_unknown_result_may_have_taken_the_first_register():
+    assert arguments(I64, DOUBLE, WIDE, is_c=True, returns=UNKNOWN) == [None, "xmm0", "stack+0:24"]
+
+
+def test_llvm_splits_wide_integers_but_not_those_of_128_bits():
+    assert arguments(*[I64] * 5, Integer(128), I64) == [*NAMES_OF_ARGUMENTS[:5], "stack+0:16", "r9"]
+    assert arguments(*[I64] * 5, Integer(72), I64) == [*NAMES_OF_ARGUMENTS[:5], "r9 stack+0", "stack+8"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "returned"),
+    [
+        (with_form([I32, FLOAT], 4, 4, ((0, 0), (0, 0))), ["di:4", "si"], "ax:4"),
+        (with_form([Array(FLOAT, 4), I32], 16, 4, ((0, 0), (0, 0))), ["di xmm0", "si"], "ax xmm0"),
+        (with_form([Integer(8), I32], 5, 1, ((0, 0), (8, 0))), ["stack+0:5", "di"], "*ax"),
+        (with_form([I64, FLOAT], 16, 8, ((0, 40), (64, 0))), ["di xmm0", "si"], "ax xmm0"),
+        (with_form([FLOAT], 16, 16), ["xmm0", "di"], "xmm0"),
+        (with_form([I32], 4, 4, by_reference=True), ["*di", "si"], "*ax"),
+        (with_form([I32], 4, 4, in_memory=True), ["stack+0:4", "di"], "*ax"),
+        (record(EXTENDED), ["stack+0:16", "di"], None),
+        (Complex(FLOAT), ["xmm0", "di"], "xmm0"),
+        (Complex(DOUBLE), ["xmm0 xmm1", "di"], "xmm0 xmm1"),
+        (Complex(EXTENDED), ["stack+0:32", "di"], None),
+        (Complex(I32), ["di", "si"], "ax"),
+        (Array(I32, 2, is_vector=True), ["xmm0", "di"], "xmm0"),
+        (Array(DOUBLE, 1, is_vector=True), ["stack+0", "di"], "*ax"),
+        (Floating("fp128"), [None, "di"], None),
+    ],
+)
+def test_classes_of_c(kind, places, returned):
+    assert arguments(kind, I64, is_c=True) == places
+    assert result(kind, is_c=True) == returned
+
+
+def test_another_calling_convention_is_unknown():
+    signature = Signature("f", I64, (Parameter(I64), Parameter(DOUBLE)), convention="cc 10")
+    assert [place for _, place in argument_places(signature)[0]] == [None, None]
+    assert result_place(signature) is None
+
+
+def test_parameters_with_registers_of_their_own_take_no_other():
+    signature = Signature("f", I64, (Parameter(PTR, attributes=("nest",)), Parameter(I64)))
+    assert [described(place) for _, place in argument_places(signature)[0]] == [None, "di"]
+
+
+def test_copies_on_the_stack_have_the_alignment_that_is_given():
+    copies = [Parameter(PTR, copied=WIDE, attributes=given) for given in ((), ("align 32",), ("align 4",))]
+    places, _ = argument_places(Signature("f", Void(), (*copies, Parameter(I64))))
+    assert [described(place) for _, place in places] == ["stack+0:24", "stack+32:24", "stack+56:24", "di"]
 
 
 def test_gathering_puts_the_pieces_together():
