@@ -51,10 +51,11 @@ class Group(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """A way of passing a value. `by_reference`: its address is passed."""
+    """A way of passing a value. `by_reference`: its address is passed. `elsewhere`: the result is in x87 registers."""
 
     groups: tuple[Group, ...]
     by_reference: bool = False
+    elsewhere: bool = False
 
     @property
     def in_memory(self) -> bool:
@@ -62,6 +63,7 @@ class Passing(NamedTuple):
         return any(not group.words for group in self.groups)
 
 
+_X87_RESULT = Passing((), elsewhere=True)
 REFERENCE = Passing((Group((Word(False, 0, 8),), 0, 8, 8),), by_reference=True)
 
 
@@ -94,7 +96,7 @@ def passings(kind: Type, signature: Signature) -> list[Passing]:
 
 
 def returnings(kind: Type, signature: Signature) -> list[Passing]:
-    """The same for its result. A long double has words in no register, but is not in memory: x87 registers are neither."""
+    """The same for its result."""
     return _distinct(kind, signature, for_result=True)
 
 
@@ -134,8 +136,10 @@ def _of_c(kind: Type, signature: Signature, *, for_result: bool) -> Iterator[Pas
         return
     element = kind.element if isinstance(kind, Complex) else None
     if for_result and isinstance(element, Floating) and element.kind == "x86_fp80":
-        yield Passing(())
+        yield _X87_RESULT
         return
+    if for_result and isinstance(kind, Array) and kind.count == 1 and isinstance(kind.element, Floating):
+        yield Passing((_group([Word(True, 0, 8)], 0, 8, 8),))  # clang's way; gcc has it in memory
     for classes, alignment in itertools.product(_classifications(kind), _alignments(kind)):
         yield _by_classes(classes, layout.size_of(kind), alignment, for_result=for_result)
 
@@ -148,7 +152,7 @@ def _by_reference(kind: Type) -> bool | None:
 
 def _by_classes(classes: Sequence[_Class], size: int, alignment: int, *, for_result: bool) -> Passing:
     if classes == [_X87, _X87UP] and for_result:
-        return Passing(())
+        return _X87_RESULT
     if (not classes and size) or _X87 in classes:
         return _on_stack(size, alignment)
     words = []

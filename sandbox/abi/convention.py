@@ -51,7 +51,7 @@ class Place:
 
     def gather(self, image: bytes) -> bytes:
         """The bytes of the value (or of its address)."""
-        if len(self.pieces) == 1:
+        if self.indirect:
             _, source, size = self.pieces[0]
             return image[source : source + size]
         value = bytearray(self.size)
@@ -193,8 +193,8 @@ def _returned(way: Passing, signature: Signature) -> Place | None:
     is_hidden, size = _is_hidden(way, signature), _size(signature.returns)
     if is_hidden:
         return Place(((0, RESULTS[0], 8),), size, indirect=True)
-    if is_hidden is None or any(not group.words for group in way.groups):
+    if is_hidden is None or way.elsewhere or any(not group.words for group in way.groups):
         return None
     words = tuple(word for group in way.groups for word in group.words)
     pieces = _in_registers(words, RESULTS, _VECTORS)
-    return Place(tuple(filter(None, pieces)), size) if pieces and None not in pieces else None
+    return Place(tuple(filter(None, pieces)), size) if None not in pieces else None

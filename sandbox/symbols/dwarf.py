@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sandbox.abi.signatures import Floating, Integer, Parameter, Pointer, Signature, Type, Unsupported, Void
 from sandbox.elf.tables import ElfFile
 from sandbox.process.once import cached_property
+from sandbox.symbols import demangling
 from sandbox.symbols.dwarf_classes import located_by_reference
-from sandbox.symbols.dwarf_entries import is_c_family, is_rust, name_of, producer
+from sandbox.symbols.dwarf_entries import is_c_family, is_rust, name_in, name_of, producer
 from sandbox.symbols.dwarf_types import passed_by_reference, type_of
 from sandbox.symbols.libraries import read_symbols
 
@@ -176,8 +177,17 @@ def _certain(kind: Type, function: DIE) -> Type:
     convention = function.attributes.get("DW_AT_calling_convention")
     if convention is not None and convention.value >= _CC_NOCALL:
         return Unsupported(str(kind), "the function has a calling convention of its own")
+    if _CLANG.search(producer(function)) and _lacks_parameters(function):
+        return Unsupported(str(kind), "debug information does not have all parameters")
     if is_c_family(function) or isinstance(kind, Void):
         return kind
     if is_rust(function) and (isinstance(kind, (Pointer, Floating)) or (isinstance(kind, Integer) and kind.bits <= 64)):
         return kind
     return Unsupported(str(kind), "it may be passed in another way than in C")
+
+
+def _lacks_parameters(function: DIE) -> bool:
+    """Whether the name of a function in C++ has more parameters: without optimisation, clang leaves out some that are unused."""
+    wanted = demangling.parameter_count(name_in(function, "DW_AT_linkage_name"))
+    given = sum("DW_AT_artificial" not in parameter.attributes for parameter in parameters_of(function))
+    return wanted is not None and wanted > given

@@ -247,7 +247,7 @@ def _ignores_flexible(die: DIE) -> bool:
 
 def _has_gaps(record: Record, bits: tuple[tuple[int, int], ...], size: int, alignment: int) -> bool:
     """Whether alignment alone does not explain where the members are."""
-    end = 0 if record.fields or size > 1 else 8
+    end = 0 if record.fields else 8  # the size of an empty class
     for (_, field), (start, length) in zip(record.fields, bits, strict=True):
         unit = layout.size_of(field) * 8 if length else layout.alignment_of(field) * 8
         if start - end >= unit:
