@@ -38,6 +38,12 @@ class Function:
     returned: Any = ANY
     is_certain: bool = True
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether clang counts the registers of all parameters as they are."""
+        names = [kind.name for kind, _ in self.arguments.values()]
+        return not any("128" in name or "_Atomic" in name for name in names)
+
 
 class Program:
     """A program of `count` functions, called by `main`. The language is C or C++.
@@ -159,7 +165,7 @@ class Program:
         count = self.random.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))
         members = [self._field(number) for number in range(count)]
         attribute = self.random.choice(("",) * 6 + ("packed", "aligned(16)", "aligned(32)"))
-        if attribute == "packed" and any(not _is_packable(each.kind) for each in members):
+        if not members or (attribute == "packed" and any(not _is_packable(each.kind) for each in members)):
             attribute = ""
         tail = f" __attribute__(({attribute}))" if attribute else ""
         body = " ".join(each.declared for each in members)

@@ -26,10 +26,14 @@ from sandbox.abi.signatures import (
 )
 
 _WORD = 8
+_IN_REGISTERS = 16
+"""Bytes of the largest value in general registers."""
 _LARGEST = 64
 """Bytes of the largest value that registers may hold."""
 _VECTOR_REGISTERS = (16, 32, 64)
 """Possible sizes of vector registers: the function may have been compiled for a machine with SSE, AVX or AVX-512."""
+_CLANG_WITH_WHOLE_INTEGERS = 18
+"""The first version of clang that does not have half an integer of 128 bits in a register and half on the stack."""
 _LANES = (8, 16, 32, 64)
 
 
@@ -131,7 +135,7 @@ def _of_c(kind: Type, signature: Signature, *, for_result: bool) -> Iterator[Pas
         yield REFERENCE
     if reference:
         return
-    if isinstance(kind, Integer) and kind.bits > 64 and signature.splits_wide:
+    if isinstance(kind, Integer) and kind.bits > 64 and 0 < signature.clang < _CLANG_WITH_WHOLE_INTEGERS:
         yield Passing(tuple(_group([Word(False, at, 8)], at, 8, 8) for at in (0, 8)))
         return
     element = kind.element if isinstance(kind, Complex) else None
@@ -140,8 +144,20 @@ def _of_c(kind: Type, signature: Signature, *, for_result: bool) -> Iterator[Pas
         return
     if for_result and isinstance(kind, Array) and kind.count == 1 and isinstance(kind.element, Floating):
         yield Passing((_group([Word(True, 0, 8)], 0, 8, 8),))  # clang's way; gcc has it in memory
+    if signature.clang and isinstance(kind, (Record, Complex)) and _is_large_or_quadruple(kind):
+        yield _on_stack(layout.size_of(kind), layout.alignment_of(kind))
+        if layout.size_of(kind) > _IN_REGISTERS:
+            return
     for classes, alignment in itertools.product(_classifications(kind), _alignments(kind)):
-        yield _by_classes(classes, layout.size_of(kind), alignment, for_result=for_result)
+        way = _by_classes(classes, layout.size_of(kind), alignment, for_result=for_result)
+        yield way
+        if signature.may_split and not for_result:
+            yield Passing(tuple(part for group in way.groups for part in _split(group)))
+
+
+def _split(group: Group) -> list[Group]:
+    """The words of a group as groups of their own."""
+    return [_group([word], word.offset, word.size, 8) for word in group.words] or [group]
 
 
 def _by_reference(kind: Type) -> bool | None:
@@ -183,6 +199,8 @@ def _classes(kind: Type, largest: int) -> list[_Class]:
     if size > _LARGEST or (isinstance(kind, Record) and kind.form and kind.form.in_memory):
         return []
     words = [_NO] * -(-size // _WORD)
+    if not any(True for _ in _parts(kind, 0)):
+        return words[:1]  # an empty class, or some of them
     for start, bits, part in _parts(kind, 0):
         if not bits and start % (8 * layout.alignment_of(part)):
             return []
@@ -209,6 +227,13 @@ def _parts(kind: Type, start: int) -> Iterator[tuple[int, int, Type]]:
         yield from ((start, 0, kind.element), (start + step, 0, kind.element))
     else:
         yield start, 0, kind
+
+
+def _is_large_or_quadruple(kind: Type) -> bool:
+    """Whether clang has it on the stack: a large empty class, or, up to some version, a number of type __float128."""
+    parts = [part for _, _, part in _parts(kind, 0)]
+    is_quadruple = any(isinstance(part, Floating) and part.kind == "fp128" for part in parts)
+    return is_quadruple or (not parts and layout.size_of(kind) > _IN_REGISTERS)
 
 
 def _of_scalar(kind: Type, largest: int) -> Sequence[_Class]:

@@ -162,8 +162,8 @@ class Signature:
     """What a function takes and returns.
 
     `convention` is empty for the calling convention of C. `is_c` says that structs are passed as C passes them; LLVM IR
-    passes each of their fields like an argument of its own. `splits_wide`: integers of 128 bits may be half in a register
-    and half on the stack, as with clang before version 18.
+    passes each of their fields like an argument of its own. `clang`: the version of clang that has compiled it, or 0.
+    `may_split`: clang counts registers wrongly here, and may have part of a structure in them and the rest on the stack.
     """
 
     name: str
@@ -172,7 +172,8 @@ class Signature:
     variadic: bool = False
     convention: str = ""
     is_c: bool = False
-    splits_wide: bool = False
+    clang: int = 0
+    may_split: bool = False
 
     def __str__(self) -> str:
         listed = [str(parameter) for parameter in self.parameters] + ["..."] * self.variadic

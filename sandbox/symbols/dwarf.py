@@ -13,7 +13,7 @@ from sandbox.process.once import cached_property
 from sandbox.symbols import demangling
 from sandbox.symbols.dwarf_classes import located_by_reference
 from sandbox.symbols.dwarf_entries import is_c_family, is_rust, name_in, name_of, producer
-from sandbox.symbols.dwarf_types import passed_by_reference, type_of
+from sandbox.symbols.dwarf_types import is_atomic, passed_by_reference, type_of
 from sandbox.symbols.libraries import read_symbols
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _CHANGED = re.compile(r"\.(?:constprop|isra|part|cold)\b")
 _CC_NOCALL = 3
 _CLANG = re.compile(r"clang version (\d+)")
-_WHOLE_IN_MEMORY = 18
-"""The first version of clang that does not split an integer of 128 bits between a register and the stack."""
 _STATIC_LINK, _IMPLICIT_CONST, _SHF_COMPRESSED = 0x48, 0x21, 0x800
 _SCOPES = {"DW_TAG_namespace", "DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type", "DW_TAG_subprogram"}
 
@@ -160,10 +158,20 @@ def signature_of(symbol: str, die: DIE) -> Signature:
     """The signature of the function `symbol`, which `die` defines."""
     parameters = tuple(Parameter(_parameter(child, die), name_of(child)) for child in parameters_of(die))
     variadic = any(child.tag == "DW_TAG_unspecified_parameters" for child in die.iter_children())
-    clang = _CLANG.search(producer(die))
-    splits_wide = clang is not None and int(clang[1]) < _WHOLE_IN_MEMORY
     result = _certain(type_of(die), die)
-    return Signature(name_of(die) or symbol, result, parameters, variadic, is_c=True, splits_wide=splits_wide)
+    clang = _CLANG.search(producer(die))
+    may_split = clang is not None and any(map(_is_miscounted, parameters_of(die)))
+    name = name_of(die) or symbol
+    return Signature(
+        name, result, parameters, variadic, is_c=True, clang=int(clang[1]) if clang else 0, may_split=may_split
+    )
+
+
+def _is_miscounted(parameter: DIE) -> bool:
+    """Whether clang may take the parameter for one that leaves more registers than it does."""
+    kind = type_of(parameter)
+    is_wide = isinstance(kind, Integer) and kind.bits == 128
+    return is_wide or (isinstance(kind, Floating) and kind.kind == "fp128") or is_atomic(parameter)
 
 
 def _parameter(die: DIE, function: DIE) -> Type:

@@ -40,6 +40,14 @@ def type_of(die: DIE) -> Type:
     return _type(found) if found is not None else Void()
 
 
+def is_atomic(die: DIE) -> bool:
+    """Whether the type that `die` refers to is atomic."""
+    found = type_die(die)
+    while found is not None and str(found.tag) in _ALIASES and found.tag != "DW_TAG_atomic_type":
+        found = type_die(found)
+    return found is not None and found.tag == "DW_TAG_atomic_type"
+
+
 def passed_by_reference(kind: Type, is_reference: bool) -> Type:
     """A class of C++, passed by reference or not."""
     if isinstance(kind, Unsupported):
@@ -149,6 +157,7 @@ def member_bits(die: DIE) -> tuple[int, int]:
     old = number(die, "DW_AT_bit_offset")
     if size and old is not None:
         # DWARF 3 and older count from the highest bit of the container.
+        old -= 2 * _SIGN_BIT if old >= _SIGN_BIT else 0  # clang writes a negative one so
         start += (_size(die) or layout.size_of(type_of(die))) * 8 - size - old
     return start, size
 
