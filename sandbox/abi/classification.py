@@ -84,9 +84,10 @@ class _Class(Enum):
     SSEUP = auto()
     X87 = auto()
     X87UP = auto()
+    MEMORY = auto()
 
 
-_NO, _INTEGER, _SSE, _SSEUP, _X87, _X87UP = _Class
+_NO, _INTEGER, _SSE, _SSEUP, _X87, _X87UP, _MEMORY = _Class
 _FLOATING = {
     **dict.fromkeys(("half", "bfloat", "float", "double", "decimal32", "decimal64"), (_SSE,)),
     **dict.fromkeys(("fp128", "decimal128"), (_SSE, _SSEUP)),
@@ -152,12 +153,14 @@ def _of_c(kind: Type, signature: Signature, *, for_result: bool) -> Iterator[Pas
         way = _by_classes(classes, layout.size_of(kind), alignment, for_result=for_result)
         yield way
         if signature.may_split and not for_result:
-            yield Passing(tuple(part for group in way.groups for part in _split(group)))
+            for slot in (8, 16):
+                yield Passing(tuple(part for group in way.groups for part in _split(group, slot)))
 
 
-def _split(group: Group) -> list[Group]:
-    """The words of a group as groups of their own."""
-    return [_group([word], word.offset, word.size, 8) for word in group.words] or [group]
+def _split(group: Group, slot: int) -> list[Group]:
+    """The words of a group as groups of their own. `slot`: bytes of stack that one for a vector register takes."""
+    sizes = [(word, slot if word.is_vector else 8) for word in group.words]
+    return [_group([word], word.offset, size, size) for word, size in sizes] or [group]
 
 
 def _by_reference(kind: Type) -> bool | None:
@@ -267,12 +270,14 @@ def _merged(one: _Class, other: _Class) -> _Class:
         return other
     if _INTEGER in (one, other):
         return _INTEGER
-    return _SSE if {one, other} <= {_SSE, _SSEUP} else _X87
+    return _SSE if {one, other} <= {_SSE, _SSEUP} else _MEMORY
 
 
 def _cleaned(words: list[_Class]) -> list[_Class]:
     """The classes after the ABI's cleanup; empty for memory."""
-    if any(each is _X87UP and before is not _X87 for before, each in itertools.pairwise([_NO, *words])):
+    if _MEMORY in words or any(
+        each is _X87UP and before is not _X87 for before, each in itertools.pairwise([_NO, *words])
+    ):
         return []
     if len(words) > 2 and (words[0] is not _SSE or any(each is not _SSEUP for each in words[1:])):
         return []

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sandbox.abi import signatures
+from sandbox.abi.convention import ARGUMENTS, STACK, Place, argument_places
 from sandbox.images.process_text import symbol_named
 from sandbox.loading.module import find_module
-from sandbox.symbols.dwarf import DwarfInterface
-from sandbox.symbols.dwarf_entries import is_cxx, name_of, type_die
+from sandbox.symbols.dwarf import DwarfInterface, parameters_of, signature_of
+from sandbox.symbols.dwarf_entries import name_of, number, type_die
+from sandbox.symbols.dwarf_types import member_bits, members_of
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE
@@ -86,10 +89,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Struct(BtfType):
-    """A structure or union of `size` bytes; 0 if it may be passed by reference (C++), or its size is not known."""
+    """A structure or union."""
 
     members: tuple[Member, ...]
-    size: int = 0
 
     def find(self, name: str) -> Member | None:
         """The member called `name`, also one of an anonymous member; its offset counts from this structure's start."""
@@ -124,13 +126,18 @@ class Stored:
 class Prototype:
     """The parameters of a function, as (name, type) in order, and its result type.
 
-    `numbers`: which integer argument each parameter is, where the order does not tell; None for one in a vector register.
+    `numbers`: the number of each parameter among the integer arguments, from 0; None for one that is not one of them, or whose
+    place is not known. Without them, each parameter is an integer argument.
     """
 
     parameters: tuple[tuple[str, BtfType], ...]
     returns: BtfType
     numbers: tuple[int | None, ...] | None = None
     stored: tuple[Stored, ...] = ()
+
+    def number(self, parameter: int) -> int | None:
+        """The number, from 0, of parameter number `parameter` among the integer arguments; None if it is not one of them."""
+        return parameter if self.numbers is None else self.numbers[parameter]
 
 
 def prototype(function: str) -> Prototype | None:
@@ -154,12 +161,23 @@ def _prototype_in(module: Module, name: str) -> Prototype | None:
     signature = interface.signature(name)
     if signature is None or not all(parameter.name for parameter in signature.parameters):
         return None
-    return Prototype(tuple(map(_of_parameter, signature.parameters)), _of_signature(signature.returns))
+    parameters = tuple((each.name, _of_signature(each.type)) for each in signature.passed)
+    return Prototype(parameters, _of_signature(signature.returns), _numbers(signature))
 
 
-def _of_parameter(parameter: signatures.Parameter) -> tuple[str, BtfType]:
-    """One with `byval` is no pointer in a register: its target is passed."""
-    return parameter.name, Other() if parameter.copied else _of_signature(parameter.type)
+def _numbers(signature: signatures.Signature) -> tuple[int | None, ...]:
+    """The number of each parameter among the integer arguments: the registers, then the words on the stack."""
+    return tuple(_number_at(parameter, place) for parameter, place in argument_places(signature)[0])
+
+
+def _number_at(parameter: signatures.Parameter, place: Place | None) -> int | None:
+    is_integer = isinstance(parameter.type, (signatures.Integer, signatures.Pointer)) and parameter.copied is None
+    if place is None or len(place.pieces) != 1 or not (is_integer or place.indirect):
+        return None
+    _, source, size = place.pieces[0]
+    if source in ARGUMENTS:
+        return ARGUMENTS.index(source)
+    return len(ARGUMENTS) + (source - STACK) // 8 if source >= STACK and size <= 8 else None
 
 
 def _of_signature(kind: signatures.Type) -> BtfType:
@@ -186,13 +204,18 @@ _STRUCTURES = frozenset({"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_u
 
 def of_definition(die: DIE) -> Prototype:
     """The prototype of the function that a debug information entry defines."""
-    parameters = [child for child in die.iter_children() if child.tag == "DW_TAG_formal_parameter"]
-    return Prototype(tuple((name_of(child), _type_of(child)) for child in parameters), _type_of(die))
+    places, _ = argument_places(signature_of(name_of(die), die))
+    types = [_type_of(child) for child in parameters_of(die)]
+    pairs = [
+        (parameter.name, _address_of(kind) if place is not None and place.indirect else kind)
+        for (parameter, place), kind in zip(places, types, strict=True)
+    ]
+    return Prototype(tuple(pairs), _type_of(die), tuple(_number_at(*each) for each in places))
 
 
-def _number(die: DIE, name: str) -> int:
-    found = die.attributes.get(name)
-    return found.value if found is not None and isinstance(found.value, int) else 0
+def _address_of(kind: BtfType) -> Pointer:
+    """What is passed for an object of C++ that is passed by reference."""
+    return Pointer(lambda: kind)
 
 
 def _type_of(die: DIE) -> BtfType:
@@ -203,18 +226,18 @@ def _type_of(die: DIE) -> BtfType:
 
 def _type(die: DIE) -> BtfType:
     tag = str(die.tag)
-    bits = _number(die, "DW_AT_byte_size") * 8
+    bits = (number(die, "DW_AT_byte_size") or 0) * 8
     if tag in _MODIFIERS:
         return _type_of(die)
     if tag in _POINTERS:
         return Pointer(lambda: _type_of(die))
     if tag in _STRUCTURES:
-        return Struct(tuple(_members(die)), 0 if is_cxx(die) else bits // 8)
+        return Struct(tuple(_members(die)))
     if tag == "DW_TAG_array_type":
         return Array(_type_of(die))
     if tag == "DW_TAG_enumeration_type":
         return _enumeration(die, bits)
-    encoding = _number(die, "DW_AT_encoding")
+    encoding = number(die, "DW_AT_encoding") or 0
     if tag != "DW_TAG_base_type" or encoding == _COMPLEX:
         return Other()
     if encoding == _FLOATING:
@@ -229,16 +252,6 @@ def _enumeration(die: DIE, bits: int) -> Enum:
 
 
 def _members(structure: DIE) -> Iterator[Member]:
-    for child in structure.iter_children():
-        if child.tag in ("DW_TAG_member", "DW_TAG_inheritance") and "DW_AT_external" not in child.attributes:
-            yield _member(child)
-
-
-def _member(die: DIE) -> Member:
-    size = _number(die, "DW_AT_bit_size")
-    start = _number(die, "DW_AT_data_member_location") * 8 + _number(die, "DW_AT_data_bit_offset")
-    if size and "DW_AT_bit_offset" in die.attributes:
-        # DWARF 3 and older count from the highest bit of the container.
-        start += _number(die, "DW_AT_byte_size") * 8 - size - _number(die, "DW_AT_bit_offset")
-    name = "" if die.tag == "DW_TAG_inheritance" else name_of(die)
-    return Member(name, start, size, lambda: _type_of(die))
+    for die in members_of(structure):
+        name = "" if die.tag == "DW_TAG_inheritance" else name_of(die)
+        yield Member(name, *member_bits(die), partial(_type_of, die))

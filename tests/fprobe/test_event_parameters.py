@@ -45,7 +45,7 @@ def source(function, name):
     "function, name, index",
     [
         ("mixed", "n", 0), ("mixed", "name", 1), ("made", "seed", 1), ("given", "first", 0), ("given", "after", 1),
-        ("slight", "first", 0), ("seven", "f", 5), ("seven", "g", 6),
+        ("slight", "first", 0), ("slight", "after", 2), ("spilled", "g", 6), ("seven", "f", 5), ("seven", "g", 6),
     ],
 )  # fmt: skip
 def test_parameters_are_where_the_calling_convention_puts_them(program, function, name, index):
@@ -53,9 +53,68 @@ def test_parameters_are_where_the_calling_convention_puts_them(program, function
 
 
 @pytest.mark.parametrize(
-    "function, name", [("mixed", "x"), ("mixed", "y"), ("given", "b"), ("slight", "after"), ("nothing", "x")]
+    "function, name", [("mixed", "x"), ("mixed", "y"), ("given", "b"), ("slight", "s"), ("nothing", "x")]
 )
 def test_parameters_that_are_in_no_known_register_are_refused(program, function, name):
     with pytest.raises(OSError) as raised:
         source(function, name)
     assert raised.value.errno == errno.ENOENT
+
+
+CXX = """
+struct Owned { int value; ~Owned() {} };
+union Either { int whole; float part; };
+struct Flags { unsigned low : 3, high : 5; };
+struct Wide { long a, b, c; };
+extern "C" {
+long owned(Owned o, int after) { return o.value + after; }
+Owned built(int seed) { return Owned{seed}; }
+long either(Either e, int after) { return e.whole + after; }
+long flags(Flags f, _Complex double c, int after) { return f.low + after + (long)__real__ c; }
+long spread(int a, int b, int c, int d, int e, int f, Wide w, int first, long double x, int second) {
+    return a + b + c + d + e + f + w.a + first + (long)x + second;
+}
+}
+template <class... Each> long packed(Each... each) { return (each + ... + 0); }
+template long packed(int, double, long);
+"""
+
+
+@pytest.fixture(scope="module")
+def cxx_program(tmp_path_factory):
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("the program is in C++")
+    path = tmp_path_factory.mktemp("cxx") / "classes.cpp"
+    path.write_text(CXX)
+    module = sandbox.load(path, cflags=["-std=c++17"])
+    yield module
+    module.unload()
+
+
+@pytest.mark.parametrize(
+    "function, name, index",
+    [
+        ("owned", "after", 1), ("owned", "o", 0), ("built", "seed", 1), ("either", "after", 1), ("flags", "after", 1),
+        ("spread", "f", 5), ("spread", "first", 6 + 3), ("spread", "second", 6 + 6),
+    ],
+)  # fmt: skip
+def test_parameters_of_cxx_are_where_the_calling_convention_puts_them(cxx_program, function, name, index):
+    assert source(function, name) == EntryArgument(index)
+
+
+def test_the_fields_of_an_object_that_is_passed_by_reference(cxx_program):
+    scope = Scope(at_entry=True, find_prototype=lambda: prototype("owned"))
+    fetch = parse_arguments(["o->value"], scope)[0].fetch
+    assert fetch.source == EntryArgument(0) and [each.offset for each in fetch.dereferences] == [0]
+
+
+@pytest.mark.parametrize("name", ["e", "f", "c", "w", "x"])
+def test_values_of_cxx_that_are_no_integers_are_refused(cxx_program, name):
+    function = {"e": "either", "f": "flags", "c": "flags"}.get(name, "spread")
+    with pytest.raises(OSError):
+        source(function, name)
+
+
+def test_the_parameters_of_a_parameter_pack_are_counted(cxx_program):
+    found = prototype("_Z6packedIJidlEElDpT_")
+    assert found is not None and found.numbers == (0, None, 1)

@@ -29,7 +29,6 @@ from ftrace.tracing.probe_args.fetch import (
 )
 from ftrace.tracing.probe_args.scope import Scope, Typed, follow_fields, split_fields
 from sandbox.images.btf import Void
-from sandbox.images.integer_arguments import integer_argument
 
 _LAST_STEP = 14
 """The maximum index of a fetch's steps. `@SYMBOL` takes two steps before its read."""
@@ -250,7 +249,7 @@ class FetchParser:
         if name not in names:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
         parameter = names.index(name)
-        index = integer_argument(prototype, parameter)
+        index = prototype.number(parameter)
         if index is None:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
         return self._parameter_source(index), Typed(prototype.parameters[parameter][1])

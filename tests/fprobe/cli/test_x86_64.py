@@ -215,6 +215,8 @@ def test_llvm_splits_wide_integers_but_not_those_of_128_bits():
         (with_form([I32], 4, 4, by_reference=True), ["*di", "si"], "*ax"),
         (with_form([I32], 4, 4, in_memory=True), ["stack+0:4", "di"], "*ax"),
         (record(EXTENDED), ["stack+0:16", "di"], None),
+        (with_form([EXTENDED, DOUBLE], 16, 16, ((0, 0), (0, 0))), ["stack+0:16", "di"], "*ax"),
+        (with_form([EXTENDED, I32], 16, 16, ((0, 0), (0, 0))), ["stack+0:16", "di"], "*ax"),
         (Complex(FLOAT), ["xmm0", "di"], "xmm0"),
         (Complex(DOUBLE), ["xmm0 xmm1", "di"], "xmm0 xmm1"),
         (Complex(EXTENDED), ["stack+0:32", "di"], None),
