@@ -48,7 +48,7 @@ def print_outcome(console: Console, call: ProgramCall, outcome: Outcome) -> None
 
 def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
     """`main(10) = 42`, or how else the call ended."""
-    from fprobe.cli.values import value_text
+    from fprobe.calls.values import value_text
     from sandbox.abi.signatures import Void
 
     if outcome.interrupted:

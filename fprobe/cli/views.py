@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fprobe.calls.capture import Event, Followed, Images, Sights, Wanted
+from fprobe.calls.values import UNREADABLE, value_text
 from fprobe.cli import values
 from sandbox.abi import convention as x86_64
 from sandbox.abi import layout
@@ -42,10 +43,10 @@ class Value:
         """The value in the syntax of the source."""
         value = self.decode(images)
         if value is None:
-            return values.UNREADABLE
+            return UNREADABLE
         if isinstance(self.kind, Pointer) and self.followed >= 0:
             return values.pointer_text(value, self.kind, images[1][self.followed])
-        return values.value_text(value, self.kind)
+        return value_text(value, self.kind)
 
     def string(self, images: Images) -> str | None:
         """The string that it points to; None if it does not."""

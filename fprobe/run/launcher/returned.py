@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fprobe.cli.values import UNREADABLE, value_text
+from fprobe.calls.values import UNREADABLE, value_text
 from fprobe.run.launcher.names import Names
 from sandbox.abi import convention, layout
 from sandbox.abi.signatures import Type, Void
