@@ -46,12 +46,16 @@ class Word(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What goes into registers as a whole or on the stack as a whole; without `words` on the stack."""
+    """What goes into registers as a whole or on the stack as a whole; without `words` on the stack.
+
+    `slot`: bytes of stack that it takes, if more than `size`.
+    """
 
     words: tuple[Word, ...]
     offset: int
     size: int
     alignment: int
+    slot: int = 0
 
 
 class Passing(NamedTuple):
@@ -159,8 +163,8 @@ def _of_c(kind: Type, signature: Signature, *, for_result: bool) -> Iterator[Pas
 
 def _split(group: Group, slot: int) -> list[Group]:
     """The words of a group as groups of their own. `slot`: bytes of stack that one for a vector register takes."""
-    sizes = [(word, slot if word.is_vector else 8) for word in group.words]
-    return [_group([word], word.offset, size, size) for word, size in sizes] or [group]
+    slots = [(word, slot if word.is_vector else 8) for word in group.words]
+    return [_group([word], word.offset, word.size, taken, taken) for word, taken in slots] or [group]
 
 
 def _by_reference(kind: Type) -> bool | None:
@@ -183,8 +187,8 @@ def _by_classes(classes: Sequence[_Class], size: int, alignment: int, *, for_res
     return Passing((_group(words, 0, size, alignment),) if words else ())
 
 
-def _group(words: Iterable[Word], offset: int, size: int, alignment: int) -> Group:
-    return Group(tuple(words), offset, size, max(alignment, _WORD))
+def _group(words: Iterable[Word], offset: int, size: int, alignment: int, slot: int = 0) -> Group:
+    return Group(tuple(words), offset, size, max(alignment, _WORD), slot)
 
 
 def _classifications(kind: Type) -> Iterator[list[_Class]]:
@@ -306,6 +310,10 @@ def _is_dense(kind: Record) -> bool:
 def _of_llvm(kind: Type) -> Iterator[Passing]:
     """Every scalar and vector in a value is passed like an argument of its own."""
     for largest in _VECTOR_REGISTERS:
+        if isinstance(kind, Integer) and kind.bits == 128:
+            words = [Word(False, at, 8) for at in (0, 8)]
+            yield Passing((_group(words, 0, 16, 16),))
+            continue
         groups = [group for start, _, part in _parts(kind, 0) for group in _llvm_groups(part, start // 8, largest)]
         yield Passing(tuple(groups))
 
@@ -319,10 +327,7 @@ def _llvm_groups(kind: Type, at: int, largest: int) -> Iterator[Group]:
         yield _group(words, at, size, size)
     elif isinstance(kind, (Integer, Pointer)):
         words = [Word(False, at + low, min(_WORD, size - low)) for low in range(0, size, _WORD)]
-        if isinstance(kind, Integer) and kind.bits == 128:
-            yield _group(words, at, size, size)
-        else:
-            yield from (_group([word], word.offset, word.size, _WORD) for word in words)
+        yield from (_group([word], word.offset, word.size, _WORD) for word in words)
     elif not isinstance(kind, Void):
         raise UnknownError
 
@@ -338,4 +343,4 @@ def _llvm_vector(kind: Array, at: int, largest: int) -> Iterator[Group]:
     part = min(max(size, 16), largest)
     for low in range(0, size, part):
         visible = min(part, size - low)
-        yield _group([Word(True, at + low, visible)], at + low, visible, part)
+        yield _group([Word(True, at + low, visible)], at + low, visible, part, part)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sandbox.abi import classification, layout
 from sandbox.abi.classification import Group, Passing, Word
-from sandbox.abi.signatures import Integer, Parameter, Pointer, Signature, Type, Unsupported, Void
+from sandbox.abi.signatures import Parameter, Signature, Type, Unsupported, Void
 
 _WORDS = (
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
@@ -139,7 +139,7 @@ def _taken(group: Group, state: _State) -> tuple[list[tuple[int, int, int] | Non
     if not group.words or after.integers > len(ARGUMENTS) or after.vectors > _VECTOR_ARGUMENTS:
         start = state.stack + group.alignment - 1 & -group.alignment
         piece = group.offset, STACK + start, group.size
-        return [piece], state._replace(stack=start + group.size + 7 & -8)
+        return [piece], state._replace(stack=start + max(group.size, group.slot) + 7 & -8)
     return _in_registers(group.words, ARGUMENTS[state.integers :], _VECTORS[state.vectors :]), after
 
 
@@ -171,7 +171,7 @@ def result_place(signature: Signature) -> Place | None:
 def _hidden_addresses(signature: Signature) -> set[bool]:
     """Whether the caller passes, unseen in the signature, an address for the result; both if that is not known."""
     kind = signature.returns
-    if isinstance(kind, (Void, Integer, Pointer)):
+    if isinstance(kind, Void):
         return {False}
     ways = classification.returnings(kind, signature)
     answers = {_is_hidden(way, signature) for way in ways}

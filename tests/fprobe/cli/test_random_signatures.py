@@ -1,4 +1,4 @@
-"""Random signatures of C and C++, at known values: every argument and result that is shown is right."""
+"""Random signatures of C, C++ and LLVM IR, at known values: every argument and result that is shown is right."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 from command import fprobe
+from random_ir import IrProgram
 from random_signatures import ANY, Program, is_same
 
 UNKNOWN = 0.25
@@ -82,3 +83,29 @@ def test_random_signatures(tmp_path, compiler, seed, flags, count):
 @pytest.mark.parametrize(("compiler", "seed", "flags", "count"), cases(100, range(10, 20)))
 def test_many_random_signatures(tmp_path, compiler, seed, flags, count):
     check_signatures(tmp_path, compiler, seed, flags, count)
+
+
+def check_ir(tmp_path, seed, count):
+    program = IrProgram(seed, count)
+    path = tmp_path / "signatures.ll"
+    path.write_text(program.source)
+    done = fprobe("trace", "fn_*", "--program", path, "--json", timeout=120)
+    found = {(item["type"], item["function"]): item for item in done.objects if "function" in item}
+    wrong, values = [], []
+    for number, (expected, returned) in enumerate(program.functions):
+        name = f"fn_{number}_"
+        shown = found["exit", name]["result"]
+        pairs = [*zip(found["entry", name]["arguments"].values(), expected, strict=True), (shown, returned)]
+        values += [value for value, wanted in pairs if wanted is not ANY]
+        wrong += [
+            f"{name}: {value}, not {wanted}"
+            for value, wanted in pairs
+            if value is not None and not is_same(value, wanted)
+        ]
+    assert not wrong, "\n".join(wrong)
+    assert sum(value is None for value in values) < 0.4 * len(values)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(10, 20))])
+def test_random_signatures_of_llvm(tmp_path, seed):
+    check_ir(tmp_path, seed, 40 if seed == 1 else 100)

@@ -204,6 +204,21 @@ def test_llvm_splits_wide_integers_but_not_those_of_128_bits():
     assert arguments(*[I64] * 5, Integer(72), I64) == [*NAMES_OF_ARGUMENTS[:5], "r9 stack+0", "stack+8"]
 
 
+def test_llvm_splits_all_wide_integers_in_aggregates():
+    fields = record(Integer(128), I64)
+    assert arguments(*[I64] * 5, fields, I64) == [*NAMES_OF_ARGUMENTS[:5], "r9 stack+0 stack+8", "stack+16"]
+
+
+def test_small_vectors_of_llvm_take_16_bytes_of_stack():
+    small = Array(FLOAT, 2, is_vector=True)
+    assert arguments(*[DOUBLE] * 8, small, DOUBLE) == [*VECTORS, "stack+0", "stack+16"]
+
+
+def test_llvm_returns_integers_that_need_four_registers_in_memory():
+    assert arguments(I64, returns=Integer(256)) == ["si"]
+    assert result(Integer(256)) == "*ax"
+
+
 @pytest.mark.parametrize(
     ("kind", "places", "returned"),
     [
