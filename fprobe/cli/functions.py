@@ -13,6 +13,7 @@ from fprobe.cli.options import Target, output_options, program_options
 if TYPE_CHECKING:
     from fprobe.cli.matching import Refusals, Site
     from ftrace.core.sites.detoured import DetouredBlock
+    from sandbox.abi.signatures import Signature
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
@@ -111,13 +112,23 @@ def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbo
 
 def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:
     from fprobe.cli.program import signature_of
+    from sandbox.images.prototypes import signature_in_library
 
-    signature = signature_of(module, symbol)
-    facts = {
-        "signature": str(signature) if signature else "not known",
-        "address": f"{symbol.address:#x}, {symbol.size} bytes, in {symbol.section}",
-    }
+    signature = signature_of(module, symbol) or signature_in_library(symbol)
+    facts = {"signature": str(signature) if signature else "not known"} | (_places(signature) if signature else {})
+    facts["address"] = f"{symbol.address:#x}, {symbol.size} bytes, in {symbol.section}"
     return facts | (_detour_facts(symbol) if site is None else _site_facts(module, symbol, site))
+
+
+def _places(signature: Signature) -> dict[str, str]:
+    """The places of the arguments at the entry, and of the result at the return; `?` where one is not known."""
+    from sandbox.abi.convention import argument_places, result_place
+    from sandbox.abi.signatures import Void
+
+    places, _ = argument_places(signature)
+    passed = [f"{each.name or f'arg{number}'}={place or '?'}" for number, (each, place) in enumerate(places, 1)]
+    facts = {"passed": ", ".join(passed)} if passed else {}
+    return facts if isinstance(signature.result, Void) else facts | {"returned": str(result_place(signature) or "?")}
 
 
 def _site_facts(module: Module, symbol: Symbol, site: int) -> dict[str, str]:

@@ -49,6 +49,11 @@ class Place:
         """Whether a part of it is in a vector register."""
         return any(REGISTERS <= source < STACK for _, source, _ in self.pieces)
 
+    def __str__(self) -> str:
+        """As probe events write it: `%di`, `%xmm0 %xmm1`, `$stack1` (the first word above the return address), `+0(%di)`."""
+        words = " ".join(_written(source) for _, source, _ in self.pieces)
+        return f"+0({words})" if self.indirect else words or "nothing"
+
     def gather(self, image: bytes) -> bytes:
         """The bytes of the value (or of its address)."""
         if self.indirect:
@@ -58,6 +63,12 @@ class Place:
         for target, source, size in self.pieces:
             value[target : target + size] = image[source : source + size]
         return bytes(value)
+
+
+def _written(source: int) -> str:
+    if source >= STACK:
+        return f"$stack{(source - STACK) // 8 + 1}"
+    return f"%xmm{(source - REGISTERS) // 8}" if source >= REGISTERS else f"%{_WORDS[source // 8]}"
 
 
 class _State(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from sandbox.abi.signatures import Signature
 from sandbox.images import btf
 from sandbox.images.btf import Prototype
 from sandbox.images.process_text import library_called, symbol_named
+from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.library_dwarf import definition_of
+from sandbox.symbols.table import Symbol
 
 
 def prototype(function: str) -> Prototype | None:
@@ -19,6 +22,13 @@ def prototype(function: str) -> Prototype | None:
     from sandbox.images.numba import description
 
     return description.prototype(name)
+
+
+def signature_in_library(function: Symbol) -> Signature | None:
+    """The signature of a library's function; None if there is no debug information about it."""
+    library = library_called(function.module)
+    die = definition_of(library, function) if library is not None else None
+    return signature_of(function.name, die) if die is not None else None
 
 
 def _of_library(owner: str, function: str) -> Prototype | None:

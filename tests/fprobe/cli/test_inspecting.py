@@ -72,6 +72,22 @@ def test_explain(run):
     assert "fentry, at +0x0: 0f 1f 44 00 00" in found
 
 
+PLACES = """
+struct wide { long a, b, c; };
+struct owned { int value; ~owned() {} };
+extern "C" owned taken(owned o, double x, _Complex double y, wide w, int n) { return o; }
+extern "C" void nothing() {}
+int main() { return 0; }
+"""
+
+
+def test_explain_shows_the_places_of_arguments_and_results(run, tmp_path):
+    (tmp_path / "places.cpp").write_text(PLACES)
+    found = run("explain", "taken", "nothing", "--program", "places.cpp", cwd=tmp_path).out
+    assert "  passed     o=+0(%si), x=%xmm0, y=%xmm1 %xmm2, w=$stack1, n=%dx\n  returned   +0(%ax)\n" in found
+    assert found.count("  passed ") == found.count("  returned ") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
