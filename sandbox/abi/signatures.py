@@ -90,8 +90,9 @@ class Form:
     """The form of a record whose layout the types of its fields do not give, or which C++ passes by reference.
 
     `size` and `alignment` are in bytes. `bits`: first bit and number of bits of each field; the number is 0 unless it is a bit
-    field. `by_reference`: None if that is not known. `has_gaps`: unnamed bit fields, which gcc passes in general registers,
-    may be between the fields. `why`: a clause that says why it cannot be passed from Python.
+    field. `by_reference`: None if that is not known. `has_gaps`: there may be unnamed bit fields between the fields, or there is
+    an empty array; gcc passes a word with one in a general register. `why`: a clause that says why it cannot be passed from
+    Python.
     """
 
     size: int

@@ -77,8 +77,11 @@ def _base(die: DIE) -> Type:
     if encoding == _ATE_FLOAT:
         return _floating(bits, name)
     if encoding == _ATE_COMPLEX:
-        element = _floating(bits // 2, name.removeprefix("complex ").removeprefix("_Complex "))
-        return Complex(element, name) if isinstance(element, Floating) else element
+        part = name.removeprefix("complex ")
+        element = _floating(bits // 2, part)
+        if isinstance(element, Floating):  # clang calls each `complex`
+            return Complex(replace(element, name=part.removeprefix("complex")), name)
+        return element
     if encoding == _ATE_DECIMAL:
         return Floating(f"decimal{bits}", name)
     if encoding == _ATE_COMPLEX_INTEGER and "omplex" in name:
@@ -195,6 +198,9 @@ def _is_plain(record: Record, bits: tuple[tuple[int, int], ...], die: DIE) -> bo
     """Whether C's rules give the compiler's layout, and ctypes can pass the structure."""
     computed = tuple((8 * offset, 0) for offset, _, _ in layout.fields_of(record))
     is_special = die.tag == "DW_TAG_union_type" or _is_flexible(die) or _given_alignment(die)
+    is_special = is_special or any(form.in_memory or form.has_gaps for form in _forms_in(record))
+    if _is_gcc(die) and _has_empty_array(record, bits):
+        return False
     return not is_special and computed == bits and layout.size_of(record) == _size(die)
 
 
@@ -205,10 +211,31 @@ def _form(die: DIE, record: Record, bits: tuple[tuple[int, int], ...], is_refere
     why = "it is packed or aligned, or has bit fields or unions"
     if is_reference is not False or is_union:
         why = "ctypes cannot pass unions by value" if is_union else _BY_REFERENCE
-    inner = (field.form for _, field in record.fields if isinstance(field, Record) and field.form)
-    in_memory = any(form.in_memory for form in inner) or (_is_flexible(die) and not _ignores_flexible(die))
-    has_gaps = not is_union and "GNU" in producer(die) and _has_gaps(record, bits, size, alignment)
+    in_memory = any(form.in_memory for form in _forms_in(record))
+    in_memory = in_memory or (_is_flexible(die) and not _ignores_flexible(die))
+    has_gaps = any(form.has_gaps for form in _forms_in(record))
+    if _is_gcc(die) and not is_union:
+        has_gaps = has_gaps or _has_gaps(record, bits, size, alignment) or _has_empty_array(record, bits)
     return Form(size, alignment, bits, why, is_reference, in_memory, has_gaps)
+
+
+def _forms_in(record: Record) -> Iterator[Form]:
+    """The forms of the records that it directly contains, also in arrays."""
+    for _, field in record.fields:
+        while isinstance(field, Array):
+            field = field.element
+        if isinstance(field, Record) and field.form:
+            yield field.form
+
+
+def _is_gcc(die: DIE) -> bool:
+    return "GNU" in producer(die)
+
+
+def _has_empty_array(record: Record, bits: tuple[tuple[int, int], ...]) -> bool:
+    """Whether it has an array of no elements inside a word: gcc classifies the word as if the array had one."""
+    pairs = zip(record.fields, bits, strict=True)
+    return any(isinstance(field, Array) and not field.count and start % 64 for (_, field), (start, _) in pairs)
 
 
 def _natural_alignment(record: Record, bits: tuple[tuple[int, int], ...], size: int) -> int:
@@ -251,7 +278,7 @@ def _is_flexible(die: DIE) -> bool:
 
 def _ignores_flexible(die: DIE) -> bool:
     """gcc passes such a structure of C as if it had no array; other compilers, and gcc in C++, on the stack."""
-    return "GNU" in producer(die) and not is_cxx(die)
+    return _is_gcc(die) and not is_cxx(die)
 
 
 def _has_gaps(record: Record, bits: tuple[tuple[int, int], ...], size: int, alignment: int) -> bool:
