@@ -106,6 +106,7 @@ def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) ->
 @native
 def run_faults_on_frame(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
     """Call native fault_handlers, on the signal's frame."""
+    set_signal_mask(context.mask)  # as before the step: a handler that crashes does not return to this frame
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     here: array[u64, 1] = zeroed

@@ -367,6 +367,7 @@ def test_a_crash_of_a_handler_is_that_of_its_probe(flavour, optimized):
                 assert (role, name, caught.value.handler) == (role, name, expected)
                 assert str(caught.value).startswith(f"SIGSEGV in the {expected}, at {name}+")
                 assert not kprobes.kprobe_running()
+                assert (role, other, signal.pthread_sigmask(signal.SIG_BLOCK, [])) == (role, other, set())
                 if beside is not None:
                     beside.detach()
     with pytest.raises(sandbox.SandboxFault) as caught:
