@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import process_state
 from isolation import end_company
 from kept_objects import kept_objects
 from programs import basic
@@ -47,7 +48,7 @@ def pytest_collection():
     """Thousands of tests are made, none is dropped: the garbage collector would look at them again and again."""
     gc.disable()
     yield
-    gc.freeze()
+    process_state.freeze()
     gc.enable()
 
 
@@ -62,6 +63,8 @@ _making = []
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     """The first worker has the runtime compiled, which takes seconds, while all collect: else each would for itself."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        process_state.keep_pipes_from_children()
     directory = _kept(config) if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else None
     if directory:
         environment = {cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1", **os.environ}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -197,14 +198,16 @@ def test_a_run_of_skipped_rows_only_says_so_in_json(tmp_path, monkeypatch) -> No
 
 @pytest.mark.parametrize("name", ["PermissionDeniedError", "NotSupportedError", "ProcessNotRespondingError"])
 def test_a_frida_that_cannot_attach_is_skipped_with_its_reason(monkeypatch, name) -> None:
-    pytest.importorskip("frida")
-    import frida
+    """Frida itself stays out of the tests' process, which it can abort."""
+    names = ("PermissionDeniedError", "NotSupportedError", "ProcessNotRespondingError")
+    frida = types.SimpleNamespace(**{each: type(each, (Exception,), {}) for each in names})
 
     def refuse(_pid: int) -> None:
         raise getattr(frida, name)("unable to access process")
 
+    frida.attach = refuse
+    monkeypatch.setitem(sys.modules, "frida", frida)
     peers._no_frida.cache_clear()
-    monkeypatch.setattr(frida, "attach", refuse)
     assert peers._no_frida() == "Frida cannot attach to a process here: unable to access process"
     peers._no_frida.cache_clear()
 

@@ -10,7 +10,6 @@ import array
 import atexit
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import socket
@@ -23,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
+
+import process_state
 
 _SERVER = """
 import sys
@@ -222,7 +223,7 @@ def serve(descriptor: int, modules: Iterable[str] = ()) -> str:
     """Fork for each request until the other end is closed; gives, in the child alone, the source that it has to run."""
     for name in (*_IMPORTS, *modules):
         __import__(name)
-    gc.freeze()  # so that no collection of a child copies the pages of what was imported
+    process_state.freeze()  # so that no collection of a child copies the pages of what was imported
     requests = socket.socket(fileno=descriptor)
     while True:
         path, *descriptors = _receive(requests)
@@ -277,27 +278,20 @@ def serve_tests(address: bytes) -> None:
 
 def _run(source: str) -> int:
     """The status of an interpreter that ran this."""
+    before = process_state.state()
     try:
         exec(compile(source, "<string>", "exec"), {"__name__": "__main__"})
+        status = 0
     except BaseException:
         traceback.print_exc()
-        return 1
-    finally:
-        _clear_up()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        ctypes.PyDLL(None).fflush(None)
-    return 0
-
-
-def _clear_up() -> None:
-    """Leave the next test neither probes nor programs."""
-    from ftrace.core.tracer import detach_all
-    from sandbox.loading.module import modules
-
-    detach_all()
-    for module in modules():
-        module.unload()
+        status = 1
+    process_state.clear_up()
+    changed = process_state.changes(before)
+    sys.stderr.write(changed)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.PyDLL(None).fflush(None)
+    return 1 if changed else status
 
 
 def end(status: int) -> None:

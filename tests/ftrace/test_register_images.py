@@ -278,7 +278,7 @@ def test_a_shortage_of_nodes_and_recursion_with_images():
     with fprobe.attach("down", entry=arguments, exit=result_by_the_kernels_name, nr_maxactive=3) as probe:
         assert [module["down"](9) for _ in range(4)] == [45] * 4
         assert (probe.counts.hits, probe.counts.missed_nodes) == (40, 28)
-        assert seen[9] == 40 and seen[11] == 45
+        assert (seen[9], seen[11]) == (40, 45)
 
 
 LANDING = """

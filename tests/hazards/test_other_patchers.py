@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -191,43 +192,75 @@ def test_a_breakpoint_of_gdb_on_a_probed_entry(target, gdb, leaves):
     target.end()
 
 
-class Frida:
-    """Frida's listener on the target's function."""
-
-    SCRIPT = """
+LISTENER = """
+import sys, frida
+pid, address = map(int, sys.argv[1:])
+session = frida.attach(pid)
+script = session.create_script('''
     let entered = 0, left = 0;
     const listener = Interceptor.attach(ptr("%d"), { onEnter() { entered++; }, onLeave() { left++; } });
     Interceptor.flush();
     rpc.exports = { counts() { return [entered, left]; }, leave() { listener.detach(); Interceptor.flush(); } };
-    """
+''' % address)
+script.load()
+print("attached", flush=True)
+for line in sys.stdin:
+    if line == "leave\\n":
+        script.exports_sync.leave()
+        script.unload()
+        session.detach()
+        print("left", flush=True)
+    else:
+        print(*script.exports_sync.counts(), flush=True)
+"""
+
+
+class Frida:
+    """Frida's listener on the target's function, in a process of its own: what Frida aborts there is not the tests' process."""
 
     def __init__(self, target):
-        import frida
-
         self._target, self._threads = target, target.threads
-        self._session = frida.attach(target.pid)
-        self._script = self._session.create_script(self.SCRIPT % target.address)
-        self._script.load()
+        command = [sys.executable, "-c", LISTENER, str(target.pid), str(target.address)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+        assert self._answer() == "attached"
+
+    def _answer(self):
+        answer = self.process.stdout.readline().rstrip("\n")
+        assert answer, f"Frida's process ended with {self.process.wait()}: {self.process.stderr.read()}"
+        return answer
+
+    def _ask(self, line):
+        self.process.stdin.write(f"{line}\n")
+        return self._answer()
 
     def expect(self, calls):
-        assert self._script.exports_sync.counts() == [calls, calls]
+        assert self._ask("counts") == f"{calls} {calls}"
 
     def leave(self):
         """Returns when its threads have ended: a program that ends before is killed by Frida, with or without fprobe."""
-        self._script.exports_sync.leave()
-        self._script.unload()
-        self._session.detach()
+        assert self._ask("leave") == "left"
         end = time.monotonic() + 20
         while self._target.threads > self._threads and time.monotonic() < end:
             time.sleep(0.05)
         time.sleep(0.3)
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
 
 
 @pytest.fixture
 def frida(target):
     if importlib.util.find_spec("frida") is None:
         pytest.skip("frida is not installed: pip install 'fprobe[bench]'")
-    return lambda: Frida(target)
+    with ExitStack() as made:
+
+        def listen():
+            made.callback((listener := Frida(target)).end)
+            return listener
+
+        yield listen
 
 
 @pytest.mark.parametrize("first_to_leave", ["frida", "fprobe"])

@@ -186,7 +186,7 @@ def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed()
         assert is_patched(module, "middle")
 
 
-@isolated(shared=True)
+@isolated
 def test_a_breakpoint_that_is_not_ours_goes_to_the_handler_that_was_there_before():
     import signal
 
@@ -319,7 +319,7 @@ def test_a_signal_handler_is_recognised_wherever_its_frame_lies_on_the_stack():
     assert seen == [1] * 80 and probe.counts.missed_context == 80
 
 
-@isolated(shared=True)
+@isolated
 def test_a_thread_that_blocks_signals_of_its_own_choice_still_runs_python_handlers():
     import signal
 

@@ -191,7 +191,7 @@ def test_kp34_ret_with_an_operand_and_32_bit_counters():
     assert {key: call(module, *key) for key in expected} == expected
 
 
-@isolated(shared=True)
+@isolated
 def test_signals_arrive_while_probes_are_hit():
     """Asynchronous signals wait for the end of a step and of a native handler, and are not lost."""
     optimization.set_kprobes_optimization(0)

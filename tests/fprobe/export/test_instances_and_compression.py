@@ -1,14 +1,13 @@
 """trace.dat with the buffers of several trace arrays, and compressed: byte by byte, by our reader, by trace-cmd."""
 
 import random
-import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from isolation import isolated
+from trace_cmd import needs_trace_cmd, trace_cmd
 
 import fprobe
 import sandbox
@@ -132,16 +131,12 @@ def test_compression_makes_the_file_smaller(recorded):
     assert sizes["zlib"] < sizes["none"] / 2
 
 
-@pytest.mark.skipif(shutil.which("trace-cmd") is None, reason="trace-cmd is not installed: apt-get install trace-cmd")
+@needs_trace_cmd
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_trace_cmd_reads_it(recorded, compression):
-    known = subprocess.run(["trace-cmd", "list", "-c"], capture_output=True, text=True, check=False, timeout=60).stdout
-    if compression != "none" and compression not in known:
+    if compression != "none" and compression not in trace_cmd("list", "-c"):
         pytest.skip(f"this trace-cmd has no {compression}")
-    done = subprocess.run(
-        ["trace-cmd", "report", recorded(compression)], capture_output=True, text=True, check=True, timeout=60
-    )
-    lines = done.stdout.splitlines()
+    lines = trace_cmd("report", recorded(compression)).splitlines()
     assert sum(" adds: " in line for line in lines) == 3000
     assert sum(line.lstrip().startswith("sub:") for line in lines) == 4000
     assert [line.split("z=")[1] for line in lines if line.startswith("other:") and "z=" in line] == ["1999"]
@@ -234,7 +229,7 @@ def test_unknown_compression_is_refused_before_the_file_is_touched(tmp_path):
     assert path.read_text() == "kept"
 
 
-def test_sub_buffers_of_different_sizes_are_refused(tmp_path):
+def test_sub_buffers_of_different_sizes_are_refused(program, tmp_path):
     with fprobe.event("p:adds ic_add") as top, fprobe.event("p:subs ic_sub") as sub:
         sub.array.buffer.subbuf_kb = 8
         with pytest.raises(ValueError, match=r"sub-buffers of \[4, 8\] KiB"):
