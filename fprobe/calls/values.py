@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from sandbox.abi.signatures import Array, Complex, Floating, Integer, Pointer, Record, Type
+from sandbox.process.printable import escaped
 
 UNREADABLE = "?"
 _NAMELESS = re.compile(r"(?:_\d+)?")
@@ -27,7 +28,7 @@ def value_text(value: Any, kind: Type) -> str:
     if isinstance(kind, Integer) and kind.bits == 1:
         return str(bool(value)).lower()
     if isinstance(kind, Integer) and kind.name == "char" and 0x20 <= value < 0x7F:
-        return f"'{chr(value)}'"
+        return "'" + escaped(chr(value)).replace("'", "\\'") + "'"
     return f"{value:g}" if isinstance(kind, Floating) else str(value)
 
 

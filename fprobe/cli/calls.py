@@ -146,6 +146,9 @@ def decoded(side: Side, images: Images) -> dict[str, Any]:
 
 
 def _strings(side: Side, images: Images) -> dict[str, Any]:
+    """The strings by the names of what points to them, and the names of those that are cut, if there are any."""
     found = {value.name or "result": value.string(images) for value in side.values}
-    strings = {name: text for name, text in found.items() if text is not None}
-    return {"strings": strings} if strings else {}
+    strings = {name: string for name, string in found.items() if string is not None}
+    cut = [name for name, string in strings.items() if string.is_cut]
+    texts = {"strings": {name: string.text for name, string in strings.items()}} if strings else {}
+    return texts | ({"cut": cut} if cut else {})

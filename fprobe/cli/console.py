@@ -15,6 +15,8 @@ from typing import Any, TextIO
 
 import click
 
+from sandbox.process.printable import printable_line
+
 _ERASE_LINE = "\r\x1b[K"
 
 
@@ -32,7 +34,7 @@ class Console:
     def line(self, text: str = "") -> None:
         """Print a line of text; nothing with --json."""
         if not self.json:
-            click.echo(text, color=self.color)
+            click.echo(printable_line(text), color=self.color)
 
     def note(self, text: str) -> None:
         """Print information about the run, which -q omits."""

@@ -8,6 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from sandbox.process.printable import printable_line
+
 if TYPE_CHECKING:
     from sandbox.threads.faults import SandboxFault
 
@@ -25,7 +27,7 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message to `file`, or stderr."""
-        click.echo(f"fprobe: {self.message}", file=file, err=file is None)
+        click.echo(printable_line(f"fprobe: {self.message}"), file=file, err=file is None)
 
     def as_object(self) -> dict[str, Any]:
         """For JSON."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+from typing import NamedTuple
+
 from sandbox.abi.signatures import Pointer, Type
+from sandbox.process.printable import quoted
 
 STRING_LIMIT = 64
 """The maximum number of bytes of a string that are read."""
@@ -20,7 +24,14 @@ def is_untyped_pointer(kind: Type) -> bool:
     return isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") in ("", "ptr", "void*")
 
 
-def string_in(data: bytes | None, *, certain: bool) -> str | None:
+class String(NamedTuple):
+    """A string of the program. Bytes that are not UTF-8 are surrogates. `is_cut`: whether it goes on."""
+
+    text: str
+    is_cut: bool
+
+
+def string_in(data: bytes | None, *, certain: bool) -> String | None:
     """The C string at the start of `data`; None if there is none.
 
     Unless it is `certain` that this is a string, it must look like one: two or more printable characters and a NUL.
@@ -30,7 +41,8 @@ def string_in(data: bytes | None, *, certain: bool) -> str | None:
     text, end, _ = data.partition(b"\0")
     if not certain and (not end or len(text) < 2 or text.translate(None, _PRINTABLE)):
         return None
-    return text.decode(errors="backslashreplace") + ("" if end else "...")
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    return String(decoder.decode(text, final=bool(end)), not end)  # a character that is cut is left out
 
 
 def pointer_text(address: int, kind: Type, target: bytes | None) -> str:
@@ -39,12 +51,11 @@ def pointer_text(address: int, kind: Type, target: bytes | None) -> str:
         return "NULL"
     if is_character_pointer(kind):
         found = string_in(target, certain=True)
-        return quoted(found) if found is not None else f"{address:#x} {FAULT}"
+        return string_text(found) if found is not None else f"{address:#x} {FAULT}"
     found = string_in(target, certain=False)
-    return f"{address:#x} {quoted(found)}" if found is not None else f"{address:#x}"
+    return f"{address:#x} {string_text(found)}" if found is not None else f"{address:#x}"
 
 
-def quoted(text: str) -> str:
-    """`text` in double quotes, as C writes it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
+def string_text(string: String) -> str:
+    """A string in double quotes; `...` after them if it is cut."""
+    return quoted(string.text) + "..." * string.is_cut

@@ -48,7 +48,7 @@ class Value:
             return values.pointer_text(value, self.kind, images[1][self.followed])
         return value_text(value, self.kind)
 
-    def string(self, images: Images) -> str | None:
+    def string(self, images: Images) -> values.String | None:
         """The string that it points to; None if it does not."""
         if self.followed < 0 or not isinstance(self.kind, Pointer):
             return None

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fprobe.export.formats import EventFormat
+from sandbox.process.printable import escaped, quoted
 
 Name = Callable[[int], str]
 """name(address): the text for an address."""
@@ -53,12 +54,15 @@ class Printf(NamedTuple):
                 closes = shown.endswith(f'"{_FAULT}') and piece.startswith('"')
                 shown = shown[: -len(_FAULT) - 1] + _FAULT + piece[1:] if closes else shown + piece
             else:
-                shown += _converted(piece[0], piece[1].value(values) if piece[1] else None, with_offset, name)
+                value = piece[1].value(values) if piece[1] else None
+                if isinstance(value, str):
+                    value = quoted(value)[1:-1] if shown.endswith('"') else escaped(value)
+                shown += _converted(piece[0], value, with_offset, name)
         return shown
 
 
 def printed(event: EventFormat, data: bytes, with_offset: Name, name: Name) -> str:
-    """The text of a record after the event's name, as in the file `trace`.
+    """The text of a record after the event's name, as in the file `trace`, but for texts: they are escaped.
 
     `with_offset`, `name`: functions that format an address as symbol and offset, and as a symbol alone.
     """
@@ -132,6 +136,6 @@ def _converted(conversion: re.Match[str], value: Any, with_offset: Name, name: N
     if kind.startswith("p"):
         return (with_offset if kind in ("pS", "pF") else name)(value)
     if kind == "c":
-        return chr(value & 0xFF)
+        return escaped(chr(value & 0xFF).encode("latin-1").decode("utf-8", "surrogateescape"))
     digits = f"{value & ((1 << 64) - 1):{kind}}" if kind in "xX" else str(value)
     return digits.rjust(width, "0" if "0" in conversion["flags"] else " ")

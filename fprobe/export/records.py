@@ -1,4 +1,4 @@
-"""Records as text, as in the kernel's file `trace`, and as objects for JSON."""
+"""Records as text, as in the kernel's file `trace` (texts are escaped), and as objects for JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.output.context import timestamp
+from sandbox.process.printable import escaped
 
 
 class Symbols(Protocol):
@@ -59,7 +60,7 @@ def lines(trace: Source) -> Iterator[str]:
             yield f"{where}CPU:{record.slot} [LOST {number}EVENTS]"
         tid = record.common.pid
         when = timestamp(record.stamp, find_clock(instance.clock).in_ns)
-        front = where + f"{trace.comm(tid):>16}-{tid:<7} [{record.slot:03}] {_FLAGS} {when}: "
+        front = where + f"{escaped(trace.comm(tid)):>16}-{tid:<7} [{record.slot:03}] {_FLAGS} {when}: "
         yield front + record_text(trace, record)
 
 
@@ -80,8 +81,9 @@ def _function(trace: Source, event: EventFormat, data: bytes) -> str:
 
 
 def _print(trace: Source, event: EventFormat, data: bytes) -> str:
-    ip = event.address("ip", data)
-    return f"{trace.symbols.name(ip) if ip else 'tracing_mark_write'}: {text(data[16:])}".rstrip("\n")
+    ip, marker = event.address("ip", data), escaped(text(data[16:]).rstrip("
+"))
+    return f"{trace.symbols.name(ip) if ip else 'tracing_mark_write'}: {marker}"
 
 
 def _stack(trace: Source, event: EventFormat, data: bytes) -> str:

@@ -19,6 +19,7 @@ from fprobe.run.launcher.names import Named
 from fprobe.run.launcher.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.launcher.results import Calls, Results, group_heading
 from fprobe.run.session import above_standard
+from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 
 _HISTORY, _NARROW = 16, 6
@@ -209,7 +210,7 @@ class Screen:
 
     def print(self, lines: list[str]) -> None:
         """Print lines that stay."""
-        self._write("".join(f"{line}\n" for line in lines))
+        self._write("".join(f"{printable_line(line)}\n" for line in lines))
 
     def _write(self, text: str) -> None:
         if self._is_closed:

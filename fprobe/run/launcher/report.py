@@ -15,6 +15,7 @@ from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
 from fprobe.run.launcher.results import Calls, Process, Results, group_heading, read
 from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
+from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 
 if TYPE_CHECKING:
@@ -188,4 +189,4 @@ def _title(found: Results) -> str:
 
 
 def _text_of(lines: Iterable[str]) -> bytes:
-    return as_bytes("".join(f"{line}\n" for line in lines))
+    return as_bytes("".join(f"{printable_line(line)}\n" for line in lines))

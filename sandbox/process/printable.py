@@ -1,0 +1,44 @@
+"""Text that a terminal shows as it is: what programs' bytes would do to it is escaped."""
+
+from __future__ import annotations
+
+import re
+
+_SHORT = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_STYLE = re.compile(r"\x1b\[\d*(?:;\d+)*m")
+
+
+def escaped(text: str) -> str:
+    r"""Text of a program, such that each is shown as another: `\\`, `\n`, `\t`, `\r`, and two hexadecimal digits after `\x` for
+    each further byte of what cannot be printed. Bytes that are not UTF-8 are surrogates in `text`, as by surrogateescape.
+    """
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_SHORT.get(letter) or printable(letter) for letter in text)
+
+
+def quoted(text: str) -> str:
+    """Text of a program in double quotes."""
+    return '"' + escaped(text).replace('"', '\\"') + '"'
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""`text` with what cannot be printed escaped, but for the letters of `keep`. A `\` is not doubled."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in keep else _bytes(letter) for letter in text)
+
+
+def printable_line(text: str) -> str:
+    """A line of output, printable but for tabs, ends of lines and our styles."""
+    if text.isprintable():
+        return text
+    parts, at = [], 0
+    for style in _STYLE.finditer(text):
+        parts += [printable(text[at : style.start()], "\n\t"), style[0]]
+        at = style.end()
+    return "".join([*parts, printable(text[at:], "\n\t")])
+
+
+def _bytes(letter: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
