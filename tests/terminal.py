@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -15,12 +18,13 @@ SHELL = str(Path(__file__).with_name("shell.py"))
 
 
 class Terminal:
-    """A program in a shell's foreground, on a terminal."""
+    """A program in a shell's foreground, on a terminal of this type and size, rows and columns."""
 
-    def __init__(self, *command):
+    def __init__(self, *command, term="xterm", size=(24, 80)):
         self.pid, self._master = pty.fork()
         if not self.pid:
-            os.execv(sys.executable, [sys.executable, SHELL, *command])
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+            os.execve(sys.executable, [sys.executable, SHELL, *command], {**os.environ, "TERM": term})
         self.output = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
@@ -37,6 +41,9 @@ class Terminal:
                 except OSError:  # the shell has ended
                     raise AssertionError(self.output) from None
         return self.output
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self):
         os.kill(self.pid, signal.SIGKILL)

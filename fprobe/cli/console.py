@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import click
 
+from sandbox.process import terminal
 from sandbox.process.printable import printable_line
 
 _ERASE_LINE = "\r\x1b[K"
@@ -116,7 +117,7 @@ def wants_color(choice: str) -> bool:
     """Whether to use colours: depends on --color, NO_COLOR (https://no-color.org), and whether stdout is a terminal."""
     if choice != "auto":
         return choice == "always"
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    return not os.environ.get("NO_COLOR") and _takes_escapes(sys.stdout)
 
 
 def count(number: int, noun: str) -> str:
@@ -147,9 +148,13 @@ def progress_line(work: Callable[[], str], after: float = 1) -> Iterator[None]:
 def _progress_is_wanted() -> bool:
     context = click.get_current_context(silent=True)
     options = context.params if context else {}
-    if options.get("as_json") or options.get("quiet") or os.environ.get("TERM") == "dumb":
+    if options.get("as_json") or options.get("quiet"):
         return False
-    return sys.stderr is not None and sys.stderr.isatty()
+    return sys.stderr is not None and _takes_escapes(sys.stderr)
+
+
+def _takes_escapes(stream: TextIO) -> bool:
+    return stream.isatty() and terminal.takes_escapes(stream.fileno())
 
 
 def _report_progress(work: Callable[[], str], after: float, ended: threading.Event) -> None:
@@ -157,7 +162,8 @@ def _report_progress(work: Callable[[], str], after: float, ended: threading.Eve
     if ended.wait(after):
         return
     while True:
-        _write(f"{_ERASE_LINE}{work()}: {time.monotonic() - begin:.0f} s")
+        text = f"{work()}: {time.monotonic() - begin:.0f} s"
+        _write(_ERASE_LINE + text[: terminal.size(2)[1] - 1])  # a line that wraps could not be erased
         if ended.wait(1):
             break
     _write(_ERASE_LINE)

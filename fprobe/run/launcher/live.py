@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import time
 from collections import deque
@@ -13,24 +12,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fprobe.run.launcher import results
+from fprobe.run.launcher.columns import WIDTHS, fitting, room, shortened
 from fprobe.run.launcher.durations import Ticks, duration, levels
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.names import Named
 from fprobe.run.launcher.remarks import not_covered, troubles, unmatched, why_nothing
 from fprobe.run.launcher.results import Calls, Results, group_heading
+from fprobe.run.launcher.screen import Screen
 from fprobe.run.session import above_standard
-from sandbox.process.printable import printable_line
-from sandbox.process.writing import as_bytes, write_all
+from sandbox.process.writing import write_all
 
-_HISTORY, _NARROW = 16, 6
-"""Updates that a row's graph shows, on a wide and on a narrow terminal."""
-_WIDE = 100
-"""Columns of the narrowest terminal that counts as wide."""
+_HISTORY = WIDTHS["GRAPH"]
+"""Updates that a row's graph shows, if there is space."""
 _FIRST_UPDATE = 0.2
 """Seconds before the first update."""
 _HEAD = 2
-_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-_OTHER_SCREEN, _BACK = "\x1b[?1049h", "\x1b[?1049l"
 _Key = tuple[Named, str]
 """A function, and the group of its calls: a caller, a thread or nothing."""
 
@@ -95,11 +91,13 @@ class Table:
         if self._by != "function":
             called += f", {len(rows)} rows by {self._by}"
         yield f"{called}, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
-        graph = _HISTORY if width >= _WIDE else _NARROW
-        heads = " ".join(f"{head:>8}" for head in ("CALLS/S", "TOTAL", "AVERAGE", "P50", "P99"))
-        yield f"{'CALLS':>10} {heads} {'GRAPH':{graph}} FUNCTION{group_heading(self._by)}"[:width]
-        for row in shown:
-            yield _line(row, rate, graph)[:width]
+        names = [f"{row.name}{row.group}" for row in shown]
+        heading = f"FUNCTION{group_heading(self._by)}"
+        columns = fitting([*names, heading], width, view.sort)
+        heads = "".join(f"{head:{'<' if head == 'GRAPH' else '>'}{space}} " for head, space in columns.items())
+        yield f"{heads}{heading}"[:width]
+        for row, name in zip(shown, shortened(names, room(columns, width)), strict=True):
+            yield _line(row, rate, columns, name)[:width]
 
 
 def _grouped(found: Results, by: str) -> dict[_Key, Calls]:
@@ -118,11 +116,21 @@ def _value(row: Row, key: str) -> float:
     return {"total": calls.total, "rate": row.rate, "calls": calls.hits, "average": calls.average}[key]
 
 
-def _line(row: Row, rate: float, graph: int) -> str:
+def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
     calls = row.calls
-    times = (calls.total, calls.average, calls.percentile(0.5), calls.percentile(0.99))
-    columns = " ".join(f"{duration(time / rate, 1):>8}" for time in times)
-    return f"{calls.hits:10,} {row.rate:8,.0f} {columns} {levels(row.rates)[-graph:]:>{graph}} {row.name}{row.group}"
+    times = {
+        "TOTAL": calls.total,
+        "AVERAGE": calls.average,
+        "P50": calls.percentile(0.5),
+        "P99": calls.percentile(0.99),
+    }
+    texts = {head: duration(time / rate, 1) for head, time in times.items()}
+    texts |= {
+        "CALLS": f"{calls.hits:,}",
+        "CALLS/S": f"{row.rate:,.0f}",
+        "GRAPH": levels(row.rates)[-columns.get("GRAPH", 1) :],
+    }
+    return "".join(f"{texts[head]:>{space}} " for head, space in columns.items()) + name
 
 
 def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
@@ -142,7 +150,7 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
                 is_over, now = ended in readable, time.monotonic()
                 table.update(found := results.read(counts, journal), max(now - before, 1e-3))
                 before, due = now, now + view.delay
-            if not is_over and (screen.is_terminal or woken not in readable):
+            if not is_over and (screen.replaces or woken not in readable):
                 screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
     status = found.status = program.wait()
     _copy(output, 1, screen)
@@ -176,49 +184,6 @@ def _remarks(found: Results) -> Iterator[str]:
         yield from (f"# {sentence}" for sentence in unmatched(found))
     else:
         yield f"fprobe: {why_nothing(found)}"
-
-
-class Screen:
-    """The output of the table. On a terminal, each table replaces the previous one."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.is_terminal = os.isatty(descriptor)
-        self._is_closed = False
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
-        if not self.is_terminal:
-            return 1 << 30, 1 << 30
-        columns, lines = shutil.get_terminal_size()
-        return lines, columns
-
-    def __enter__(self) -> Screen:
-        self._write(_OTHER_SCREEN if self.is_terminal else "")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write(_BACK if self.is_terminal else "")
-
-    def show(self, lines: list[str]) -> None:
-        """Show a table; on a terminal, the next one replaces it."""
-        if self.is_terminal:
-            self._write(_HOME + "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines) + _CLEAR_BELOW)
-        else:
-            self.print([*lines, ""])
-
-    def print(self, lines: list[str]) -> None:
-        """Print lines that stay."""
-        self._write("".join(f"{printable_line(line)}\n" for line in lines))
-
-    def _write(self, text: str) -> None:
-        if self._is_closed:
-            return
-        try:
-            write_all(self._descriptor, as_bytes(text))
-        except OSError:  # nobody reads it, or the disk is full: the program continues
-            self._is_closed = True
 
 
 def _copy(source: int, target: int, screen: Screen) -> None:

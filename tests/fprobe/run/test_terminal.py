@@ -194,3 +194,31 @@ def test_top_is_drawn_in_place(tmp_path):
     output, head, heads, row, *_ = after.splitlines()
     assert output == "out False" and head.startswith("1 functions called") and heads.split()[0] == "CALLS"
     assert row.split()[0] == "50" and row.endswith("deflate [libz]")
+
+
+@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
+def test_a_terminal_that_has_no_escapes_gets_none(term):
+    source = "import time, zlib\nfor _ in range(30): zlib.compress(b'x'); time.sleep(0.02)"
+    words = ["top", "--stat", "libz:*flate", "-d", "0.2", "-c", source]
+    job = Terminal(sys.executable, "-m", "fprobe.cli", *words, term=term)
+    seen = job.wait_for("ended 0")
+    job.close()
+    assert "\x1b" not in seen and seen.count("deflate [libz]") >= 2
+
+
+def test_top_follows_the_size_of_the_terminal(tmp_path):
+    """Whatever COLUMNS says, and wherever standard output is."""
+    ends = tmp_path / "ends"
+    source = f"import os, time, zlib\nzlib.compress(b'x')\nwhile not os.path.exists({str(ends)!r}): time.sleep(0.05)"
+    words = ["top", "--stat", "libz:*flate", "-d", "0.3", "-c", source]
+    fresh = "import os, sys; os.environ['COLUMNS'] = '200'; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    job = Terminal(sys.executable, "-c", fresh, "-m", "fprobe.cli", *words, size=(24, 100))
+    job.wait_for("deflate [libz]")
+    job.resize(4, 30)
+    job.output = ""
+    job.wait_for("   TOTAL FUNCTION")
+    ends.touch()
+    seen = job.wait_for("ended 0")
+    job.close()
+    last = seen.partition("\x1b[?1049l")[0].split("\x1b[H")[-1]
+    assert max(len(re.sub(r"\x1b\[[KJ]|\r", "", line)) for line in last.split("\n")) == 30

@@ -1,0 +1,54 @@
+"""Where `fprobe top` shows its table: a terminal, where each table replaces the previous one, or a file."""
+
+from __future__ import annotations
+
+import os
+
+from sandbox.process import terminal
+from sandbox.process.printable import printable_line
+from sandbox.process.writing import as_bytes, write_all
+
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_OTHER_SCREEN, _BACK = "\x1b[?1049h", "\x1b[?1049l"
+_BOUNDLESS = 1 << 30
+
+
+class Screen:
+    """The output of the table. `replaces`: whether each table replaces the previous one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.replaces = terminal.takes_escapes(descriptor)
+        self._is_closed = False
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+        return terminal.size(self._descriptor) if os.isatty(self._descriptor) else (_BOUNDLESS, _BOUNDLESS)
+
+    def __enter__(self) -> Screen:
+        self._write(_OTHER_SCREEN if self.replaces else "")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write(_BACK if self.replaces else "")
+
+    def show(self, lines: list[str]) -> None:
+        """Show a table: as much as there is space for where it replaces the previous one."""
+        if self.replaces:
+            shown = [printable_line(line) for line in lines[: max(self.size[0] - 1, 1)]]
+            self._write(_HOME + "".join(f"{line}{_CLEAR_LINE}\r\n" for line in shown) + _CLEAR_BELOW)
+        else:
+            self.print([*lines, ""])
+
+    def print(self, lines: list[str]) -> None:
+        """Print lines that stay."""
+        self._write("".join(f"{printable_line(line)}\n" for line in lines))
+
+    def _write(self, text: str) -> None:
+        if self._is_closed:
+            return
+        try:
+            write_all(self._descriptor, as_bytes(text))
+        except OSError:  # nobody reads it, or the disk is full: the program continues
+            self._is_closed = True
