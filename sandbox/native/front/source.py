@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import TypeGuard
 
 from sandbox.native.front.errors import NativeError, Origin
-from sandbox.native.front.text import changed, traits
+from sandbox.native.front.text import changed, is_file, traits
 
 MAX_ENDS = 200
 """The most lines that are tried as the end of a function."""
@@ -25,12 +25,22 @@ def find(function: FunctionType, lines: tuple[str, ...]) -> tuple[Origin, ast.Fu
     """
     code = function.__code__
     node = _definition(lines, code.co_firstlineno, function.__name__)
-    if node is None and not lines:
-        message = f"the source of {function.__name__}, which native code is compiled from, cannot be found: define it in a file"
-        raise NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
     if node is None or not _is_of(node, code, lines):
-        raise changed(function, "was loaded from it")
+        raise changed(function, "was loaded from it") if lines and is_file(code.co_filename) else _unknown(function)
     return _origin(code.co_filename, lines), node
+
+
+def _unknown(function: FunctionType) -> NativeError:
+    """The error for a function whose source Python does not keep, or keeps under a name that others have, too."""
+    code = function.__code__
+    message = (
+        f"the source of {function.__name__}, which native code is compiled from, cannot be found: define it in a file"
+    )
+    if code.co_filename in ("<stdin>", "<string>"):
+        message += (
+            " (Python 3.13 and later also keep what is typed into a shell or given by -c, but not what exec() is given)"
+        )
+    return NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
 
 
 def _is_of(node: ast.FunctionDef, code: CodeType, lines: tuple[str, ...]) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -80,6 +84,49 @@ def test_functions_without_source_are_refused() -> None:
     exec("@native\ndef f() -> None: pass", namespace)
     with pytest.raises(NativeError, match=r"the source of f, .* cannot be found: define it in a file"):
         namespace["f"].check()
+
+
+@pytest.mark.parametrize("text", ["", "def g():\n    pass\n", "def f():\n    return 7\n", "x = 1\n"])
+def test_text_that_has_the_name_of_a_functions_text_by_chance_is_not_its_source(monkeypatch, text) -> None:
+    """As Python 3.13 keeps what -c is given under the name that exec() uses, too."""
+    monkeypatch.setitem(linecache.cache, "<string>", (len(text), None, text.splitlines(True), "<string>"))
+    test_functions_without_source_are_refused()
+
+
+def test_a_function_whose_text_is_kept_needs_no_file(monkeypatch) -> None:
+    text = "\n@native\ndef f(a: u64) -> u64:\n    return a + 1\n"
+    monkeypatch.setitem(linecache.cache, "<kept>", (len(text), None, text.splitlines(True), "<kept>"))
+    namespace = prelude()
+    exec(compile(text, "<kept>", "exec"), namespace)
+    assert namespace["f"](3) == 4
+
+
+SHELL = """import fprobe
+@fprobe.native
+def entry(fp, ip, ret, regs, data):
+    return
+
+print(fprobe.attach("libz:crc32", entry=entry).attach())
+"""
+
+
+@pytest.mark.parametrize("words", [["-c", SHELL], ["-i", "-q"], ["-"]], ids=["-c", "shell", "standard input"])
+def test_handlers_without_a_file_work_where_python_keeps_their_text(words) -> None:
+    ran = subprocess.run(
+        [sys.executable, *words],
+        input=SHELL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TERM": "dumb"},
+    )
+    if sys.version_info >= (3, 13) and words != ["-"]:
+        assert "registered" in ran.stdout, ran.stderr
+    else:
+        assert (
+            "entry, which native code is compiled from, cannot be found: define it in a file (Python 3.13 and"
+            in ran.stderr
+        )
 
 
 @struct
