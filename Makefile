@@ -31,8 +31,10 @@ tests: $(VENV)/.installed
 
 # First all tests in a random order, whose seed is printed; SEED=N repeats one.
 # tests/stress runs for FPROBE_STRESS_SECONDS, by default ten minutes, alone on the machine.
+stress: SEED := $(or $(SEED),$(shell od -An -N2 -tu2 /dev/urandom | tr -d ' '))
 stress: $(VENV)/.installed
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --random-order $(if $(SEED),--random-order-seed=$(SEED))
+	@echo 'a random order: make stress SEED=$(SEED)'
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --random-order-seed=$(SEED)
 	$(BIN)/pytest -m stress -n 2 --dist worksteal --durations 20 --ignore tests/stress
 	$(BIN)/pytest -m stress -n 0 -s tests/stress
 
