@@ -143,7 +143,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if not self.fp.registered:
             return
         self._end_limit()
-        self._tell_of_inlined()
+        self._tell_of_inlined(is_over=True)
         try:
             unregister_fprobe(self.fp)
         except OSError as error:

@@ -201,7 +201,7 @@ class _Probes(Attaching):
         if registered:
             type(self)._unregister(registered)
             self._warn_of_limit()
-            self._tell_of_inlined()
+            self._tell_of_inlined(is_over=True)
 
 
 def _kprobe_of(probe: kprobe | kretprobe) -> kprobe:

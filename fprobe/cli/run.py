@@ -47,12 +47,16 @@ class PythonCommand(click.Command):
 
 
 def program_words() -> list[str]:
-    """The words that would follow `python`. Raises Failure if there is no program."""
+    """The words that would follow `python`. Raises Failure if there is no program, or none that python can run."""
     words: list[str] = click.get_current_context().meta[_WORDS]
     if not words:
         raise Failure("no program is given; give a script, -m MODULE or -c CODE")
     if words[0] in ("-m", "-c") and len(words) == 1:
         raise Failure(f"{words[0]} needs {'the name of a module' if words[0] == '-m' else 'code'} after it")
+    from fprobe.run.launcher.not_python import why_not_python
+
+    if reason := why_not_python(words):
+        raise Failure(reason)
     return words
 
 
@@ -101,10 +105,11 @@ _REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
 
 def _opened(output: str | None) -> int:
     """A descriptor for the report. Raises Failure before anything is run."""
-    if output is None:
-        return 2
     if output == "-":
         raise Failure("the report cannot go to standard output, which is the program's: give -o FILE")
+    program_words()  # before the file is emptied
+    if output is None:
+        return 2
     try:
         return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -112,10 +117,55 @@ def _opened(output: str | None) -> int:
 
 
 def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
-    """Check that the option whose records the format shows is given. Raises Failure."""
+    """Check that the format can be written, and shows everything that the given options record. Raises Failure."""
     needed = _NEEDS.get(format_)
-    if needed and not given[needed]:
+    if not needed:
+        return
+    if not given[needed]:
         raise Failure(f"--format {format_} shows what {needed} records: give {needed} PATTERN")
+    unseen = " and ".join(option for option, value in given.items() if value and option != needed)
+    if unseen:
+        raise Failure(
+            f"--format {format_} shows only what {needed} records, not {unseen}: give --format json, or two runs"
+        )
+    if format_ == "perfetto":
+        _check_perfetto()
+
+
+def _one_format(format_: str, as_json: bool) -> str:
+    """The format. Raises Failure if --format and --json contradict each other."""
+    if as_json and _is_given("format_") and format_ != "json":
+        raise Failure(f"--json is --format json, and --format is {format_}: give one of them")
+    return "json" if as_json else format_
+
+
+def _check_perfetto() -> None:
+    """Raise Failure if the package that writes the format cannot be imported."""
+    try:
+        import perfetto.trace_builder.proto_builder  # noqa: F401
+    except ImportError as error:
+        raise Failure(
+            f"--format perfetto needs the package perfetto, which cannot be imported ({error}): pip install 'fprobe[targets]'"
+        ) from None
+
+
+def _check_no_report(output: str | None, as_json: bool) -> None:
+    """Raise Failure if a report is wanted, but nothing that it could show."""
+    is_given = {"-o": output is not None, "--json": as_json, "--format": _is_given("format_")}
+    options = " and ".join(option for option, given in is_given.items() if given)
+    if options:
+        raise Failure(f"{options}: there is nothing to report; give --stat PATTERN, --hist, --trace, --stacks or -e")
+
+
+def _is_given(parameter: str) -> bool:
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_by(by: str, tables: tuple[str, ...]) -> None:
+    """Raise Failure if there are no tables that --by could group."""
+    if by != "function" and not tables:
+        raise Failure(f"--by {by} groups the calls of --stat and --hist: give one of them")
 
 
 def _checked_native(native: str | None, traces: tuple[str, ...]) -> str:
@@ -177,12 +227,15 @@ def run_command(
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
     """
     recorded = () if native else traces
-    format_ = "json" if as_json else format_
-    _check_format(format_, {"--trace": recorded, "--stacks": stacks})
+    format_ = _one_format(format_, as_json)
+    given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
+    _check_format(format_, given | {"--native": traces if native else ()})
+    _check_by(by, (*stats, *hists))
     handlers = _checked_native(native, traces)
     _check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     if not (counted or stacked or handled or events):
+        _check_no_report(output, as_json)
         from fprobe.run.launcher.launching import replace
 
         replace(program_words())

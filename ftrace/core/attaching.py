@@ -11,9 +11,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ftrace.core.filters.resolve import inlined_calls
+from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.shown import Shown
 from sandbox.process.fork import ProcessBound
+from sandbox.process.once import cached_property
 
 This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -39,7 +40,6 @@ class Attaching(Shown, ProcessBound, abc.ABC):
 
     target: Any
     _has_warned = False
-    _told: frozenset[str] = frozenset()
 
     def _limit_missed(self) -> str:
         """A sentence on misses that a higher limit would prevent, with the limit's name; '' if there are none."""
@@ -52,13 +52,16 @@ class Attaching(Shown, ProcessBound, abc.ABC):
             self._has_warned = True
             log.warning("%s", missed)
 
-    def _tell_of_inlined(self) -> None:
+    @cached_property
+    def _inlined(self) -> InlinedCalls:
+        return InlinedCalls()
+
+    def _tell_of_inlined(self, *, is_over: bool = False) -> None:
         """Warn of calls that the probes do not see, because Numba has inlined them; of each caller once."""
         items = self.target if isinstance(self.target, (list, tuple)) else [self.target]
-        for sentence in [it for item in items if isinstance(item, str) for it in inlined_calls(item)]:
-            if sentence not in self._told:
-                self._told |= {sentence}
-                log.warning("%s", sentence)
+        patterns = [item for item in items if isinstance(item, str)]
+        for sentence in self._inlined.untold(patterns, with_globs=is_over):
+            log.warning("%s", sentence)
 
     def _watch_limit(self) -> None:
         """Warn when the process ends, if it is still attached then."""

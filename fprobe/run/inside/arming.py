@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -16,7 +17,8 @@ from fprobe.run.inside.patterns import Pattern, described, new_functions, plain_
 from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
 from ftrace.core.entries.locate import outside
-from ftrace.core.filters.resolve import Found, inlined_calls, is_compiled
+from ftrace.core.filters.inlined import InlinedCalls
+from ftrace.core.filters.resolve import Found, is_compiled
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
@@ -65,8 +67,7 @@ class Arming:
         self._watch: Any = None
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
-        self._inlined: set[str] = set()
-        """Remarks on calls of JIT code that are not seen."""
+        self._inlined, self._texts = InlinedCalls(), [*settings.patterns, *settings.stacks, *settings.handled]
         counts = session.open_counts(address)
         try:
             table = Table(counts, settings.by, settings.with_events)
@@ -85,6 +86,7 @@ class Arming:
             from fprobe.run.inside.defining import Definitions
 
             self._definitions = Definitions(address, settings.events)
+            self._texts += [pattern.text for pattern in self._definitions.patterns]
 
     def _handle(self, settings: Settings, table: Table) -> None:
         """Add a group of functions that get the user's native handlers."""
@@ -114,6 +116,7 @@ class Arming:
 
             departures.free_killed()
             follow(self.arm_loaded)
+            atexit.register(self._tell_all_inlined)
         self.arm_loaded()
 
     def _patterns(self) -> list[Pattern]:
@@ -192,10 +195,16 @@ class Arming:
             self._waiting = waiting
             session.note(self._address, waiting=waiting)
 
-    def _tell_inlined(self) -> None:
-        for sentence in {each for pattern in self._patterns() for each in inlined_calls(pattern.text)} - self._inlined:
-            self._inlined.add(sentence)
+    def _tell_inlined(self, *, is_over: bool = False) -> None:
+        for sentence in self._inlined.untold(self._texts, with_globs=is_over):
             session.note(self._address, remark=sentence)
+
+    def _tell_all_inlined(self) -> None:
+        """Tell at the end what the last compiled functions have inlined, too. Raises nothing."""
+        try:
+            self._tell_inlined(is_over=True)
+        except Exception as error:
+            session.note(self._address, error=f"{type(error).__name__}: {error}")
 
     def _report_libraries(self) -> None:
         found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]

@@ -9,6 +9,7 @@ from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.durations import powers
 from fprobe.run.launcher.flame import stacks
+from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.results import Calls, Process, Results
 from fprobe.run.launcher.returned import Returned
 from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
@@ -16,9 +17,13 @@ from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 _PERCENTILES = (0.5, 0.9, 0.99)
 
 
-def document(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
-    """The report as an object. `rate`: ticks per nanosecond."""
+def document(
+    results: Results, rate: float, wanted: Wanted, recorded: Recorded, *, is_empty: bool = False
+) -> dict[str, Any]:
+    """The report as an object. `rate`: ticks per nanosecond; `is_empty`: whether nothing was counted."""
     return {
+        "interrupted": results.is_interrupted,
+        "nothing_counted": why_nothing(results) if is_empty else None,
         "processes": [_process(each, rate, wanted, recorded) for each in results.processes],
         "not_covered": [{"pid": pid, **each._asdict()} for pid, each in results.not_covered.items()],
         "more_not_covered": results.uncounted,

@@ -16,7 +16,7 @@ from fprobe.run.launcher.columns import WIDTHS, fitting, room, shortened
 from fprobe.run.launcher.durations import Ticks, duration, levels
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.names import Named
-from fprobe.run.launcher.remarks import not_covered, troubles, unmatched, why_nothing
+from fprobe.run.launcher.remarks import conclusion, troubles
 from fprobe.run.launcher.results import Calls, Results, group_heading
 from fprobe.run.launcher.screen import Screen
 from fprobe.run.session import above_standard
@@ -134,7 +134,10 @@ def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
 
 
 def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
-    """Show the table until the program ends, then print its output from the descriptor `output`. Returns its exit status."""
+    """Show the table until the program ends, then print its output from the descriptor `output`. Returns an exit status.
+
+    It is the program's, or that of a failure if nothing was probed.
+    """
     ticks, table, screen = Ticks(), Table(view.by), Screen(2)
     ended, woken = os.pidfd_open(program.pid), _wakeups()
     before = due = time.monotonic()
@@ -152,10 +155,10 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
                 before, due = now, now + view.delay
             if not is_over and (screen.replaces or woken not in readable):
                 screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
-    status = found.status = program.wait()
+    found.status = program.wait()
     _copy(output, 1, screen)
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
-    return status
+    return found.exit_status
 
 
 def _wakeups() -> int:
@@ -179,11 +182,7 @@ def _remarks(found: Results) -> Iterator[str]:
     """Lines below the table: errors, functions and processes that are not probed, patterns that match nothing."""
     for process in found.processes:
         yield from troubles(process)
-    yield from not_covered(found)
-    if any(process.calls for process in found.processes):
-        yield from (f"# {sentence}" for sentence in unmatched(found))
-    else:
-        yield f"fprobe: {why_nothing(found)}"
+    yield from conclusion(found, is_empty=not any(process.calls for process in found.processes))
 
 
 def _copy(source: int, target: int, screen: Screen) -> None:

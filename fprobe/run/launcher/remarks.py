@@ -11,6 +11,8 @@ from fprobe.run.session import PARTS
 
 _LISTED = 5
 """Functions listed as not probed; the others are only counted."""
+_JIT_NAMES = frozenset({"jit", "numba", "perf"})
+"""As in `sandbox.images.process_text`, which takes too long to import here."""
 _LONGEST = 160
 """Characters of a command that are shown."""
 
@@ -30,6 +32,15 @@ def why_nothing(results: Results) -> str:
     else:
         causes = [*unmatched(results), *_refusals(results)] or ["the program ended before it could be probed"]
     return f"nothing was counted: {'; '.join(causes)}"
+
+
+def conclusion(results: Results, *, is_empty: bool) -> Iterator[str]:
+    """The last lines of a report: processes that are not covered, patterns that match nothing, why nothing was counted."""
+    yield from not_covered(results)
+    if is_empty:
+        yield f"fprobe: {why_nothing(results)}"
+    else:
+        yield from (f"# {sentence}" for sentence in unmatched(results))
 
 
 def unmatched(results: Results) -> list[str]:
@@ -59,7 +70,12 @@ def _probed(results: Results) -> str:
     counts = (
         f"{len(names):,} function{'s' * (len(names) != 1)} of {image}" for image, names in sorted(of_images.items())
     )
-    return f" (probed: {', '.join(counts)}; a copy that is linked into Python or another library goes by its name)"
+    copies = (
+        ""
+        if of_images.keys() <= _JIT_NAMES
+        else "; a copy that is linked into Python or another library goes by its name"
+    )
+    return f" (probed: {', '.join(counts)}{copies})"
 
 
 def troubles(process: Process) -> Iterator[str]:

@@ -12,8 +12,8 @@ from fprobe.run.launcher.document import document
 from fprobe.run.launcher.durations import Ticks, bars, duration
 from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
 from fprobe.run.launcher.launching import Program
-from fprobe.run.launcher.remarks import not_covered, shown_command, troubles, unmatched, why_nothing
-from fprobe.run.launcher.results import Calls, Process, Results, group_heading, read
+from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
+from fprobe.run.launcher.results import FAILED, Calls, Process, Results, group_heading, read
 from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
@@ -42,11 +42,7 @@ def text(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> I
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
     yield from _maps(recorded.maps)
-    yield from not_covered(results)
-    if has_counted(results, recorded):
-        yield from (f"# {sentence}" for sentence in unmatched(results))
-    else:
-        yield f"fprobe: {why_nothing(results)}"
+    yield from conclusion(results, is_empty=not has_counted(results, recorded))
 
 
 def has_counted(results: Results, recorded: Recorded) -> bool:
@@ -86,8 +82,9 @@ def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
     if calls:
         yield from table(process, calls, rate, wanted.by)
     if wanted.hists:
-        for each in rows(process, "function", wanted.hists):
-            yield f"{process.names.function(each.ip)}: {each.returns:,} calls, {duration(each.total / rate)}"
+        for each in rows(process, wanted.by, wanted.hists):
+            name = f"{process.names.function(each.ip)}{process.group(each, wanted.by)}"
+            yield f"{name}: {each.returns:,} calls, {duration(each.total / rate)}"
             yield from bars(each.buckets, rate)
 
 
@@ -111,32 +108,47 @@ def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Ite
 
 
 def report_after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
-    """Wait for the program, write the report to the descriptor `output`, and return the program's exit status."""
+    """Wait for the program, and write the report to the descriptor `output`. Returns an exit status, as from waitpid.
+
+    It is the program's or, if that is 0, 1 if there is no report or nothing was probed.
+    """
     ticks = Ticks()
     status = program.wait()
     try:
         found = read(counts, journal)
         found.status = status
         _write_report(output, found, counts, wanted, ticks, format_)
-    except ModuleNotFoundError as error:
-        _say(f"--format {format_} needs the package {error.name}: pip install 'fprobe[targets]'")
+        return found.exit_status
     except OSError as error:
         _say(f"the report could not be written: {error.strerror}")
     except Exception as error:  # the program's exit status is more important
         _say(f"the report could not be made: {type(error).__name__}: {error}")
-    return status
+    return status or FAILED
 
 
 def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
     recorded = _recorded(found, counts, wanted)
     write_all(output, _report(found, wanted, recorded, ticks, format_))
-    if format_ in _WITHOUT_WORDS and output != _STANDARD_ERROR and not has_counted(found, recorded):
-        _say(why_nothing(found))
+    if format_ in _WITHOUT_WORDS:
+        is_empty = not has_counted(found, recorded)
+        if is_empty or output != _STANDARD_ERROR:
+            _say_all(_words(found, is_empty))
+
+
+def _words(found: Results, is_empty: bool) -> Iterator[str]:
+    """What a report as text says besides what was counted."""
+    for process in found.processes:
+        yield from troubles(process)
+    yield from conclusion(found, is_empty=is_empty)
 
 
 def _say(sentence: str) -> None:
+    _say_all([f"fprobe: {sentence}"])
+
+
+def _say_all(lines: Iterable[str]) -> None:
     with contextlib.suppress(OSError):  # standard error is closed
-        write_all(_STANDARD_ERROR, _text_of([f"fprobe: {sentence}"]))
+        write_all(_STANDARD_ERROR, _text_of(lines))
 
 
 def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
@@ -154,7 +166,8 @@ def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, fo
         ]
         return perfetto_trace(processes, ticks.first, rate)
     if format_ == "json":
-        return _text_of([json.dumps(document(found, rate, wanted, recorded), indent=2)])
+        is_empty = not has_counted(found, recorded)
+        return _text_of([json.dumps(document(found, rate, wanted, recorded, is_empty=is_empty), indent=2)])
     return _text_of(text(found, rate, wanted, recorded))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ CELL, BUCKETS = 2048, 248
 """As in `ftrace.hit.call_table`, which takes too long to import here."""
 _CELL = struct.Struct(f"<{8 + BUCKETS}Q")
 assert _CELL.size == CELL
+FAILED = 1 << 8
+"""Exit code 1, as from waitpid."""
 
 
 @dataclass
@@ -145,7 +148,7 @@ class Process:
     @property
     def has_anything(self) -> bool:
         """Whether there is anything to report."""
-        return bool(self.calls or self.stack_counts or self.errors or self.skipped)
+        return bool(self.calls or self.stack_counts or self.errors or self.skipped or self.remarks)
 
     def matches(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns matches the function."""
@@ -188,6 +191,17 @@ class Results:
     """Process id -> what a Python that cannot have probes has reported."""
     status: int = 0
     """The program's exit status, as from waitpid; 0 while it is running."""
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the program ended by Ctrl-C: by SIGINT, or with the exit code that a shell has for it."""
+        return self.status in (signal.SIGINT, (128 + signal.SIGINT) << 8)
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of the command, as from waitpid: the program's or, if that is 0 and nothing was probed, 1."""
+        is_probed = any(process.attached for process in self.processes)
+        return self.status or (0 if is_probed else FAILED)
 
     @property
     def not_covered(self) -> dict[int, NotCovered]:

@@ -77,19 +77,6 @@ def may_be_compiled(pattern: str) -> bool:
     return any(map(parse(wanted).matches, declared()))
 
 
-def inlined_calls(pattern: str) -> Iterator[str]:
-    """Sentences about inlined calls, which probes do not see, of the Numba function that `pattern` (no glob) names."""
-    owner, _, wanted = pattern.partition(":")
-    if owner != "numba" or set(wanted) & set("*?["):
-        return
-    from sandbox.images.numba.live import inlined
-
-    callers = sorted(inlined().get(wanted, ()))
-    if callers:
-        named = ", ".join(callers[:3]) + (f" and {len(callers) - 3} more" if len(callers) > 3 else "")
-        yield f"{wanted} is inlined into {named}: these calls are not seen; see fprobe.numba.install(noinline=True)"
-
-
 def images_meant(owner: str | None) -> Iterator[Image]:
     """The images that `owner`, what is before the colon of a pattern, means; None: those that patterns without a colon mean."""
     pattern = None if owner is None else parse(owner)

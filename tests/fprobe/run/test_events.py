@@ -55,7 +55,7 @@ def test_functions_of_libraries_that_are_loaded_later(launch):
 
 def test_a_wrong_definition_is_told_and_the_program_runs(launch):
     done = launch("-e", "p:asked libz:deflate x=%nosuch", source="print('ran')", as_json=False)
-    assert (done.returncode, done.out) == (0, "ran\n")
+    assert (done.returncode, done.out) == (1, "ran\n")
     assert "# Invalid register name\n  p:asked libz:deflate x=%nosuch\n" in done.err
     done = launch("-e", "x:asked libz:deflate", source="print('ran')", as_json=False)
     assert (done.returncode, done.out) == (2, "")
@@ -64,5 +64,5 @@ def test_a_wrong_definition_is_told_and_the_program_runs(launch):
 
 def test_a_function_that_never_comes_is_named(launch):
     done = launch("-e", "p:asked libz:deflat", source="pass", as_json=False)
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "no function of [libz.so.1] matches 'deflat'; did you mean libz:deflate" in done.err

@@ -154,5 +154,5 @@ def test_zlib_in_the_executable_is_counted_at_both_ends(build, tmp_path, name, o
 
 def test_the_message_for_a_wrong_name_of_the_executable_has_the_right_one(build, tmp_path):
     done = run(build(PYTHON_NAME), "-m", "fprobe.cli", "run", "--stat", "python:deflate", "-c", "import zlib")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "no module, library or other image 'python' is loaded" in done.stderr and f"{PYTHON_NAME}" in done.stderr

@@ -106,7 +106,7 @@ def test_a_bad_command_line(launch, options, message):
 
 def test_a_handler_that_is_not_there(launch, handlers):
     done = launch("--trace", "libz:crc32", "--native", f"{handlers}:askd", source="print(1)", as_json=False)
-    assert (done.returncode, done.out) == (0, "1\n")
+    assert (done.returncode, done.out) == (1, "1\n")
     assert f"NativeFileError: {handlers}: no native function 'askd'; there are: asked" in done.err
 
 

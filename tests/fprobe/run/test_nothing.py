@@ -130,7 +130,7 @@ def test_handlers_that_end_the_program(launch, tmp_path):
     (tmp_path / "handlers.py").write_text("raise SystemExit(9)")
     options = ("--trace", "libz:deflate", "--native", f"{tmp_path}/handlers.py:asked")
     done = launch(*options, source="print(1)", as_json=False)
-    assert (done.returncode, done.out) == (0, "1\n")
+    assert (done.returncode, done.out) == (1, "1\n")
     assert f"NativeFileError: {tmp_path}/handlers.py: it ends with SystemExit(9) when it is executed" in done.err
 
 
@@ -140,7 +140,8 @@ def test_a_program_whose_name_is_no_utf_8(launch, tmp_path, format_):
         pytest.importorskip("perfetto", reason="no package perfetto")
     script, report = os.fsdecode(os.fsencode(tmp_path) + b"/app\xff.py"), tmp_path / "report"
     Path(script).write_text(COMPRESSES)
-    options = ("--trace", "libz:deflate", "--stacks", "libz:crc32", "--stacks", "libz:deflate")
+    traces, stacks = ("--trace", "libz:deflate"), ("--stacks", "libz:crc32", "--stacks", "libz:deflate")
+    options = {"perfetto": traces, "folded": stacks, "flame": stacks}.get(format_, (*traces, *stacks))
     done = launch(*options, "--format", format_, "-o", str(report), words=(script,), as_json=False)
     assert (done.returncode, done.err) == (0, "")
     assert (
@@ -176,3 +177,105 @@ def test_top_with_standard_error_closed():
     command = [sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:deflate", "-d", "0.1", "-c", source]
     done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], text=True, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "out\n")
+
+
+# -- what was asked for and did not happen
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--by", "thread", "--trace", "libz:*"),
+            "--by thread groups the calls of --stat and --hist: give one of them",
+        ),
+        (
+            ("--stacks", "libz:*", "--stat", "libz:*", "--format", "folded"),
+            "--format folded shows only what --stacks records, not --stat: give --format json, or two runs",
+        ),
+        (
+            ("--trace", "libz:*", "-e", "p:a libz:deflate", "--format", "perfetto"),
+            "--format perfetto shows only what --trace records, not -e: give --format json, or two runs",
+        ),
+        (("--stat", "libz:*", "--json", "--format", "text"), "--json is --format json, and --format is text: "),
+        (("-o", "report"), "-o: there is nothing to report; give --stat PATTERN, "),
+        (("--json",), "--json: there is nothing to report; give --stat PATTERN, "),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(launch, tmp_path, monkeypatch, options, words):
+    monkeypatch.chdir(tmp_path)
+    done = launch(*options, source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (2, "") and f"fprobe: {words}" in done.err
+    assert not (tmp_path / "report").exists()
+
+
+def test_histograms_by_thread(launch):
+    source = """
+    import threading, zlib
+    threads = [threading.Thread(target=zlib.compress, args=(b"x",)) for _ in range(2)]
+    [(each.start(), each.join()) for each in threads]
+    """
+    done = launch("--hist", "libz:deflateEnd", "--by", "thread", source=source, as_json=False)
+    lines = [line for line in done.err.splitlines() if line.startswith("deflateEnd [libz] in thread ")]
+    assert len(lines) == 2 and all(": 1 calls, " in line for line in lines)
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+@pytest.mark.parametrize("format_", ["folded", "flame"])
+def test_a_report_without_words_says_on_standard_error_what_was_not_probed(launch, tmp_path, format_, to_file):
+    output = ("-o", str(tmp_path / "report")) if to_file else ()
+    done = launch("--stacks", "libc:malloc", "--format", format_, *output, source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (1, "1\n")
+    assert "# not probed: malloc [libc.so.6]: it cannot have a Python handler (python-unsafe)" in done.err
+    assert "none of the functions that match can be probed; the reasons are above\n" in done.err
+
+
+def test_a_report_as_json_says_why_nothing_was_counted(launch):
+    done = launch("--stat", "libnone:foo", source="pass")
+    assert done.returncode == 1
+    assert done.report["nothing_counted"].startswith("nothing was counted: no module, library or other image 'libnone'")
+    done = launch("--stat", "libz:deflate", source=COMPRESSES)
+    assert (done.returncode, done.report["nothing_counted"], done.report["interrupted"]) == (0, None, False)
+
+
+def test_a_program_that_is_interrupted(launch):
+    done = launch("--stat", "libz:deflate", source=f"{COMPRESSES}; raise KeyboardInterrupt")
+    assert done.report["interrupted"] and done.report["processes"]
+
+
+def test_the_programs_own_failure_goes_first(launch):
+    assert launch("--stat", "libnone:foo", source="exit(7)", as_json=False).returncode == 7
+    assert launch("--stat", "libnone:foo", source="pass", verb="top", as_json=False).returncode == 1
+
+
+def test_a_package_that_the_report_needs_is_missed_before_the_program_starts(launch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['perfetto'] = None")
+    options = ("--trace", "libz:*", "--format", "perfetto", "-o", str(tmp_path / "report"))
+    done = launch(*options, source="print(1)", as_json=False, environ={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.out) == (2, "")
+    assert "--format perfetto needs the package perfetto, which cannot be imported" in done.err
+    assert not (tmp_path / "report").exists()
+
+
+def test_calls_that_numba_has_inlined_in_what_it_compiled_last(launch):
+    """Hazard: the caller is the last that is compiled, and is not finished when its code is looked at."""
+    pytest.importorskip("numba")
+    source = """
+    import numba
+    @numba.njit
+    def inner(n): return n * 3 if n % 2 else n + 1
+    @numba.njit
+    def outer(n):
+        total = 0
+        for k in range(n): total += inner(k)
+        return total
+    print(outer(4))
+    """
+    done = launch("--stat", "numba:__main__.inner", "--stat", "numba:*.outer", source=source)
+    (process,) = done.report["processes"]
+    assert [(row["name"], row["hits"]) for row in process["functions"]] == [("__main__.outer", 1)]
+    (remark,) = process["remarks"]
+    assert remark.startswith("__main__.inner is inlined into __main__.outer: these calls are not seen")
+    done = launch("--stat", "numba:__main__.i*", source=source, as_json=False)
+    assert f"# {remark}\n" in done.err
+    assert done.err.endswith("no probed function was called (probed: 1 function of numba)\n")
