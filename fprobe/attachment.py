@@ -52,6 +52,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         self.target = target
         self._names, self._addresses = ([], []) if isinstance(target, str) else _listed(target)
         self.exclude = exclude
+        self._is_waiting = False
+        """Whether nothing that the target names has been compiled since it was attached."""
         self.fp = fp
         self.action = action
         if action is not None:
@@ -116,6 +118,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
                 if follows_now:
                     unfollow(self._extend)
                 raise
+            self._is_waiting = True
         self._tell_of_inlined()
 
     def _extend(self) -> None:
@@ -125,6 +128,10 @@ class Attachment(Attaching, Generic[ActionOrNone]):
             extend_fprobe(self.fp)
         elif is_there(self.target):
             register_fprobe(self.fp, self.target, self.exclude)
+            self._is_waiting = False
+
+    def _absent(self) -> list[str]:
+        return [str(self.target)] if self._is_waiting else []
 
     def _use_action(self, functions: int) -> None:
         assert self.action is not None
@@ -141,6 +148,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """
         unfollow(self._extend)
         if not self.fp.registered:
+            self._tell_of_absent()
+            self._is_waiting = False
             return
         self._end_limit()
         self._tell_of_inlined(is_over=True)

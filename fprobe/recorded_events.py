@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ftrace.ring_buffer.reader import Record
     from ftrace.tracing.events.probe_event import ProbeEvent
     from ftrace.tracing.instances.trace_array import TraceArray
+
+log = logging.getLogger("fprobe")
 
 _POLL = 0.01
 """Seconds between two checks of the buffer: a hit does not wake the reader."""
@@ -88,6 +91,7 @@ class Event:
         self._left: list[Record] | None = None
         self._array: TraceArray | None = None
         self._counts = (0, 0, 0)
+        self._told: set[str] = set()
         self._changing = fork.renew(threading.RLock())
         """Held while it is attached or detached. Only tried: who comes second does not wait."""
         self._reading = fork.renew(threading.RLock())
@@ -96,6 +100,11 @@ class Event:
     def __repr__(self) -> str:
         state = f"{self.hits} hits" if self.attached else "not attached"
         return f"<Event {'; '.join(self.definitions)}: {state}>"
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes of the definitions, while it is attached."""
+        return tuple(self._probes)
 
     # -- attaching ------------------------------------------------------------------------------------------------
 
@@ -155,6 +164,8 @@ class Event:
 
     def _detach(self) -> None:
         if self._probes:
+            for sentence in self.absences():
+                log.warning("%s", sentence)
             self.disable()
             self._counts = self.hits, self.missed, self.lost
             with self._reading:
@@ -192,6 +203,20 @@ class Event:
     def missed(self) -> int:
         """Hits whose handler was not called."""
         return sum(probe.misses for probe in self._probes) if self._probes else self._counts[1]
+
+    def absences(self) -> list[str]:
+        """A sentence for each probe that could not be hit, as its code has not been loaded; each sentence is returned once."""
+        found = {
+            f"{probe.name} was attached to nothing: {why}": None for probe in self._probes if (why := probe.absence)
+        }
+        new = [sentence for sentence in found if sentence not in self._told]
+        self._told.update(new)
+        return new
+
+    @property
+    def can_be_hit(self) -> bool:
+        """Whether the code of any of the probes is loaded."""
+        return any(not probe.absence for probe in self._probes)
 
     @property
     def lost(self) -> int:

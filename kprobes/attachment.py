@@ -16,7 +16,7 @@ from kprobes.handlers.counting import Count, PythonCount, is_python
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, FaultHandler, PostHandler, PreHandler, kprobe
 from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprobes, unregister_kretprobes
 from kprobes.return_probe import ReturnEntryHandler, ReturnHandler, kretprobe
-from kprobes.targets import Target, Where, has_glob, is_followed, may_follow, places
+from kprobes.targets import Target, Where, compiled_in, has_glob, is_followed, items_of, may_follow, places, symbol_of
 from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import back_soon
 
@@ -51,6 +51,10 @@ class _Probes(Attaching):
         self._make = make
         self._count = count
         self._before = 0
+        self._found: set[str | int] = set()
+        """What the target lists and has been there since it was attached."""
+        self._awaited: list[str] = []
+        """While it is attached: code of JIT compilers that the target lists."""
         self._wheres = [] if has_glob(target) else places(target)
         self._probes = [make(where) for where in self._wheres]
 
@@ -119,6 +123,7 @@ class _Probes(Attaching):
             if follows_now:
                 unfollow(self._extend)
             raise
+        self._awaited = compiled_in(self.target)
         self._watch_limit()
         self._tell_of_inlined()
         return self
@@ -158,17 +163,25 @@ class _Probes(Attaching):
             raise
 
     def _places(self) -> list[Where]:
-        try:
-            return places(self.target)
-        except LookupError:
-            if may_follow(self.target):
-                return []
-            raise
+        """Every place that the target names now. Raises as `places`, but not for what may be compiled later."""
+        found: list[Where] = []
+        for item in items_of(self.target):
+            try:
+                found += places([item])
+            except LookupError:
+                if not may_follow(item):
+                    raise
+            else:
+                self._found.add(item)
+        return list(dict.fromkeys(found))
+
+    def _absent(self) -> list[str]:
+        return [symbol_of(item) for item in self._awaited if item not in self._found]
 
     def _renew(self) -> None:
         """Make new probes: a glob may match other functions now, and a registration changes a probe's addr and flags."""
         self._before = self._count.hits if self._count else 0
-        self.skipped = []
+        self.skipped, self._found = [], set()
         if has_glob(self.target):
             self._wheres = self._places()
         self._probes = [self._make(where) for where in self._wheres]
@@ -196,6 +209,8 @@ class _Probes(Attaching):
         Calls in progress return without calling the return handler.
         """
         unfollow(self._extend)
+        self._tell_of_absent()
+        self._awaited = []
         with kprobe_mutex:  # all of them, not those that another thread has just registered
             registered = [probe for probe in self._probes if probe.registered]
         if registered:

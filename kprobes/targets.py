@@ -40,13 +40,14 @@ def places(target: Target) -> list[Where]:
 
     Raises ValueError for an empty list, LookupError for a glob that matches nothing, TypeError for another type.
     """
-    items = _items(target)
+    items = items_of(target)
     if not items:
         raise ValueError("the list of targets is empty: give at least one symbol, symbol+offset or address")
     return list(dict.fromkeys(where for item in items for where in _places_of(item)))
 
 
-def _items(target: Target) -> Sequence[str | int]:
+def items_of(target: Target) -> Sequence[str | int]:
+    """What `target` lists, or itself if it is no list."""
     if isinstance(target, (str, int)):
         return [target]
     return list(target) if isinstance(target, Iterable) else [target]
@@ -54,7 +55,7 @@ def _items(target: Target) -> Sequence[str | int]:
 
 def has_glob(target: Target) -> bool:
     """Whether the places that `target` names depend on the code that is loaded."""
-    return any(isinstance(item, str) and _is_glob(item) for item in _items(target))
+    return any(isinstance(item, str) and _is_glob(item) for item in items_of(target))
 
 
 def _is_glob(name: str) -> bool:
@@ -64,12 +65,23 @@ def _is_glob(name: str) -> bool:
 
 def is_followed(target: Target) -> bool:
     """Whether `target` names code of a JIT compiler (`numba:...`), more of which may be compiled later."""
-    return any(isinstance(item, str) and is_compiled(item) for item in _items(target))
+    return bool(compiled_in(target))
 
 
-def may_follow(target: Target) -> bool:
-    """Whether all of `target` may be missing now, because it may be compiled later."""
-    return all(isinstance(item, str) and may_be_compiled(item) for item in _items(target))
+def compiled_in(target: Target) -> list[str]:
+    """What `target` lists of code of JIT compilers."""
+    return [item for item in items_of(target) if isinstance(item, str) and is_compiled(item)]
+
+
+def may_follow(item: str | int) -> bool:
+    """Whether it may be missing now, because it may be compiled later."""
+    return isinstance(item, str) and is_compiled(item) and may_be_compiled(symbol_of(item))
+
+
+def symbol_of(item: str) -> str:
+    """The symbol or glob of a place, without the offset."""
+    found = _PLACE.match(item)
+    return found["symbol"] if found is not None else item
 
 
 def _places_of(item: str | int) -> Iterator[Where]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from fprobe.cli import failure
 from fprobe.cli.console import Console, count
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.events.recorded import Event
     from ftrace.core.probe import Counts
 
 
@@ -105,6 +108,22 @@ def conclude(outcome: Outcome) -> None:
         end_process(INTERRUPTED)
     if outcome.error is not None:
         raise failure.of_call(outcome.error)
+
+
+def conclude_events(outcome: Outcome, events: Iterable[Event]) -> None:
+    """Like `conclude`, and exit with 1 if none of the events could be hit; those that could not are named on stderr."""
+    events = list(events)
+    for sentence in [sentence for event in events for sentence in event.absences()]:
+        click.echo(f"fprobe: {sentence}", err=True)
+    conclude(outcome)
+    if not any(event.can_be_hit for event in events):
+        raise click.exceptions.Exit(failure.FAILED)
+
+
+def absent_objects(events: Iterable[Event]) -> list[dict[str, str]]:
+    """For JSON: the probes that could not be hit, with the reason."""
+    probes = [probe for event in events for probe in event.probes]
+    return [{"event": probe.name, "reason": why} for probe in probes if (why := probe.absence)]
 
 
 _CAUSES = {

@@ -65,7 +65,7 @@ def hist_command(
     With --json: one object with call, result, and the entries of each event.
     """
     from fprobe.cli import program
-    from fprobe.cli.conclusion import conclude
+    from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.running import run
 
@@ -78,11 +78,11 @@ def hist_command(
         outcome = run(call)
         events.disable()
         _show(console, call, outcome, events)
-        conclude(outcome)
+        conclude_events(outcome, [events])
 
 
 def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) -> None:
-    from fprobe.cli.conclusion import ending, outcome_object, print_outcome
+    from fprobe.cli.conclusion import absent_objects, ending, outcome_object, print_outcome
     from fprobe.cli.console import count
     from fprobe.tracefs import tracefs
 
@@ -97,7 +97,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
         console.note(" ".join(totals[0].split()).replace("Totals: ", "") if totals else "")
     print_outcome(console, call, outcome)
     console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
-    result = outcome_object(call, outcome) | {"interrupted": outcome.interrupted}
+    result = outcome_object(call, outcome) | {"absent": absent_objects([events]), "interrupted": outcome.interrupted}
     console.document(
         result | {"histograms": {name: list(map(_object, found)) for name, found in shown.items()}} | ending(outcome)
     )

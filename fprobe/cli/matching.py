@@ -197,7 +197,7 @@ def match_image(pattern: str) -> Match:
     """The functions that a pattern for an image matches. The library is loaded if necessary. Raises Failure if there are none."""
     from ftrace.core.entries.locate import locate
 
-    _load_library(pattern)
+    load_library(pattern)
     try:
         located = locate(pattern)
     except LookupError as error:
@@ -218,7 +218,7 @@ def symbols_of_image(pattern: str) -> list[Symbol]:
     return [found.function for found in resolve(pattern)]
 
 
-def _load_library(pattern: str) -> None:
+def load_library(pattern: str) -> None:
     """Load the library that a pattern names, if it is not loaded and can be found."""
     import ctypes.util
 

@@ -189,6 +189,14 @@ filter_option = click.option(
 )  # fmt: skip
 
 
+def _load_library(definition: str) -> None:
+    """Load the library that the place of a definition names, if it can be found."""
+    from fprobe.cli.matching import load_library
+
+    if ":" in (place := "".join(definition.split()[1:2])):
+        load_library(place)
+
+
 @contextmanager
 def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequence[str] = ()) -> Iterator[Event]:
     """The events, defined and enabled. Raises Failure with a caret under the error."""
@@ -196,6 +204,8 @@ def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequ
     from fprobe.recorded_events import event
 
     events = event(*definitions, filter=filter_text, trigger=triggers)
+    for definition in definitions:
+        _load_library(definition)
     with input_errors():
         events.attach()
     try:

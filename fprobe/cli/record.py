@@ -99,7 +99,7 @@ def record_command(
     an object per line, with a "type".
     """
     from fprobe.cli import program
-    from fprobe.cli.conclusion import conclude
+    from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
 
@@ -119,7 +119,7 @@ def record_command(
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
         _summarise(console, call, outcome, events, recording, live)
-        conclude(outcome)
+        conclude_events(outcome, events.values())
 
 
 def _disable(events: dict[str, Event]) -> None:
@@ -241,7 +241,7 @@ def _summarise(
 
 
 def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], recording: Recording) -> dict[str, Any]:
-    from fprobe.cli.conclusion import ending_with_error, outcome_object
+    from fprobe.cli.conclusion import absent_objects, ending_with_error, outcome_object
 
     hits, missed = _counts(events)
     instances = {name: [f"{each.group}/{each.name}" for each in event.formats] for name, event in events.items()}
@@ -251,6 +251,7 @@ def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], rec
         "hits": hits,
         "missed": missed,
         "lost": recording.lost,
+        "absent": absent_objects(events.values()),
         "file": recording.file.path,
         "interrupted": outcome.interrupted,
         "disk_full": recording.failure is not None,

@@ -142,6 +142,11 @@ class TracepointProbe(Probe):
         return "t"
 
     @property
+    def absence(self) -> str:
+        """See `Probe`."""
+        return "there are no tracepoints in user space; give a line p, r or f"
+
+    @property
     def identity(self) -> object:
         """The tracepoint."""
         return self.tracepoint

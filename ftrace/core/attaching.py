@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import atexit
+import contextlib
 import functools
 import logging
 import weakref
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ftrace.core.filters.inlined import InlinedCalls
+from ftrace.core.filters.resolve import why_none
 from ftrace.core.shown import Shown
 from sandbox.process.fork import ProcessBound
 from sandbox.process.once import cached_property
@@ -33,6 +35,7 @@ def _warn_at_exit() -> None:
 def _warn_all() -> None:
     for attaching in list(_attached):
         attaching._warn_of_limit()
+        attaching._tell_of_absent()
 
 
 class Attaching(Shown, ProcessBound, abc.ABC):
@@ -62,6 +65,17 @@ class Attaching(Shown, ProcessBound, abc.ABC):
         patterns = [item for item in items if isinstance(item, str)]
         for sentence in self._inlined.untold(patterns, with_globs=is_over):
             log.warning("%s", sentence)
+
+    def _absent(self) -> list[str]:
+        """The patterns for which it is still waiting: of functions that JIT compilers may compile later."""
+        return []
+
+    def _tell_of_absent(self) -> None:
+        """Warn of functions that were waited for and have not come."""
+        for pattern in self._absent():
+            with contextlib.suppress(OSError):
+                if reason := why_none(pattern):
+                    log.warning("%r was attached to nothing: %s", pattern, reason)
 
     def _watch_limit(self) -> None:
         """Warn when the process ends, if it is still attached then."""

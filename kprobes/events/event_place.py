@@ -8,6 +8,7 @@ from ftrace.core.kstrtox import kstrtoull
 from ftrace.tracing.events.probe_event import split_symbol_offset
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes import checks
+from sandbox.images.near_misses import no_symbol
 from sandbox.images.process_text import library_called
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.table import symbol_table
@@ -36,6 +37,16 @@ class EventPlace:
         """The module or library that precedes the symbol; None if there is none."""
         module, colon, _ = (self.symbol or "").partition(":")
         return module if colon else None
+
+    @property
+    def absence(self) -> str:
+        """Why there is no code at this place, as a sentence with what may have been meant; '' if its symbol is there."""
+        if self.symbol is None:
+            return f"no code of a loaded module or library is at {self.address:#x}"
+        module, colon, rest = self.symbol.partition(":")
+        if colon and rest.isdecimal() and symbol_table.named(module):
+            return f"no module or library {module!r} is loaded; an instruction of a function is written {module}+OFFSET"
+        return no_symbol(self.symbol) if _count(self) == 0 else ""
 
     @property
     def generated_name(self) -> str:

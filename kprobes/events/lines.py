@@ -9,7 +9,6 @@ As kernel/trace/trace_kprobe.c of Linux 6.12.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,6 +85,8 @@ class KprobeEventProbe(Probe):
         self.maxactive = maxactive
         self.probe: kprobe | kretprobe | None = None
         """The registered probe; None while its module is not loaded."""
+        self._refusal = ""
+        """Why it was not registered although its module has been loaded."""
         self._registering = fork.renew(Lock())
 
     @property
@@ -102,6 +103,13 @@ class KprobeEventProbe(Probe):
     def identity(self) -> object:
         """As the kernel compares places: all addresses count as equal."""
         return self.where.symbol, self.where.offset
+
+    @property
+    def absence(self) -> str:
+        """See `Probe`."""
+        if self.probe is not None:
+            return ""
+        return self._refusal or self.where.absence
 
     @property
     def kp(self) -> kprobe | None:
@@ -208,12 +216,14 @@ class KprobeEventProbe(Probe):
             return
         try:
             self.unregister()
-            with contextlib.suppress(OSError):
-                self.resolve_symbols()
-                self._put()
-                with events_locked():
-                    if self.event.is_armed:
-                        self.event.arm_probe(self)
+            self.resolve_symbols()
+            self._put()
+            self._refusal = ""
+            with events_locked():
+                if self.event.is_armed:
+                    self.event.arm_probe(self)
+        except OSError as error:
+            self._refusal = error.strerror or str(error) if error.errno != errno.ENOENT else ""
         finally:
             self._registering.release()
 

@@ -48,6 +48,11 @@ def test_pe7c_1_definitions_wait_for_their_program_and_are_enabled():
     assert len(reported) == 2 and "'q:d one'" in reported[1]
 
 
+def test_definitions_that_wait_for_a_library_to_the_end_are_reported():
+    done = run_source("import fprobe.tracefs", FPROBE_EVENTS="p:z,libnone:f")
+    assert "fprobe: z was attached to nothing: no module, library or other image 'libnone' is loaded" in done.stderr
+
+
 LIBRARY = """
 import ctypes, subprocess, sys, tempfile
 from pathlib import Path

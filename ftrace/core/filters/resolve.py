@@ -51,6 +51,15 @@ def resolve(pattern: str) -> list[Found]:
     return found
 
 
+def why_none(pattern: str) -> str:
+    """Why `pattern` matches nothing now, as a sentence with similar names; '' if it matches. Raises OSError as `resolve`."""
+    try:
+        resolve(pattern)
+    except LookupError as error:
+        return str(error.args[0])
+    return ""
+
+
 def is_compiled(pattern: str) -> bool:
     """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`, `perf:...`), more of which may be compiled later."""
     owner, colon, _ = pattern.partition(":")

@@ -3,8 +3,8 @@
     p:reads,vfs_read,count=%dx;r:done,vfs_read,$retval
 
 `;` separates definitions, and each `,` stands for a space. A definition that fails, since its code is not loaded yet, is tried
-again at every load. When all have been tried, the events that they defined are enabled. Definitions that never succeeded are
-reported at exit.
+again at every load. When all have been tried, the events that they defined are enabled. Definitions that never succeeded, and
+probes whose code was never loaded, are reported at exit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from sandbox.process import fork
 T = TypeVar("T")
 _pending: dict[str, str] = {}
 """Definitions that have failed so far, and why."""
+_made: list[Probe] = []
+"""The probes that were defined."""
 _trying = fork.renew(threading.Lock())
 _due = False
 _tried_by = 0
@@ -42,6 +44,7 @@ def setup_boot_events(text: str) -> None:
     The order is that of setup_boot_kprobe_events(): a line can delete what an earlier one has defined.
     """
     _pending.update(dict.fromkeys(definitions(text), ""))
+    _report_at_exit()
     _try_pending()
     if _pending:
         _watch()
@@ -83,6 +86,7 @@ def _try_pending() -> None:
         _pending[line] = _reason(dynevent.create_dyn_event, line)
     for made in dynevent.dynamic_events():
         if made not in before and isinstance(made, Probe):
+            _made.append(made)
             _reason(made.event.set_enabled, True)
     for line in [line for line, reason in _pending.items() if not reason]:
         del _pending[line]
@@ -100,6 +104,10 @@ def _reason(call: Callable[[T], None], argument: T) -> str:
 @cache
 def _watch() -> None:
     register_module_notifier(_module_event)
+
+
+@cache
+def _report_at_exit() -> None:
     atexit.register(_report)
 
 
@@ -111,3 +119,7 @@ def _module_event(event: ModuleState, _module: Module) -> None:
 def _report() -> None:
     for line, reason in _pending.items():
         print(f"fprobe: never defined: {line!r}: {reason}", file=sys.stderr)
+    defined = set(dynevent.dynamic_events())
+    for probe in _made:
+        if probe in defined and (reason := probe.absence):
+            print(f"fprobe: {probe.name} was attached to nothing: {reason}", file=sys.stderr)

@@ -86,6 +86,11 @@ class Probe(DynamicEvent):
         """The number of hits at which the handler could not run."""
 
     @property
+    def absence(self) -> str:
+        """Why there is nothing that could hit it yet, as a sentence; '' if there is."""
+        return ""
+
+    @property
     @abstractmethod
     def identity(self) -> object:
         """Equal for probes at the same place."""

@@ -224,3 +224,42 @@ def test_bad_instances_are_refused(run, programs, tmp_path, words, message):
     program = ["--program", str(programs / "prog.ll"), "--call", "main", "3"]
     done = run("record", *words, "-o", str(path), *program, code=2)
     assert message in done.err and not path.exists()
+
+
+# -- events whose code is never loaded
+
+
+NEVER = {
+    "p:z dmo:vfs_read": "no module, library or other image 'dmo' is loaded; did you mean demo?",
+    "r:z libzz:inflate": "no module, library or other image 'libzz' is loaded; did you mean libz:inflate?",
+    "p:z vfs_read:2": "no module or library 'vfs_read' is loaded; an instruction of a function is written vfs_read+OFFSET",
+    "t:z sched_switch": "there are no tracepoints in user space; give a line p, r or f",
+    "p:z 0x10": "no code of a loaded module or library is at 0x10",
+}
+
+
+@pytest.mark.parametrize("definition", NEVER)
+def test_an_event_that_nothing_could_hit(run, tmp_path, definition):
+    sentence = f"fprobe: z was attached to nothing: {NEVER[definition]}\n"
+    words = ("record", "-e", definition, "-o", tmp_path / "x.dat")
+    assert run(*words, code=1).err == sentence
+    done = run(*words, "-e", "p:reads vfs_read", "--json")
+    assert done.err == sentence
+    assert done.document["absent"] == [{"event": "z", "reason": NEVER[definition]}] and done.document["hits"] == 11
+
+
+def test_a_histogram_of_an_event_that_nothing_could_hit(run):
+    done = run("hist", "-e", "p:z dmo:vfs_read", "keys=common_pid", code=1)
+    assert done.err == f"fprobe: z was attached to nothing: {NEVER['p:z dmo:vfs_read']}\n"
+    assert run("hist", "-e", "p:z vfs_read", "keys=common_pid", "--json").document["absent"] == []
+
+
+def test_the_programs_failure_goes_first(run, tmp_path):
+    (tmp_path / "exits.c").write_text("#include <stdlib.h>\nint main(void) { exit(0); }\n")
+    words = ("record", "-e", "p:z dmo:vfs_read", "-o", tmp_path / "x.dat", "-p", tmp_path / "exits.c")
+    assert "z was attached to nothing" in run(*words).err
+
+
+def test_the_library_of_an_event_is_loaded(run, tmp_path):
+    done = run("record", "-e", "p:z libbz2:BZ2_bzlibVersion", "-o", tmp_path / "x.dat", "--json")
+    assert (done.err, done.document["absent"]) == ("", [])
