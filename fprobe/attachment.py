@@ -85,7 +85,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """The functions that the target names and to which the handlers cannot be attached, each with the reason."""
         located = self.fp.located.skipped if self.fp.located is not None else []
         refused = self.fp.ops.skipped() if self.fp.registered else []
-        return [*located, *(Skipped(str(location), reason) for location, reason in refused)]
+        return [*dict.fromkeys([*located, *(Skipped(str(location), reason) for location, reason in refused)])]
 
     @back_soon()
     def attach(self: This) -> This:

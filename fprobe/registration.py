@@ -139,11 +139,12 @@ def extend_fprobe(fp: fprobe) -> None:
         return
     with patch_lock():
         there = fp.ops.filter_hash
-        new = _located(*fp.pattern).selection - there
-        usable = _usable(fp, fp.ops.probe, Located(new, []))
+        selection, refused = _located(*fp.pattern)
+        usable = _usable(fp, fp.ops.probe, Located(selection - there, refused))
         if usable.selection:
             ftrace.set_filter_selection(fp.ops, there | usable.selection)
-        fp.located = Located(there | usable.selection, [*fp.located.skipped, *usable.skipped])
+        skipped = dict.fromkeys([*fp.located.skipped, *usable.skipped])
+        fp.located = Located(there | usable.selection, [*skipped])
 
 
 @back_soon()
@@ -178,24 +179,32 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
         if not isinstance(name, str):
             raise TypeError(f"a name of a function is {name!r}; it must be a str")
     syms[:count] = sorted(syms[:count])
-    addresses = _addresses_of(syms[:count])
-    register_fprobe_ips(fp, addresses)
+    located = _located_each(syms[:count])
+
+    def install() -> int:
+        _install_located(fp, located, "what the names are of")
+        return count
+
+    _register(fp, install)
 
 
-def _addresses_of(names: list[str]) -> list[int]:
+def _located_each(names: list[str]) -> Located:
+    """The functions with these names. Raises as `register_fprobe_syms`."""
     for name, following in itertools.pairwise(names):
         if name == following:
             raise OSError(errno.ENOENT, f"the name {name!r} is given twice; give each name once")
-    found = []
+    found, skipped = Selection(), list[Skipped]()
     for name in names:
         location = tracer().table.named(name)
         if location is None and is_named(name):
-            found += [location.ip for location in _located(name, None).selection.locations()]
-            continue
-        if location is None:
+            selection, refused = _located(name, None)
+            found |= selection
+            skipped += refused
+        elif location is None:
             raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near_misses(name)}")
-        found.append(location.ip)
-    return found
+        else:
+            found |= Selection.of([location])
+    return Located(found, skipped)
 
 
 def _claim(fp: fprobe, registered: bool) -> None:
@@ -256,10 +265,10 @@ def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
     fp.located = selection, skipped = _usable(fp, probe, fp.located)
     if selection:
         ftrace.set_filter_selection(fp.ops, selection)
-        skipped += [Skipped(str(location), reason) for location, reason in fp.ops.skipped()]
     if not selection or not fp.ops.selection():
+        refused = [Skipped(str(location), reason) for location, reason in fp.ops.skipped()] if selection else []
         probe.free()
-        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(skipped)}")
+        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason([*skipped, *refused])}")
 
 
 def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:

@@ -128,6 +128,7 @@ def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
 
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
+    from ftrace.core.filters.resolve import whole
     from ftrace.core.glob import Match as Kind
     from ftrace.core.glob import index_of, parse
 
@@ -138,7 +139,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     else:
         names = [symbol.name for symbol in module.functions]
         chosen = bin(pattern.select(names))[:1:-1].ljust(len(names), "0")[: len(names)]
-        symbols = [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"]
+        symbols = whole(text, [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"])
     if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")
         raise Failure(message + _near(text, module))

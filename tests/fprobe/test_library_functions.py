@@ -199,3 +199,66 @@ def test_a_library_that_was_opened_by_a_relative_path(relative: str) -> None:
         assert opened.plain() == 3
         assert probe.hits == before + 2
     assert [each.reason for each in probe.skipped] == ["the dynamic loader has chosen nothing for it"]
+
+
+ASSEMBLY = """
+        .text
+        .globl takes, plain
+        .type takes, @function
+        .type plain, @function
+        .type plain.cold, @function
+takes:  .cfi_startproc
+        call 1f
+1:      pop %rax
+        ret
+        .cfi_endproc
+        .size takes, . - takes
+plain:  .cfi_startproc
+        mov %edi, %eax
+        ret
+        .cfi_endproc
+        .size plain, . - plain
+plain.cold:
+        .cfi_startproc
+        nop
+        ret
+        .cfi_endproc
+        .size plain.cold, . - plain.cold
+        .section .note.GNU-stack, "", @progbits
+"""
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> str:
+    """A library whose function `takes` cannot have a return probe, and whose `plain` has a cold part."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    (tmp_path / "refused.S").write_text(ASSEMBLY)
+    subprocess.run(["cc", "-shared", "refused.S", "-o", "librefused.so"], cwd=tmp_path, check=True)
+    return str(tmp_path / "librefused.so")
+
+
+@isolated(timeout=60)
+def test_each_skipped_function_is_told_once(refused: str) -> None:
+    """Hazard: by whatever the functions are named; and none is left out without a word."""
+    opened = ctypes.CDLL(refused)
+    for target in ("librefused:*", ["librefused:takes", "librefused:plain"]):
+        for _ in range(2):
+            with fprobe.attach(target, action=fprobe.Stat()) as probe:
+                assert opened.plain(3) == 3
+                assert [each.name for each in probe.skipped] == ["takes [librefused.so]"]
+            assert probe.hits == 1
+    with fprobe.attach(["libc:gettimeofday", "librefused:plain"], action=fprobe.Count()) as probe:
+        reasons = [each.reason for each in probe.skipped]
+    if any("vdso" in library.name for library in libraries()):
+        assert len(reasons) == 1 and "vDSO" in reasons[0]
+
+
+@isolated(timeout=60)
+def test_a_glob_means_no_cold_parts(refused: str) -> None:
+    ctypes.CDLL(refused)
+    assert [found.function.name for found in resolve("librefused:p*")] == ["plain"]
+    assert [found.function.name for found in resolve("librefused:p*.cold")] == ["plain.cold"]
+    assert [found.function.name for found in resolve("librefused:plain.cold")] == ["plain.cold"]
+    with pytest.raises(OSError, match="a part of a function"):
+        fprobe.attach("librefused:plain.cold", action=fprobe.Stat()).attach()

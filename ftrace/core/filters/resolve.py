@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftrace.core.glob import parse
+from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
 from sandbox.images.process_text import JIT_NAMES
@@ -103,11 +104,18 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
         pattern = parse(image.unversioned(wanted))
         functions = image.functions
         mask = pattern.select([function.name for function in functions])
-        chosen = [image.meant(function) for index, function in enumerate(functions) if mask >> index & 1]
-        for function in sorted(chosen, key=lambda function: function.address):
+        chosen = whole(wanted, [function for index, function in enumerate(functions) if mask >> index & 1])
+        for function in sorted(map(image.meant, chosen), key=lambda function: function.address):
             if function.address not in seen:
                 seen.add(function.address)
                 yield Found(image, function)
+
+
+def whole(pattern: str, functions: Iterable[Symbol]) -> list[Symbol]:
+    """Functions that `pattern` matches without their cold parts, which a glob means only if it says so: `*.cold`."""
+    if "cold" in pattern or not set(pattern) & set("*?["):
+        return list(functions)
+    return [function for function in functions if not is_cold(function.name)]
 
 
 def _shown(meant: list[Image], owner: str) -> str:
