@@ -19,6 +19,7 @@ from fprobe.run.session import Settings
 from ftrace.core.entries.locate import outside
 from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.filters.resolve import Found, is_compiled
+from ftrace.hit.call_table import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
@@ -68,6 +69,8 @@ class Arming:
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
         self._inlined, self._texts = InlinedCalls(), [*settings.patterns, *settings.stacks, *settings.handled]
+        self._shows_callers = settings.by == BY_CALLER or bool(settings.stacks)
+        """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
         counts = session.open_counts(address)
         try:
             table = Table(counts, settings.by, settings.with_events)
@@ -98,12 +101,12 @@ class Arming:
         self._groups.append(_Group(settings.handled, lambda ips: attach(ips, **options)))
 
     def begin(self) -> None:
-        """Arm the functions that are loaded, and watch for the libraries of the others.
+        """Arm the functions that are loaded, and watch for the libraries of the others, and of callers.
 
         Watching first: it takes much Python, which is slow once functions of the interpreter are probed.
         """
         self._find_all()
-        if not all(pattern.is_settled for pattern in self._patterns()):
+        if self._shows_callers or not all(pattern.is_settled for pattern in self._patterns()):
             from kprobes.library_loads import Watch
             from kprobes.optimization import wait_for_kprobe_optimizer
 
@@ -116,7 +119,7 @@ class Arming:
 
             departures.free_killed()
             follow(self.arm_loaded)
-            atexit.register(self._tell_all_inlined)
+        atexit.register(self._finish)
         self.arm_loaded()
 
     def _patterns(self) -> list[Pattern]:
@@ -199,9 +202,10 @@ class Arming:
         for sentence in self._inlined.untold(self._texts, with_globs=is_over):
             session.note(self._address, remark=sentence)
 
-    def _tell_all_inlined(self) -> None:
-        """Tell at the end what the last compiled functions have inlined, too. Raises nothing."""
+    def _finish(self) -> None:
+        """Report at the end what came last: libraries that the C library itself has loaded, and inlined calls. Raises nothing."""
         try:
+            self._report_libraries()
             self._tell_inlined(is_over=True)
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
+import subprocess
+
+import pytest
 
 from fprobe.run.inside.patterns import Pattern, new_functions
 from sandbox.images.library_images import LibraryImage
@@ -48,3 +52,41 @@ def test_code_that_a_jit_compiler_makes_while_the_program_runs_is_probed(launch)
     """
     done = launch("--stat", "jit:triple", source=source)
     assert (done.out, done.functions()["triple"]["hits"]) == ("42 6\n", 2)
+
+
+# -- callers
+
+
+CALLS = """
+import ctypes, os, sys, _{module}
+library = ctypes.CDLL({path!r})
+library.asks.restype = ctypes.c_void_p
+library.asks()
+{end}
+"""
+
+
+@pytest.fixture
+def asking(tmp_path):
+    """A library without symbols that calls malloc."""
+    (tmp_path / "asking.c").write_text("#include <stdlib.h>\nvoid *asks(void) { return (char *)malloc(77) + 1; }\n")
+    library = str(tmp_path / "libasking.so")
+    subprocess.run(["cc", "-s", "-shared", "-fPIC", "-O1", tmp_path / "asking.c", "-o", library], check=True)
+    return library
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_caller_in_a_library_that_is_loaded_later_and_has_no_pattern(launch, asking, end):
+    done = launch("--stat", "libc:malloc", "--by", "caller", source=CALLS.format(module="bz2", path=asking, end=end))
+    (process,) = done.report["processes"]
+    callers = {row["caller"] for row in process["functions"]}
+    assert any(caller.startswith("asks+0x") and caller.endswith(" [libasking]") for caller in callers)
+    assert not [caller for caller in callers if caller.startswith("0x")]
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_callers_in_recorded_calls(launch, asking):
+    done = launch("--trace", "libc:malloc", source=CALLS.format(module="bz2", path=asking, end=""))
+    callers = {call["caller"] for call in done.report["processes"][0]["calls"]}
+    assert not [caller for caller in callers if caller.startswith("0x")]
