@@ -268,7 +268,8 @@ def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
     if not selection or not fp.ops.selection():
         refused = [Skipped(str(location), reason) for location, reason in fp.ops.skipped()] if selection else []
         probe.free()
-        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason([*skipped, *refused])}")
+        fp.located = Located(selection, [*skipped, *refused])
+        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(fp.located.skipped)}")
 
 
 def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
