@@ -79,6 +79,10 @@ class Image(abc.ABC):
         """`name` for a `name@@VERSION` that is among `functions`; other names and patterns unchanged."""
         return name
 
+    def argument_types(self, function: Symbol) -> str:
+        """The types that distinguish `function` from others of its name, such as specialisations; '' if there are none."""
+        return ""
+
     def other_than_function(self, function: Symbol) -> str:
         """Why what begins at `function` is not a function, as a sentence; '' if it is one."""
         return ""

@@ -69,9 +69,12 @@ def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterat
                 yield each
 
 
-def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str]]:
-    """The functions as plain values, for the launcher: address, name, and image."""
-    return [(each.function.address, each.function.name, each.image.name) for each in functions]
+def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str, str]]:
+    """The functions as plain values, for the launcher: address, name, image, and types of arguments that distinguish it."""
+    return [
+        (each.function.address, each.function.name, each.image.name, each.image.argument_types(each.function))
+        for each in functions
+    ]
 
 
 def described(library: Library) -> list[Any]:

@@ -54,8 +54,7 @@ def _functions(process: Process, rate: float, wanted: Wanted) -> Iterator[dict[s
 
 
 def _row(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
-    name = process.names.function(calls.ip)
-    made: dict[str, Any] = {"name": name.name, "library": name.library}
+    made: dict[str, Any] = {**process.names.function(calls.ip).as_object()}
     if by == "caller":
         made["caller"] = str(process.names.place(calls.by))
     elif by == "thread":
@@ -92,7 +91,7 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
     first = begun[0].entered if begun else 0
     for call in begun:
         times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
-        made = {**process.names.function(call.ip)._asdict(), **times, "caller": str(process.names.place(call.caller))}
+        made = {**process.names.function(call.ip).as_object(), **times, "caller": str(process.names.place(call.caller))}
         if call.left is not None:
             made |= {"duration_ns": round((call.left - call.entered) / rate)}
             made |= {"result": returned.value(call.ip, call.ax), "ax": call.ax}

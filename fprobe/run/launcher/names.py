@@ -15,13 +15,26 @@ from sandbox.symbols.table import Location
 
 
 class Named(NamedTuple):
-    """A name, and the library or module that contains it; `library` is empty if the address is unknown."""
+    """A name, and the library or module that contains it; `library` is empty if the address is unknown.
+
+    `types`: of the arguments of a specialisation; `place`: where the function begins, if there are others of its name.
+    """
 
     name: str
     library: str = ""
+    types: str = ""
+    place: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.library}]" if self.library else self.name
+        shown = f"{self.name}({self.types})" if self.types else self.name
+        shown = f"{shown} at {self.place}" if self.place else shown
+        return f"{shown} [{self.library}]" if self.library else shown
+
+    def as_object(self) -> dict[str, str]:
+        """For JSON, without what is empty."""
+        return {"name": self.name, "library": self.library} | {
+            key: value for key, value in (("types", self.types), ("place", self.place)) if value
+        }
 
 
 class Names:
@@ -30,6 +43,8 @@ class Names:
     def __init__(self) -> None:
         self._libraries: list[Library] = []
         self._functions: dict[int, Named] = {}
+        self._bearers: dict[Named, set[int]] = {}
+        """The addresses of the functions of each name."""
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
         """Add libraries, as `fprobe.run.inside.patterns.described` returns them."""
@@ -37,18 +52,25 @@ class Names:
             spans = tuple((start, end) for start, end in text)
             self._libraries.append(_library(name, path, base, spans))
 
-    def take_functions(self, functions: list[tuple[int, str, str]]) -> None:
-        """Add probed functions: address, name, and image."""
-        self._functions |= {address: Named(name, short_name(image)) for address, name, image in functions}
+    def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
+        """Add probed functions, as `fprobe.run.inside.patterns.plain_values` returns them."""
+        for address, name, image, types in functions:
+            named = self._functions[address] = Named(name, short_name(image), types)
+            self._bearers.setdefault(named, set()).add(address)
 
     def inherit(self, parent: Names) -> None:
         """Add the libraries and functions of the process that forked this one."""
         self._libraries = parent._libraries + self._libraries
         self._functions = parent._functions | self._functions
+        for named, addresses in parent._bearers.items():
+            self._bearers.setdefault(named, set()).update(addresses)
 
     def function(self, address: int) -> Named:
         """The function that starts at an address."""
-        return self._functions.get(address) or self.place(address)
+        found = self._functions.get(address)
+        if found is None:
+            return self.place(address)
+        return found._replace(place=self._offset(address)) if len(self._bearers[found]) > 1 else found
 
     def place(self, address: int) -> Named:
         """The function that contains an address, with the offset."""
@@ -91,6 +113,11 @@ class Names:
             if address in library:
                 return library.locate(address)
         return None
+
+    def _offset(self, address: int) -> str:
+        """An address as offset in its library, which is the same in every process; JIT code has the bare address."""
+        library = next((library for library in reversed(self._libraries) if address in library), None)
+        return hex(address) if library is None else f"+{address - library.base:#x}"
 
     def _unknown(self, address: int) -> Named:
         library = next((library for library in reversed(self._libraries) if address in library), None)

@@ -123,7 +123,7 @@ class Process:
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_functions(functions := entry.get("functions", []))
         if functions:
-            self.matched.setdefault(entry["pattern"], set()).update(address for address, _, _ in functions)
+            self.matched.setdefault(entry["pattern"], set()).update(address for address, *_ in functions)
         self.waiting = dict(entry.get("waiting", self.waiting))
         self.attached += entry.get("attached", 0)
         self.skipped += [(name, reason) for name, reason in entry.get("skipped", ())]

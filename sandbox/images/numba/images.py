@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from sandbox.images.jit_image import JitImage
 from sandbox.images.jit_objects import JitObject
 from sandbox.images.numba import live
-from sandbox.images.numba.mangling import UserName, user_name
+from sandbox.images.numba.mangling import UserName, argument_types, user_name
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 _MARKS = ("_ZN08NumbaEnv", "__ufunc__.", "__gufunc__.", ".kernel.")
@@ -59,6 +59,13 @@ class NumbaImage(JitImage):
             yield symbol._replace(name=str(named), module=self.name)
             if _holds_body(symbol.name) and not self._refers_to(named.function):
                 yield symbol._replace(name=named.function, module=self.name)
+
+    def argument_types(self, function: Symbol) -> str:
+        """See `Image`."""
+        return next((found for name in self._names_at(function.address) if (found := argument_types(name))), "")
+
+    def _names_at(self, address: int) -> list[str]:
+        return [symbol.name for symbol in self.object.functions if symbol.address == address and user_name(symbol.name)]
 
     def user_name(self, symbol: str) -> UserName | None:
         """The Python function that one of the object's symbols belongs to; None for wrappers and the like."""

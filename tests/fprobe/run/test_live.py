@@ -13,7 +13,9 @@ ASKED, FIRST, SECOND = 0x1000, 0x2000, 0x3000
 
 def process(pid, calls):
     made = Process(pid)
-    made.names.take_functions([(ASKED, "asked", "libx.so.1"), (FIRST, "first", "app.so"), (SECOND, "second", "app.so")])
+    made.names.take_functions(
+        [(ASKED, "asked", "libx.so.1", ""), (FIRST, "first", "app.so", ""), (SECOND, "second", "app.so", "")]
+    )
     made.calls = {(each.ip, each.by): each for each in calls}
     return made
 
