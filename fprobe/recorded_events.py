@@ -26,6 +26,7 @@ from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.error_log import errors_heard
+from ftrace.tracing.probe_args.errors import ProbeError
 from ftrace.tracing.tracefs.trace_files import InstanceDirectory
 from sandbox.process import fork
 
@@ -68,7 +69,8 @@ def explained(call: Callable[[], None], command: str) -> None:
             if found:
                 reason, shown, position = found[0].message, found[0].command, found[0].position
             caret = f"\n  {' ' * position}^" if position is not None else ""
-            raise OSError(number, f"{reason}\n  {shown}{caret}") from None
+            hint = f"\n  {refused.hint}" if isinstance(refused, ProbeError) and refused.hint else ""
+            raise OSError(number, f"{reason}\n  {shown}{caret}{hint}") from None
 
 
 class Event:

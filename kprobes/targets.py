@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ftrace.core.filters.resolve import is_compiled, may_be_compiled, resolve
-from sandbox.images.process_text import JIT_NAMES
+from sandbox.images.process_text import JIT_NAMES, is_symbol
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
 _SPECIAL = re.compile(r"[*?\[]")
@@ -80,8 +80,17 @@ def may_follow(item: str | int) -> bool:
 
 def symbol_of(item: str) -> str:
     """The symbol or glob of a place, without the offset."""
-    found = _PLACE.match(item)
-    return found["symbol"] if found is not None else item
+    return _split(item)[0]
+
+
+def _split(item: str) -> tuple[str, int]:
+    """The symbol or glob, and the offset."""
+    if is_symbol(item):
+        return item, 0
+    match = _PLACE.match(item)
+    if match is None:
+        raise ValueError(f"{item!r} is not a place; write a symbol, or symbol+offset")
+    return match["symbol"], int(match["offset"] or "0", 0)
 
 
 def _places_of(item: str | int) -> Iterator[Where]:
@@ -92,10 +101,7 @@ def _places_of(item: str | int) -> Iterator[Where]:
         raise TypeError(
             f"{item!r} is not a target; give a symbol, symbol+offset, a glob, an address, or a list of them"
         )
-    match = _PLACE.match(item)
-    if match is None:
-        raise ValueError(f"{item!r} is not a place; write a symbol, or symbol+offset")
-    symbol, offset = match["symbol"], int(match["offset"] or "0", 0)
+    symbol, offset = _split(item)
     if _is_glob(symbol):
         yield from _matching(symbol, offset)
     else:

@@ -191,7 +191,9 @@ class Refusals:
 
 def names_image(pattern: str) -> bool:
     """Whether a pattern names an image, such as a library: `libz:inflate*`."""
-    return ":" in pattern
+    from sandbox.symbols.names import names_owner
+
+    return names_owner(pattern)
 
 
 def match_image(pattern: str) -> Match:
@@ -224,8 +226,9 @@ def load_library(pattern: str) -> None:
     import ctypes.util
 
     from sandbox.images.sources import images
+    from sandbox.symbols.names import split_owner
 
-    owner = pattern.lstrip("!").partition(":")[0]
+    owner = split_owner(pattern.lstrip("!"))[0]
     if any(owner in image.names for image in images()) or any(special in owner for special in "*?["):
         return
     name = ctypes.util.find_library(owner.removeprefix("lib")) or owner

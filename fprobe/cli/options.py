@@ -191,9 +191,9 @@ filter_option = click.option(
 
 def _load_library(definition: str) -> None:
     """Load the library that the place of a definition names, if it can be found."""
-    from fprobe.cli.matching import load_library
+    from fprobe.cli.matching import load_library, names_image
 
-    if ":" in (place := "".join(definition.split()[1:2])):
+    if names_image(place := "".join(definition.split()[1:2])):
         load_library(place)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli.failure import Failure
+from sandbox.symbols.names import split_owner
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.launching import Program
@@ -63,7 +64,7 @@ def program_words() -> list[str]:
 def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns without repetitions. Raises Failure for one that is empty before or after its colon."""
     for pattern in patterns:
-        owner, colon, functions = pattern.partition(":")
+        owner, colon, functions = split_owner(pattern)
         if not owner or (colon and not functions):
             raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
     return tuple(dict.fromkeys(patterns))

@@ -60,7 +60,7 @@ class InsnSlotCache:
         self._next, self._end = page.base + SLOT_SIZE, page.end
         patching.write(page, page.base, self._common.to_bytes(8, "little"))
         perf_map.add(page.base, page.size, f"kprobe_insn_page [{self.text.name}]")
-        symbol_table.add(_listed(page), [Symbol(PSEUDO_SYMBOL, page.base, page.size, OWNER)])
+        symbol_table.add(_listed(page), [Symbol(PSEUDO_SYMBOL, page.base, page.size, OWNER)], is_own=True)
 
     def close(self) -> None:
         """Free all slots. No thread can be in the text any more."""

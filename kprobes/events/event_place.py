@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ftrace.core.kstrtox import kstrtoull
-from ftrace.tracing.events.probe_event import split_symbol_offset
+from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes import checks
 from sandbox.images.near_misses import no_symbol
-from sandbox.images.process_text import library_called
+from sandbox.images.process_text import is_symbol, library_called
 from sandbox.loading.module import is_loaded
-from sandbox.symbols.table import symbol_table
+from sandbox.symbols.names import split_offset, split_owner
+from sandbox.symbols.table import Symbol, symbol_table
 
+_FORMS = 4
+"""Symbols of one name that a message lists."""
 _MAX_OFFSET = (1 << 32) - 1
 _PLACE = 1
 """The index of the place among a line's words."""
@@ -35,7 +39,7 @@ class EventPlace:
     @property
     def module(self) -> str | None:
         """The module or library that precedes the symbol; None if there is none."""
-        module, colon, _ = (self.symbol or "").partition(":")
+        module, colon, _ = split_owner(self.symbol or "")
         return module if colon else None
 
     @property
@@ -43,10 +47,10 @@ class EventPlace:
         """Why there is no code at this place, as a sentence with what may have been meant; '' if its symbol is there."""
         if self.symbol is None:
             return f"no code of a loaded module or library is at {self.address:#x}"
-        module, colon, rest = self.symbol.partition(":")
+        module, colon, rest = split_owner(self.symbol)
         if colon and rest.isdecimal() and symbol_table.named(module):
             return f"no module or library {module!r} is loaded; an instruction of a function is written {module}+OFFSET"
-        return no_symbol(self.symbol) if _count(self) == 0 else ""
+        return no_symbol(self.symbol) if not _named(self) else ""
 
     @property
     def generated_name(self) -> str:
@@ -72,7 +76,7 @@ def parse_place(text: str) -> EventPlace:
     if percent and suffix != "return":
         raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
     try:
-        symbol, offset = split_symbol_offset(symbol)
+        symbol, offset = split_offset(symbol, is_symbol, kstrtoll)
     except OSError:
         raise error(ErrorCode.BAD_PROBE_ADDR, 0, _PLACE) from None
     if not 0 <= offset <= _MAX_OFFSET:
@@ -86,9 +90,11 @@ def _check_symbol(place: EventPlace) -> None:
     """Raise ProbeError unless there is exactly one symbol of that name, or its module may still be loaded."""
     if place.module is not None and not module_is_there(place.module):
         return
-    count = _count(place)
-    if count != 1:
-        raise error(ErrorCode.NON_UNIQ_SYMBOL if count else ErrorCode.BAD_PROBE_ADDR, 0, _PLACE)
+    found = _named(place)
+    if not found:
+        raise error(ErrorCode.BAD_PROBE_ADDR, 0, _PLACE, hint=no_symbol(str(place.symbol)))
+    if len(found) > 1:
+        raise error(ErrorCode.NON_UNIQ_SYMBOL, 0, _PLACE, hint=_unique_forms(found))
 
 
 def module_is_there(name: str) -> bool:
@@ -96,11 +102,22 @@ def module_is_there(name: str) -> bool:
     return is_loaded(name) or (bool(name) and library_called(name) is not None)
 
 
-def _count(place: EventPlace) -> int:
-    """How many symbols have the name."""
+def _named(place: EventPlace) -> list[Symbol]:
+    """The symbols that have the name, one for each address."""
     assert place.symbol is not None
     library = library_called(place.module) if place.module is not None and not is_loaded(place.module) else None
     if library is None:
-        return len({symbol.address for symbol in symbol_table.named(place.symbol)})
-    bare = library.unversioned(place.symbol.partition(":")[2])
-    return len({symbol.address for symbol in library.symbols if symbol.name == bare})
+        return _each_once(symbol_table.named(place.symbol))
+    bare = library.unversioned(split_owner(place.symbol)[2])
+    return _each_once(symbol for symbol in library.symbols if symbol.name == bare)
+
+
+def _each_once(symbols: Iterable[Symbol]) -> list[Symbol]:
+    return list({symbol.address: symbol for symbol in symbols}.values())
+
+
+def _unique_forms(symbols: Sequence[Symbol]) -> str:
+    """How to write each of several symbols of one name: with its module or, if that does not help, by its address."""
+    modules = Counter(symbol.module for symbol in symbols)
+    forms = [f"{each.module}:{each.name}" if modules[each.module] == 1 else f"{each.address:#x}" for each in symbols]
+    return f"give one of {', '.join(forms[:_FORMS])}{', ...' if len(forms) > _FORMS else ''}"

@@ -42,6 +42,7 @@ from kprobes.return_probe import kretprobe
 from sandbox.images.prototypes import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
+from sandbox.symbols.names import split_owner
 
 GROUP = "kprobes"
 """The group of events whose line names none."""
@@ -250,8 +251,8 @@ class KprobeLines(ProbeLineType):
 
 
 def _is_of_uprobe(place: str) -> bool:
-    """`/path:offset`."""
-    return "/" in place and ":" in place
+    """`/path:offset`. Only a symbol of a module or library may have a `/`."""
+    return "/" in split_owner(place)[0]
 
 
 def _no_maxactive(word: str) -> int:

@@ -34,7 +34,7 @@ class DeclaredImage(JitImage):
             return
         self.object = self.object._replace(functions=symbols)
         symbol_table.remove(self._key)
-        symbol_table.add(self._key, symbols)
+        symbol_table.add(self._key, symbols, is_own=True)
 
     def _make_patchable(self) -> None:
         if any(self.shares_pages_with(other.bounds) for other in _patched()):

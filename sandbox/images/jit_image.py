@@ -70,7 +70,7 @@ class JitImage(Image):
             _check_finished(start, end, self.name)
         self.texts = remap(self.object.text, self.name)
         patched.append(self)
-        symbol_table.add(self._key, self.functions)
+        symbol_table.add(self._key, self.functions, is_own=True)
 
     @property
     def _key(self) -> str:

@@ -9,6 +9,7 @@ from sandbox.images.image import Image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
+from sandbox.symbols.names import split_owner
 
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
@@ -25,7 +26,7 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
             return f"; {image.no_names}"
     bare = wanted.strip("*?!")
     shown = _shown(meant)
-    if shown.get(bare) == wanted:
+    if not meant and shown.get(bare) == wanted:
         return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
     return f"; did you mean {shown[bare]}?" if bare in shown else did_you_mean(bare, shown, shown)
 
@@ -48,7 +49,7 @@ def _shortest(image: Image) -> str:
 
 def no_symbol(name: str) -> str:
     """A sentence for a name that sandbox.images.process_text.symbol_named does not find, with what may have been meant."""
-    owner, colon, bare = name.partition(":")
+    owner, colon, bare = split_owner(name)
     if not colon:
         near = near_misses(name) or f"; one of a library is written library:{name}"
         return f"no symbol {name!r} in a loaded module{near}"

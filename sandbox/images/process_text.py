@@ -18,6 +18,7 @@ from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries, library_at
+from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
 JIT_NAMES = frozenset({"jit", "numba", "perf"})
@@ -59,7 +60,7 @@ def symbol_named(name: str) -> Symbol:
     found = symbol_table.named(name)
     if found:
         return found[0]
-    owner, colon, bare = name.partition(":")
+    owner, colon, bare = split_owner(name)
     if owner in JIT_NAMES:
         return _compiled_named(owner, bare)
     library = library_called(owner) if colon else None
@@ -67,6 +68,14 @@ def symbol_named(name: str) -> Symbol:
     if library is None or symbol is None:
         raise LookupError(f"no symbol {name!r} in the process")
     return chosen(library, symbol) if symbol.indirect else symbol
+
+
+def is_symbol(name: str) -> bool:
+    """Whether there is a function or object called `name`, as for `symbol_named`. Raises OSError if a file cannot be read."""
+    try:
+        return bool(symbol_named(name))
+    except LookupError:
+        return False
 
 
 def _compiled_named(owner: str, bare: str) -> Symbol:

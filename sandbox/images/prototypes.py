@@ -8,6 +8,7 @@ from sandbox.images.btf import Prototype
 from sandbox.images.process_text import library_called, symbol_named
 from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.library_dwarf import definition_of
+from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol
 
 
@@ -16,7 +17,7 @@ def prototype(function: str) -> Prototype | None:
 
     None if there is no such function, or its source does not name the parameters.
     """
-    owner, colon, name = function.partition(":")
+    owner, colon, name = split_owner(function)
     if owner != "numba":
         return btf.prototype(function) or (_of_library(owner, function) if colon else None)
     from sandbox.images.numba import description

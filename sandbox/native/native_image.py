@@ -164,7 +164,7 @@ class NativeImage:
         """Make its code known to the symbol table, to crash reports, to profilers and to debuggers."""
         from sandbox.elf import tables
 
-        symbol_table.add(self.name, self.symbols)
+        symbol_table.add(self.name, self.symbols, is_own=True)
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
         text = tables.ElfFile(self.object_code).sections_named(".text")[0]
         image = tables.placed(self.object_code, {text: self.text[0]})

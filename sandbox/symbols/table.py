@@ -14,6 +14,7 @@ from sandbox.elf.extents import ENCLOSING, Extents
 from sandbox.memory.pages import PAGE
 from sandbox.process import fork
 from sandbox.process.near import did_you_mean
+from sandbox.symbols.names import names_owner, split_owner
 
 
 class Symbol(NamedTuple):
@@ -139,18 +140,25 @@ class SymbolTable:
         # Readers take no lock: the spans are replaced as a whole, and the symbols of each name.
         self._spans = Spans()
         self._names: dict[str, tuple[Symbol, ...]] = {}
+        self._own: dict[str, tuple[Symbol, ...]] = {}
+        """The same for modules whose symbols are meant only where no other has the name."""
 
-    def add(self, module: str, symbols: Iterable[Symbol]) -> None:
-        """Register the symbols of `module`. Raises ValueError if it is there already."""
+    def add(self, module: str, symbols: Iterable[Symbol], *, is_own: bool = False) -> None:
+        """Register the symbols of `module`. Raises ValueError if it is there already.
+
+        `is_own`: the code is this project's, or of a JIT compiler, whose functions have names of another form: a name means
+        one of its symbols only if no other module has that name.
+        """
         with self._lock:
             if module in self._modules:
                 raise ValueError(f"symbols of module {module!r} are already registered")
             self._modules[module] = added = tuple(symbols)
             self._spans = Spans((*self._spans.ordered, *spans(module, added)))
+            names = self._own if is_own else self._names
             for symbol in added:
-                known = self._names.get(symbol.name, ())
+                known = names.get(symbol.name, ())
                 at = bisect_right(known, symbol.address, key=_address_of)
-                self._names[symbol.name] = (*known[:at], symbol, *known[at:])
+                names[symbol.name] = (*known[:at], symbol, *known[at:])
 
     def remove(self, module: str) -> None:
         """Forget the symbols of `module`. Raises LookupError if there are none."""
@@ -158,19 +166,18 @@ class SymbolTable:
             if module not in self._modules:
                 raise LookupError(f"no symbols of module {module!r} are registered")
             self._spans = Spans(span for span in self._spans.ordered if span.module != module)
-            for symbol in self._modules.pop(module):
-                left = tuple(other for other in self._names.get(symbol.name, ()) if other is not symbol)
-                if left:
-                    self._names[symbol.name] = left
-                else:
-                    self._names.pop(symbol.name, None)
+            removed = self._modules.pop(module)
+            for names in (self._names, self._own):
+                for symbol in removed:
+                    _remove(names, symbol)
 
     def named(self, name: str) -> list[Symbol]:
         """Every symbol called `name`, written `symbol` or `module:symbol`, by ascending address."""
-        found = self._names.get(name)
-        if found is None and ":" in name:
-            module, _, bare = name.partition(":")
-            return [symbol for symbol in self._names.get(bare, ()) if symbol.module == module]
+        found = self._names.get(name) or self._own.get(name)
+        if found is None and names_owner(name):
+            module, _, bare = split_owner(name)
+            both = (*self._names.get(bare, ()), *self._own.get(bare, ()))
+            return [symbol for symbol in both if symbol.module == module]
         return list(found or ())
 
     def lookup(self, name: str) -> int:
@@ -197,6 +204,14 @@ class SymbolTable:
 
     def __len__(self) -> int:
         return sum(len(span.symbols) for span in self._spans.ordered)
+
+
+def _remove(names: dict[str, tuple[Symbol, ...]], symbol: Symbol) -> None:
+    left = tuple(other for other in names.get(symbol.name, ()) if other is not symbol)
+    if left:
+        names[symbol.name] = left
+    else:
+        names.pop(symbol.name, None)
 
 
 symbol_table = SymbolTable()

@@ -9,6 +9,7 @@ from typing import Any
 from ftrace.core.filters.resolve import Found, images_meant, is_compiled, resolve
 from sandbox.images.image import Image
 from sandbox.symbols.libraries import Library
+from sandbox.symbols.names import split_owner
 
 
 class Pattern:
@@ -21,7 +22,7 @@ class Pattern:
         self._is_found = False
         self._searched: list[tuple[Image, int]] | None = None
         self._functions: list[Found] = []
-        owner, colon, _ = text.partition(":")
+        owner, colon, _ = split_owner(text)
         self._names_one = bool(colon) and not re.search(r"[*?\[]", owner) and not is_compiled(text)
 
     @property
@@ -39,7 +40,7 @@ class Pattern:
         return self._functions
 
     def _images(self) -> list[Image]:
-        owner, colon, _ = self.text.partition(":")
+        owner, colon, _ = split_owner(self.text)
         return list(images_meant(owner if colon else None))
 
     def _search(self) -> list[Found]:

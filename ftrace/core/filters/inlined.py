@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ftrace.core.glob import parse
+from sandbox.symbols.names import split_owner
 
 _TOLD = 5
 """Functions that a glob matches and that are named; the others are only counted."""
@@ -26,7 +27,7 @@ class InlinedCalls:
 
 
 def _sentences(pattern: str, with_globs: bool) -> Iterator[str]:
-    owner, _, wanted = pattern.partition(":")
+    owner, _, wanted = split_owner(pattern)
     is_glob = bool(_SPECIAL & set(wanted))
     if owner != "numba" or (is_glob and not with_globs):
         return

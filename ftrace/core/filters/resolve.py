@@ -15,6 +15,7 @@ from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import sources
+from sandbox.symbols.names import names_owner, split_owner
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol
 
@@ -31,7 +32,7 @@ class Found(NamedTuple):
 
 def is_named(pattern: str) -> bool:
     """Whether a pattern names images."""
-    return isinstance(pattern, str) and ":" in pattern
+    return isinstance(pattern, str) and names_owner(pattern)
 
 
 def resolve(pattern: str) -> list[Found]:
@@ -40,7 +41,7 @@ def resolve(pattern: str) -> list[Found]:
     A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
     in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
     """
-    owner, colon, wanted = pattern.partition(":") if is_named(pattern) else ("", "", pattern)
+    owner, colon, wanted = split_owner(pattern) if is_named(pattern) else ("", "", pattern)
     meant = list(images_meant(owner if colon else None))
     if not meant and owner == "perf":
         raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
@@ -63,13 +64,13 @@ def why_none(pattern: str) -> str:
 
 def is_compiled(pattern: str) -> bool:
     """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`, `perf:...`), more of which may be compiled later."""
-    owner, colon, _ = pattern.partition(":")
+    owner, colon, _ = split_owner(pattern)
     return bool(colon) and owner in JIT_NAMES
 
 
 def is_there(pattern: str) -> bool:
     """Whether `pattern` matches anything now. Raises OSError if a library's file cannot be read."""
-    owner, _, wanted = pattern.partition(":")
+    owner, _, wanted = split_owner(pattern)
     return any(True for _ in _functions_in(images_meant(owner), wanted))
 
 
@@ -79,7 +80,7 @@ def may_be_compiled(pattern: str) -> bool:
     Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. New lines
     of a perf map (`perf:`) are not announced: their functions must be there now.
     """
-    owner, _, wanted = pattern.partition(":")
+    owner, _, wanted = split_owner(pattern)
     if owner != "numba":
         return owner == "jit"
     from sandbox.images.numba.live import declared

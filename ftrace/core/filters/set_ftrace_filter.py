@@ -25,6 +25,7 @@ from ftrace.core.sites.locations import LocationTable, Selection, clean
 from ftrace.core.tracer import Tracer, tracer
 from sandbox.loading.module import is_loaded
 from sandbox.process import hooks
+from sandbox.symbols.names import names_owner, split_owner
 
 
 def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
@@ -193,13 +194,14 @@ class FilterFile:
 
     def _process(self) -> None:
         token, self._token = self._token, ""
-        func, *rest = token.split(":", 2)
-        if not rest:
-            self.select(func)
-        elif rest[0] in _commands:
-            _commands[rest[0]](self, func, rest[0], rest[1] if len(rest) > 1 else None)
-        else:
-            raise OSError(errno.EINVAL, f"there is no filter command {rest[0]!r}")
+        if not names_owner(token):
+            self.select(token)
+            return
+        func, _, rest = split_owner(token)
+        command, colon, parameter = rest.partition(":")
+        if command not in _commands:
+            raise OSError(errno.EINVAL, f"there is no filter command {command!r}")
+        _commands[command](self, func, command, parameter if colon else None)
 
     def select(self, pattern: str) -> None:
         """`glob`, `!glob` or a number. Raises OSError(EINVAL) if nothing matches."""

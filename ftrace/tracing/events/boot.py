@@ -21,6 +21,7 @@ from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.error_log import error_log
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
+from sandbox.symbols.names import names_owner
 
 T = TypeVar("T")
 _pending: dict[str, str] = {}
@@ -71,7 +72,7 @@ def try_again() -> None:
 
 def awaits_library() -> bool:
     """Whether a definition that has failed so far names its function as `LIBRARY:FUNCTION`."""
-    return any(":" in word for line in _pending for word in line.split()[1:2])
+    return any(names_owner(word) for line in _pending for word in line.split()[1:2])
 
 
 def undefined() -> dict[str, str]:

@@ -234,7 +234,7 @@ def _check_group(group: str, offset: int) -> None:
 def sanitized(name: str) -> str:
     """A generated event name, cut and cleaned as in the kernel. It may still not be an identifier.
 
-    Beyond that, characters that names have in libraries only: of files (`libstdc++-6`), versions (`@`), and C++ and Python (`<`).
+    Beyond that, what names outside the kernel have: of files (`libstdc++-6`), versions (`@`), and of other languages.
     """
     name = name[: MAX_EVENT_NAME_LEN - 1]
-    return name[:1] + re.sub(r"[:.*@+<>-]", "_", name[1:])
+    return name[:1] + re.sub(r"[^\w?\[\]]", "_", name[1:], flags=re.ASCII)

@@ -36,6 +36,7 @@ from ftrace.tracing.probe_args.scope import Scope
 from sandbox.native.handler import HandlerFunction
 from sandbox.process import hooks
 from sandbox.process.once import cached_property
+from sandbox.symbols.names import split_offset
 from sandbox.symbols.table import symbol_table
 
 MAXACTIVE_LIMIT = 4096
@@ -270,17 +271,11 @@ hooks.before_detaching.add(_disable_probe_events)
 
 def address_of(source: SymbolAddress) -> int:
     """The present address of `SYMBOL[+|-OFFSET]`. Raises OSError: ENOENT, EINVAL."""
-    name, offset = split_symbol_offset(source.expression)
+    name, offset = split_offset(source.expression, lambda name: bool(symbol_table.named(name)), kstrtoll)
     found = symbol_table.named(name)
     if not found:
         raise OSError(errno.ENOENT, f"no symbol {name!r}")
     return found[0].address + offset
-
-
-def split_symbol_offset(text: str) -> tuple[str, int]:
-    """The symbol and the offset of `SYMBOL[+|-OFFSET]`. Raises OSError: EINVAL, ERANGE."""
-    at = next((index for index, letter in enumerate(text) if letter in "+-"), len(text))
-    return text[:at], kstrtoll(text[at:]) if at < len(text) else 0
 
 
 # -- definition ---------------------------------------------------------------------------------------------------

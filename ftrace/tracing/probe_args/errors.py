@@ -96,16 +96,18 @@ class Finding:
 class ProbeError(OSError):
     """A definition was refused: the errno, and the findings for error_log. Some errors have two.
 
-    A refusal without findings is not logged.
+    A refusal without findings is not logged. `hint`: what to write instead, which the kernel's messages do not say.
     """
 
-    def __init__(self, number: int, *findings: Finding) -> None:
+    def __init__(self, number: int, *findings: Finding, hint: str = "") -> None:
         super().__init__(number, "; ".join(finding.code.value for finding in findings) or "not a probe event")
         self.findings = findings
+        self.hint = hint
 
     def at_word(self, word: int) -> ProbeError:
         """The same error at another word of the definition."""
-        return ProbeError(self.number, *(replace(finding, word=word) for finding in self.findings))
+        findings = (replace(finding, word=word) for finding in self.findings)
+        return ProbeError(self.number, *findings, hint=self.hint)
 
     @property
     def number(self) -> int:
@@ -114,6 +116,6 @@ class ProbeError(OSError):
         return self.errno
 
 
-def error(code: ErrorCode, offset: int = 0, word: int = 0, number: int = errno.EINVAL) -> ProbeError:
+def error(code: ErrorCode, offset: int = 0, word: int = 0, number: int = errno.EINVAL, *, hint: str = "") -> ProbeError:
     """A ProbeError with one finding."""
-    return ProbeError(number, Finding(code, offset, word))
+    return ProbeError(number, Finding(code, offset, word), hint=hint)
