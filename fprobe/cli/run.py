@@ -65,7 +65,7 @@ def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns without repetitions. Raises Failure for one that is empty before or after its colon."""
     for pattern in patterns:
         owner, colon, functions = split_owner(pattern)
-        if not owner or (colon and not functions):
+        if not pattern or (colon and not (owner and functions)):
             raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
     return tuple(dict.fromkeys(patterns))
 
