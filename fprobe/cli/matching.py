@@ -149,7 +149,10 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
 def _near(text: str, module: Module) -> str:
     """Similar names: of the module or, if it has none, of libraries."""
     from sandbox.images.near_misses import near_misses
+    from sandbox.symbols.names import name_of_python
 
+    if name_of_python(text):
+        return near_misses(text)
     return did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)) or near_misses(text)
 
 

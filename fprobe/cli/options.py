@@ -175,10 +175,19 @@ def call_words() -> list[str] | None:
     return words
 
 
+def _needed(_context: click.Context, _option: click.Parameter, definitions: tuple[str, ...]) -> tuple[str, ...]:
+    if not definitions:
+        raise Failure(
+            "no event is given; give -e DEFINITION, a line p, r or f, such as -e 'p:reads vfs_read count=%dx:u64'"
+        )
+    return definitions
+
+
 def definition_option(required: bool = True) -> Callable[[_Command], _Command]:
     """-e; the command gets `definitions`."""
     return click.option(
-        "--event", "-e", "definitions", metavar="DEFINITION", multiple=True, required=required,
+        "--event", "-e", "definitions", metavar="DEFINITION", multiple=True,
+        callback=_needed if required else None,
         shell_complete=candidates.definitions, help="A line p, r or f; repeatable.",
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli.failure import Failure
-from sandbox.symbols.names import split_owner
+from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.launching import Program
@@ -67,6 +67,8 @@ def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
         owner, colon, functions = split_owner(pattern)
         if not pattern or (colon and not (owner and functions)):
             raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
+        if of_python := name_of_python(pattern):
+            raise Failure(of_python)
     return tuple(dict.fromkeys(patterns))
 
 
@@ -194,6 +196,8 @@ def _check_events(events: tuple[str, ...]) -> None:
     for text in events:
         if not re.match(r"[prf]", text):
             raise Failure(f"-e is {text!r}; give a line p, r or f, such as 'p:asked libz:deflate strm=%di'")
+        if of_python := name_of_python("".join(text.split()[1:2]).partition("%")[0]):
+            raise Failure(of_python)
 
 
 @click.command(

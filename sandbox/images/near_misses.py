@@ -9,7 +9,7 @@ from sandbox.images.image import Image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
-from sandbox.symbols.names import split_owner
+from sandbox.symbols.names import name_of_python, split_owner
 
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
@@ -21,6 +21,9 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     Names of the images in `meant` come first, then suggestions of all images.
     """
     meant = list(meant)
+    if of_python := name_of_python(wanted):
+        bare, shown = wanted.rpartition(".")[2], _shown(meant)
+        return f"; {of_python}{_suggested(bare, shown)}"
     for image in meant:
         if image.no_names:
             return f"; {image.no_names}"
@@ -28,6 +31,10 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     shown = _shown(meant)
     if not meant and shown.get(bare) == wanted:
         return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
+    return _suggested(bare, shown)
+
+
+def _suggested(bare: str, shown: dict[str, str]) -> str:
     return f"; did you mean {shown[bare]}?" if bare in shown else did_you_mean(bare, shown, shown)
 
 

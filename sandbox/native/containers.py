@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from sandbox.native.front.annotations import Namespace
@@ -53,6 +53,16 @@ class Container(ProcessBound):
         self.is_shared = is_shared
         _containers[symbol] = self
 
+    if not TYPE_CHECKING:  # for which these do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            wrong = only_native(self, name) or f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(wrong, name=name, obj=self)
+
+        def __setitem__(self, key: Any, value: Any) -> None:
+            wrong = only_native(self, "[]") or f"{type(self).__name__!r} object does not support item assignment"
+            raise TypeError(wrong)
+
     @property
     def name(self) -> str:
         """The symbol of its state."""
@@ -65,6 +75,17 @@ class Container(ProcessBound):
 
 
 _containers: WeakValueDictionary[str, Container] = WeakValueDictionary()
+
+
+def only_native(container: Any, operation: str) -> str:
+    """The sentence for an operation of a container that Python does not have; '' if it has, or if there is none of that name."""
+    if not isinstance(container, Container) or operation not in vars(container).get("operations", ()):
+        return ""
+    kind = type(container)
+    if operation != "[]" and hasattr(kind, operation):
+        return ""
+    what = f"storing in {kind.__name__}[...]" if operation == "[]" else f"{kind.__name__}.{operation}()"
+    return f"{what} is only for native handlers, and Python reads: make the handler native by @fprobe.native or @kprobes.native"
 
 
 def find(symbol: str) -> Container:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterator
 
 _OWNER = re.compile(r"(?<!:):(?!:)")
@@ -46,3 +48,22 @@ def _offsets(text: str, signs: list[int], number: Callable[[str], int]) -> Itera
             yield at, number(text[at:])
         except (OSError, ValueError):
             continue
+
+
+def name_of_python(name: str) -> str:
+    """A sentence for a name such as `zlib.compress`, if its first part is a module of Python; '' for other names."""
+    first, dot, rest = name.partition(".")
+    if not dot or not all(part.isidentifier() for part in (first, *rest.split("."))) or not _is_module(first):
+        return ""
+    bare = rest.rpartition(".")[2]
+    return (
+        f"{name} is a name of Python, and probes are on native functions: give LIBRARY:FUNCTION, such as {first}:*{bare}* for"
+        f" the extension module {first}"
+    )
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return name in sys.modules or name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

@@ -9,7 +9,7 @@ from typing import Any
 from ftrace.core.filters.resolve import Found, images_meant, is_compiled, resolve
 from sandbox.images.image import Image
 from sandbox.symbols.libraries import Library
-from sandbox.symbols.names import split_owner
+from sandbox.symbols.names import name_of_python, split_owner
 
 
 class Pattern:
@@ -45,7 +45,8 @@ class Pattern:
 
     def _search(self) -> list[Found]:
         if not self._searched and ":" not in self.text:  # searching for similar names takes seconds
-            self.reason = f"the program has loaded no module; a function of a library is written libNAME:{self.text}"
+            advice = name_of_python(self.text) or f"a function of a library is written libNAME:{self.text}"
+            self.reason = f"the program has loaded no module; {advice}"
             return []
         try:
             functions = resolve(self.text)

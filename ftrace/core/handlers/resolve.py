@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrace.core.handlers.kinds import NO_HANDLER, Resolved, Role, check_callable, foreign_address
+from ftrace.core.handlers.python_names import check_names
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 
@@ -26,6 +27,7 @@ def resolve(handler: Any, role: Role, of_python: Callable[[Callable[..., Any], R
         return Resolved(address, FOREIGN, keep=handler, name=f"in C at {address:#x}")
     if callable(handler):
         check_callable(handler, role)
+        check_names(handler, role.regs)
         return of_python(handler, role)
     raise TypeError(f"not {role}: {handler!r}; give a callable, a C function pointer or a native function")
 

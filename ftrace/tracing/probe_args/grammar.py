@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 
+from ftrace.core.handlers.python_names import register_meant
 from ftrace.core.kstrtox import ULONG_MAX, kstrtoll, kstrtoull
 from ftrace.hit.x86_64.pt_regs import REGISTER_NAMES
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError, error
@@ -71,8 +72,8 @@ class FetchParser:
             return self._parameter(text)
         raise self._error(ErrorCode.BAD_FETCH_ARG)
 
-    def _error(self, code: ErrorCode, ahead: int = 0, number: int = errno.EINVAL) -> ProbeError:
-        return error(code, self.offset + ahead, number=number)
+    def _error(self, code: ErrorCode, ahead: int = 0, number: int = errno.EINVAL, *, hint: str = "") -> ProbeError:
+        return error(code, self.offset + ahead, number=number, hint=hint)
 
     def _number(self, code: ErrorCode, text: str, ahead: int = 0, signed: bool = False) -> int:
         try:
@@ -88,7 +89,7 @@ class FetchParser:
             codes = (ErrorCode.BAD_VAR, ErrorCode.BAD_FETCH_ARG)
             raise ProbeError(errno.EINVAL, *(Finding(code, self.offset) for code in codes))
         if name not in REGISTER_NAMES:
-            raise self._error(ErrorCode.BAD_REG_NAME)
+            raise self._error(ErrorCode.BAD_REG_NAME, hint=_registers(name))
         return Register(name)
 
     def _variable(self, text: str) -> Fetch:
@@ -247,9 +248,16 @@ class FetchParser:
             raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT)
         names = [parameter for parameter, _ in prototype.parameters]
         if name not in names:
-            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
+            hint = _registers(name) if register_meant(name) else f"the parameters are {', '.join(names) or 'none'}"
+            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
         parameter = names.index(name)
         index = prototype.number(parameter)
         if index is None:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
         return self._parameter_source(index), Typed(prototype.parameters[parameter][1])
+
+
+def _registers(name: str) -> str:
+    """What to write for a register that is not called so."""
+    meant = register_meant(name)
+    return f"give %{meant}" if meant else f"registers are {', '.join(f'%{each}' for each in sorted(REGISTER_NAMES))}"

@@ -263,3 +263,10 @@ def test_the_programs_failure_goes_first(run, tmp_path):
 def test_the_library_of_an_event_is_loaded(run, tmp_path):
     done = run("record", "-e", "p:z libbz2:BZ2_bzlibVersion", "-o", tmp_path / "x.dat", "--json")
     assert (done.err, done.document["absent"]) == ("", [])
+
+
+@pytest.mark.parametrize("words", [("record",), ("hist", "keys=count")])
+def test_no_event_is_given(run, words):
+    assert run(*words, code=2).err == (
+        "fprobe: no event is given; give -e DEFINITION, a line p, r or f, such as -e 'p:reads vfs_read count=%dx:u64'\n"
+    )

@@ -279,3 +279,17 @@ def test_calls_that_numba_has_inlined_in_what_it_compiled_last(launch):
     done = launch("--stat", "numba:__main__.i*", source=source, as_json=False)
     assert f"# {remark}\n" in done.err
     assert done.err.endswith("no probed function was called (probed: 1 function of numba)\n")
+
+
+@pytest.mark.parametrize(
+    "option", [("--stat", "zlib.compress"), ("--stacks", "os.path.join"), ("-e", "r:x json.dumps")]
+)
+def test_a_name_of_python_is_refused_before_the_program_starts(launch, option):
+    done = launch(*option, source="print(1)", as_json=False)
+    assert (done.returncode, done.out) == (2, "")
+    assert "is a name of Python, and probes are on native functions: give LIBRARY:FUNCTION, such as " in done.err
+
+
+def test_a_pattern_without_a_library_is_one_of_the_programs_modules(launch):
+    done = launch("--stat", "compress", source="pass", as_json=False)
+    assert done.returncode == 1 and "a function of a library is written libNAME:compress\n" in done.err
