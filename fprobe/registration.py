@@ -181,11 +181,10 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
     syms[:count] = sorted(syms[:count])
     located = _located_each(syms[:count])
 
-    def install() -> int:
-        _install_located(fp, located, "what the names are of")
-        return count
+    def set_filter() -> int:
+        return max(count, _set_locations(fp, located, "what the names are of"))
 
-    _register(fp, install)
+    _register(fp, set_filter)
 
 
 def _located_each(names: list[str]) -> Located:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from fprobe.events.recorded import Event
+    from fprobe.recorded_events import Event
     from ftrace.core.probe import Counts
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native.containers import only_native
 from sandbox.process.near import did_you_mean
 
 _FIELDS = tuple(name for name, _ in pt_regs.ctypes._fields_)
@@ -48,6 +47,8 @@ def check_names(handler: Callable[..., Any], parameter: int) -> None:
     `parameter`: the index of the one that the registers are. Names in other functions that it calls are not seen.
     """
     import inspect  # only where a handler is Python
+
+    from sandbox.native.containers import only_native
 
     function = inspect.unwrap(handler)
     function = getattr(function, "__func__", function)
