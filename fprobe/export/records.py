@@ -81,8 +81,7 @@ def _function(trace: Source, event: EventFormat, data: bytes) -> str:
 
 
 def _print(trace: Source, event: EventFormat, data: bytes) -> str:
-    ip, marker = event.address("ip", data), escaped(text(data[16:]).rstrip("
-"))
+    ip, marker = event.address("ip", data), escaped(text(data[16:]).rstrip("\n"))
     return f"{trace.symbols.name(ip) if ip else 'tracing_mark_write'}: {marker}"
 
 
