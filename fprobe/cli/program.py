@@ -122,6 +122,11 @@ def _function(module: Module, name: str, *, given: bool) -> Function:
         raise LookupError(
             f"[{module.name}] has no function {name!r}; name the function to call with --call FUNC ARG..."
         )
+    if name in module and module.interface.signature(module.symbol(name).name) is None:
+        raise LookupError(
+            f"{name} cannot be called: its types are not in the debug information of [{module.name}]; compile it with -g, and "
+            "without -g0 and -s (--cflags)"
+        )
     return module[name]
 
 

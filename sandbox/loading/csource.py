@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sandbox.compile.codegen import ProgramError
 from sandbox.compile.stubs import STUB_SIZE, Flavour
+from sandbox.loading.linker import LinkError
 from sandbox.loading.module import Module
 from sandbox.loading.sharedobject import open_library, silence
 from sandbox.symbols.dwarf import DwarfInterface
@@ -30,6 +31,8 @@ _FLAGS = (
 # switch that off, but __attribute__((optimize("O2"))) on again, unless the command line says something.
 _CONVENTION = "-fno-ipa-ra"
 _ASKS_FOR_IPA_RA = re.compile(r"\boptimize\b[^;{}\n]*\"[^\"\n]*(?<!no-)ipa-ra\b")
+_SPLIT = ("-gsplit-dwarf", "-gsplit-dwarf=split", "-gsplit-dwarf=single")
+"""Options that put types into files beside the shared object. Nothing but this package reads it, so that they gain nothing."""
 _LINKED, _LIBRARIES = ("-l", "-Wl,"), (".a", ".o", ".so")
 """Beginnings and ends of linker flags, which must follow the source: a library is searched for the symbols of files before it."""
 
@@ -44,7 +47,7 @@ def load_c(
     """
     path.stat()
     with contextlib.ExitStack() as stack:
-        directory = tempfile.mkdtemp(prefix="fprobe-")
+        directory = _executable_directory(name)
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         output = Path(directory, f"{name}.so")
         compile_c(path, output, flavour, cflags)
@@ -65,6 +68,23 @@ def load_c(
     return Module(name, image, DwarfInterface(library.data))
 
 
+def _executable_directory(name: str) -> str:
+    """A new temporary directory for module `name`, on a file system whose files can be mapped executable.
+
+    Raises LinkError, with the directories, if there is none.
+    """
+    given = tempfile.gettempdir()
+    tried = dict.fromkeys((given, "/var/tmp", "/dev/shm", str(Path.home())))
+    for directory in tried:
+        with contextlib.suppress(OSError):
+            if not os.statvfs(directory).f_flag & os.ST_NOEXEC:
+                return tempfile.mkdtemp(prefix="fprobe-", dir=directory)
+    raise LinkError(
+        f"module {name!r} cannot be opened: {', '.join(tried)} are mounted noexec or cannot be written to; set TMPDIR to a "
+        "directory where neither is so"
+    )
+
+
 def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str]) -> None:
     """Compile `path` to the shared object `output`. Raises ProgramError with the compiler's message."""
     _refuse_ipa_ra(path)
@@ -75,6 +95,7 @@ def compile_c(path: Path, output: Path, flavour: Flavour, cflags: Sequence[str])
     others = [word for word in cflags if word not in libraries]
     convention = _convention(tuple(compiler))
     command = [*compiler, *_FLAGS, *entry, *others, *convention, "-o", str(output), str(path), *libraries]
+    command = [word for word in command if word not in _SPLIT]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:

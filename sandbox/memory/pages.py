@@ -100,7 +100,8 @@ def _backing(name: str) -> int:
             raise
     import tempfile
 
-    for directory in ("/dev/shm", tempfile.gettempdir(), str(Path.home())):
+    tried = ("/dev/shm", tempfile.gettempdir(), str(Path.home()))
+    for directory in tried:
         try:
             descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -110,7 +111,8 @@ def _backing(name: str) -> int:
         if not os.fstatvfs(descriptor).f_flag & os.ST_NOEXEC:
             return descriptor
         os.close(descriptor)
-    raise OSError(errno.EACCES, "neither memfd nor an executable temporary file is available: text cannot be patched")
+    why = f"memfd is denied, and {', '.join(tried)} are mounted noexec or cannot be written to: text cannot be patched"
+    raise OSError(errno.EACCES, f"{why}; set TMPDIR to a directory where neither is so")
 
 
 def filled(contents: bytes | int, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import shutil
 import subprocess
 import tempfile
@@ -338,3 +339,56 @@ def test_libraries_come_after_the_source_that_needs_them(tmp_path):
         assert module["use"](4) == 10
     finally:
         module.unload()
+
+
+@pytest.mark.parametrize("option", ["-gsplit-dwarf", "-gdwarf-4 -gsplit-dwarf", "-gsplit-dwarf -O2"])
+def test_types_are_known_though_split_debug_information_is_asked_for(option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "split.c"
+    path.write_text("struct pair { int a, b; };\nint total(struct pair p) { return p.a + p.b; }\n")
+    made = load(path, cflags=option.split())
+    assert made["total"]({"a": 1, "b": 2}) == 3
+    assert [each.name for each in tmp_path.iterdir()] == ["split.c"]
+    made.unload()
+
+
+def test_types_are_known_though_the_compiler_is_told_to_split_debug_information(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "cc -gsplit-dwarf")
+    path = tmp_path / "splitcc.c"
+    path.write_text("int thrice(int x) { return 3 * x; }\n")
+    made = load(path)
+    assert made["thrice"](2) == 6
+    made.unload()
+
+
+def on_noexec(monkeypatch, *directories: object) -> None:
+    """Let these directories be on a file system that is mounted noexec, as `os.statvfs` tells."""
+    real = os.statvfs
+
+    def told(path):
+        found = real(path)
+        values = list(found[:10])
+        values[8] |= os.ST_NOEXEC * (str(path) in map(str, directories))
+        return os.statvfs_result((*values, 0))
+
+    monkeypatch.setattr(os, "statvfs", told)
+
+
+def test_a_program_is_opened_from_another_directory_if_temporary_files_are_on_noexec(tmp_path, monkeypatch):
+    """Hazard: dlopen cannot map a file there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    on_noexec(monkeypatch, tmp_path)
+    path = tmp_path / "elsewhere.c"
+    path.write_text("int four(void) { return 4; }\n")
+    made = load(path)
+    assert made["four"]() == 4 and [each.name for each in tmp_path.iterdir()] == ["elsewhere.c"]
+    made.unload()
+
+
+def test_where_every_directory_is_on_noexec_the_error_names_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    on_noexec(monkeypatch, tmp_path, "/var/tmp", "/dev/shm", Path.home())
+    path = tmp_path / "nowhere.c"
+    path.write_text("int four(void) { return 4; }\n")
+    with pytest.raises(LinkError, match=f"'nowhere' cannot be opened: {tmp_path}, /var/tmp, .* noexec .* set TMPDIR"):
+        load(path)

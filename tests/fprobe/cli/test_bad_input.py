@@ -35,6 +35,7 @@ CASES = {
     "cflags for IR": (["list", "-p", "prog.ll", "--cflags", "-O2"], 2, "cflags are for C and C++"),
     "bad cflags": (["list", "-p", "prog.c", "--cflags", "-fnonsense"], 2, "-fnonsense"),
     "nothing to call": (["stat", "*", "-p", "nomain.ll"], 2, "name the function to call with --call"),
+    "nothing is known of types": (["trace", "*", "-p", "prog.c", "--cflags", "-g0"], 2, "are not in the debug information"),
     "an empty program": (["list", "-p", "empty.ll"], 2, "no function of [empty] matches '*'"),
     "call without a name": (["trace", "*", "--call"], 2, "--call needs the name of a function, such as --call main 10"),
     "no pattern": (["trace"], 2, "Missing argument 'PATTERN...'"),
