@@ -13,6 +13,9 @@ import pytest
 needs_compilers = pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("g++")), reason="no C or C++ compiler")
 
 
+_kept: list[TemporaryDirectory[str]] = []
+
+
 def build_library(path: Path, source: str, *flags: str) -> None:
     """Compile C or, with `-xc++` in `flags`, C++."""
     compiler = "g++" if "-xc++" in flags else "gcc"
@@ -25,6 +28,5 @@ def built_library(name: str, source: str, *flags: str) -> ctypes.CDLL:
     directory = TemporaryDirectory(prefix="built-")
     path = Path(directory.name) / f"{name}.so"
     build_library(path, source, *flags)
-    library = ctypes.CDLL(str(path))
-    library.directory = directory
-    return library
+    _kept.append(directory)
+    return ctypes.CDLL(str(path))

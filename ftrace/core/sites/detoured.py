@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _SCANNED = 4096
 """Bytes of a function that are scanned for jumps into its entry."""
 
+_BREAKPOINT_RISK = "a call while SIGTRAP is blocked, as in a signal's handler that blocks all signals, ends the process"
 Free = Callable[[int, int], int]
 """(address, size) -> how many of these bytes a patch at `address` may use, given other kinds of probes."""
 
@@ -74,6 +75,7 @@ class DetouredBlock(ImageBlock):
 
         The runtime's table has them while the location is patched: afterwards a breakpoint there is another probe's.
         """
+        self._warned: set[int] = set()
         self._new: list[int] = []
         self._free = free
         count = len(functions)
@@ -316,6 +318,16 @@ class DetouredBlock(ImageBlock):
         super()._poke()
         for index in chosen - live:
             self._withdraw(self._leads[index])
+        self._warn_of_breakpoints(live)
+
+    def _warn_of_breakpoints(self, live: Iterable[int]) -> None:
+        """Say once of each function that a call of it can end the process, for want of space for a jump."""
+        entries = {index for index in live if self.mechanisms[index] is Mechanism.BREAKPOINT} - self._warned
+        self._warned |= entries
+        if entries:
+            first = self.names[min(entries)]
+            names = first if len(entries) == 1 else f"{first} and {len(entries) - 1:,} more"
+            log.warning("a breakpoint patches %s [%s], since no jump fits: %s", names, self.name, _BREAKPOINT_RISK)
 
     def abandon(self, change: Change) -> None:
         live = [index for index in self._leads if self.is_live(index)]
