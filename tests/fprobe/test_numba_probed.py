@@ -260,3 +260,54 @@ def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
     with fprobe.attach(f"{prefix}.make.<locals>.small", action=fprobe.Count()) as probe:
         kept(3), kept(4)
     assert probe.hits == 2
+
+
+def _with_parts():
+    """A function with objmode blocks, and one in object mode whose loops Numba lifts; how to call each."""
+    import numba
+    import numpy as np
+
+    @numba.njit
+    def blocks(x):
+        with numba.objmode(y="int64"):
+            y = int(str(x))
+        with numba.objmode(z="int64"):
+            z = len(str(y))
+        return y + z
+
+    @numba.jit(forceobj=True, looplift=True)
+    def loops(a):
+        given = {"a": a}
+        total = 0.0
+        for i in range(a.shape[0]):
+            total += a[i]
+        for i in range(a.shape[0]):
+            total -= 2 * a[i]
+        return given, total
+
+    def check(blocks=blocks, loops=loops):
+        assert blocks(50) == 52
+        assert loops(np.ones(9))[1] == -9
+
+    return check
+
+
+@isolated(modules=NUMBA, timeout=TIME)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_parts_that_numba_compiles_apart_are_no_calls_of_the_function(is_compiled):
+    """Lifted loops and objmode blocks have names of their own, whether they are compiled before the probe or after."""
+    import fprobe
+
+    check = _with_parts()
+    if is_compiled:
+        check()
+    prefix = f"numba:{__name__}._with_parts.<locals>"
+    expected = {"blocks": 10, "loops": 10, "blocks.objmode": 20, "loops.loop": 20}
+    if not is_compiled:  # Numba does not know the parts yet
+        expected = {"blocks": 10, "loops": 10}
+    probes = {name: fprobe.attach(f"{prefix}.{name}", action=fprobe.Stat()).attach() for name in expected}
+    for _ in range(10):
+        check()
+    assert {name: probe.hits for name, probe in probes.items()} == expected
+    for probe in probes.values():
+        probe.detach()

@@ -1,6 +1,7 @@
 """Objects of Numba as images: their functions under the names that users gave.
 
 A *carrier* is a function that Numba makes around a user's: a loop for NumPy, a method as Python calls it, a parallel loop's part.
+A *lifted* part is compiled as a function of the user's name: a loop of a function in object mode, an `objmode` block.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _unknown: set[str] = set()
 """Methods that Numba has compiled and not yet entered anywhere, or has forgotten."""
 _loops: dict[str, str] = {}
 """The part of a parallel loop -> the function that it is a part of."""
+_lifted: dict[str, UserName] = {}
+_maybe_lifted: set[str] = set()
+"""Symbols of new objects, which may be parts of functions."""
 _versions = [0]
 
 
@@ -86,11 +90,16 @@ def _note_carriers(obj: JitObject) -> None:
                 _new_methods.add(symbol)
             elif own is not None:
                 _loops.setdefault(_member(it), own)
+        elif not it.role:
+            _maybe_lifted.add(symbol)
     _versions[0] += 1
 
 
 def _carriers_version() -> int:
     """Another number whenever `_carried` may say something else."""
+    if _maybe_lifted:
+        _lifted.update(live.lifted(_maybe_lifted))
+        _maybe_lifted.clear()
     if _new_methods:
         _methods.update(live.jitclass_carriers(_new_methods))
         _unknown.update(_new_methods - _methods.keys())
@@ -112,7 +121,7 @@ def _carried(symbol: str) -> UserName | None:
     """The function whose body, or part of it, `symbol` runs; None if it is not of Numba's own making."""
     it = user_name(symbol)
     if it is None or not _is_dynamic(it):
-        return None
+        return _lifted.get(symbol)
     owner = _loops.get(_member(it))
     return UserName(owner, it.role or "loop") if owner else _methods.get(symbol)
 

@@ -44,6 +44,38 @@ def declared() -> Iterator[str]:
             yield f"{py_func.__module__}.{py_func.__qualname__}"
 
 
+def lifted(symbols: Iterable[str]) -> dict[str, UserName]:
+    """Those of these symbols that are parts of functions: a loop of a function in object mode, or an `objmode` block.
+
+    Numba compiles each part as a function of the same name, of which it makes a dispatcher of its own.
+    """
+    base = getattr(sys.modules.get("numba.core.dispatcher"), "LiftedCode", None)
+    if base is None:
+        return {}
+    waiting = {symbol: it for symbol in symbols if (it := user_name(symbol)) is not None}
+    found, whole, compiling = {}, set[str](), dict[str, str]()
+    for dispatcher in dispatchers():
+        is_part = issubclass(type(dispatcher), base)
+        compiled = _compiled(dispatcher) & waiting.keys()
+        role = "loop" if is_part and type(dispatcher).__name__ == "LiftedLoop" else "objmode"
+        if not is_part:
+            whole |= compiled
+            continue
+        found.update({symbol: UserName(waiting[symbol].function, role) for symbol in compiled})
+        if dispatcher._compiling_counter.counter:
+            compiling[f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"] = role
+    for symbol in waiting.keys() - whole - found.keys():
+        if waiting[symbol].function in compiling:
+            found[symbol] = UserName(waiting[symbol].function, compiling[waiting[symbol].function])
+    return found
+
+
+def _compiled(dispatcher: Any) -> set[str]:
+    """The symbols of a dispatcher's specialisations."""
+    results = list(getattr(dispatcher, "overloads", {}).values())
+    return {it.fndesc.llvm_func_name for it in results if getattr(it, "fndesc", None) is not None}
+
+
 def jitclass_carriers(symbols: Iterable[str]) -> dict[str, UserName]:
     """Symbols of `<dynamic>` functions, and which method of which jitclass each one runs."""
     found = dict(_accessors(symbols))
