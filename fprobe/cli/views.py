@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fprobe.calls.capture import Event, Followed, Images, Sights, Wanted
+from fprobe.calls.capture_handlers import MAX_FOLLOWED
 from fprobe.calls.values import UNREADABLE, value_text
 from fprobe.cli import values
 from sandbox.abi import convention as x86_64
@@ -15,6 +16,8 @@ from sandbox.abi.signatures import Pointer, Signature, Type, Void
 from sandbox.symbols.table import Symbol
 
 _ANY_STACK = 64
+_SPACE = 3600
+"""Bytes of a record besides the registers: a record is in one page of the buffer."""
 ANYTHING = (
     Wanted(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
     Wanted(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
@@ -129,28 +132,36 @@ def view_of(symbol: Symbol, signature: Signature | None) -> View:
     """The view of a function. `signature`: None if it is not known."""
     if signature is None:
         return View(symbol)
-    places, stack = x86_64.argument_places(signature)
+    places, _ = x86_64.argument_places(signature)
     arguments = [
         (parameter.name or f"arg{number}", parameter.copied or parameter.type, place)
         for number, (parameter, place) in enumerate(places, 1)
     ]
     kind = signature.result
     result = [] if isinstance(kind, Void) else [("", kind, x86_64.result_place(signature))]
-    return View(symbol, _side(arguments, stack), _side(result, 0), signature.variadic, True)
+    return View(symbol, _side(arguments), _side(result), signature.variadic, True)
 
 
-def _side(described: list[tuple[str, Type, x86_64.Place | None]], stack: int) -> Side:
-    follow: list[Followed] = []
-    found = []
+def _side(described: list[tuple[str, Type, x86_64.Place | None]]) -> Side:
+    """The values of one end. Those that a record has no space for cannot be read, and pointers are not followed then."""
+    stack, follow, found = 0, list[Followed](), []
     for name, kind, where in described:
         place = where if where is not None and layout.is_decodable(kind) else None
+        above = max(stack, place.stack) if place is not None else stack
         size = _size_to_follow(kind, place)
-        if place is not None and size:
-            found.append(Value(name, kind, place, len(follow)))
-            follow.append(Followed(place.pieces[0][1], size, not place.indirect))
-        else:
-            found.append(Value(name, kind, place))
+        followed = [Followed(place.pieces[0][1], size, not place.indirect)] if place is not None and size else []
+        if not _fits(above, follow + followed):
+            place = None if place is None or place.indirect or not _fits(above, follow) else place
+            followed = []
+        stack = above if place is not None else stack
+        found.append(Value(name, kind, place, len(follow) if followed else -1))
+        follow += followed
     return Side(tuple(found), stack, tuple(follow))
+
+
+def _fits(stack: int, follow: list[Followed]) -> bool:
+    """Whether a record has space for so many bytes of stack, and for the targets of these pointers."""
+    return len(follow) <= MAX_FOLLOWED and stack + sum(8 + each.space + 7 & ~7 for each in follow) <= _SPACE
 
 
 def _size_to_follow(kind: Type, place: x86_64.Place | None) -> int:

@@ -238,6 +238,8 @@ def _parts(kind: Type, start: int) -> Iterator[tuple[int, int, Type]]:
 
 def _is_large_or_quadruple(kind: Type) -> bool:
     """Whether clang has it on the stack: a large empty class, or, up to some version, a number of type __float128."""
+    if layout.size_of(kind) > _LARGEST:
+        return True
     parts = [part for _, _, part in _parts(kind, 0)]
     is_quadruple = any(isinstance(part, Floating) and part.kind == "fp128" for part in parts)
     return is_quadruple or (not parts and layout.size_of(kind) > _IN_REGISTERS)

@@ -49,6 +49,11 @@ class Place:
         """Whether a part of it is in a vector register."""
         return any(REGISTERS <= source < STACK for _, source, _ in self.pieces)
 
+    @property
+    def stack(self) -> int:
+        """Bytes of stack above the return address that hold it."""
+        return max((source + size - STACK + 7 & -8 for _, source, size in self.pieces if source >= STACK), default=0)
+
     def __str__(self) -> str:
         """As probe events write it: `%di`, `%xmm0 %xmm1`, `$stack1` (the first word above the return address), `+0(%di)`."""
         words = " ".join(_written(source) for _, source, _ in self.pieces)
@@ -107,9 +112,7 @@ def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place |
             place = None
         if parameter.returned is None:
             places.append((parameter, place))
-    pieces = (piece for _, place in places if place is not None for piece in place.pieces)
-    ends = (source + size - STACK for _, source, size in pieces if source >= STACK)
-    return places, max(ends, default=0) + 7 & -8
+    return places, max((place.stack for _, place in places if place is not None), default=0)
 
 
 def _same(places: Iterable[Place | None]) -> Place | None:

@@ -219,11 +219,15 @@ def _bit_field(data: bytes | memoryview, start: int, bits: int, kind: Type) -> i
 
 def is_decodable(kind: Type) -> bool:
     """Whether `decode` has Python values for the type."""
-    try:
-        decode(bytes(size_of(kind)), kind)
-    except TypeError:
-        return False
-    return True
+    if isinstance(kind, Array):
+        return is_decodable(kind.element) and not (kind.is_vector and getattr(kind.element, "bits", 8) % 8)
+    if isinstance(kind, Record):
+        return all(is_decodable(field) for _, field in kind.fields)
+    if isinstance(kind, Complex):
+        return is_decodable(kind.element)
+    return isinstance(kind, (Integer, Pointer)) or (
+        isinstance(kind, Floating) and kind.kind in (*_FLOATING, "x86_fp80")
+    )
 
 
 @functools.cache

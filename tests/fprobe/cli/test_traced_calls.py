@@ -13,7 +13,7 @@ from fprobe.cli.calls import Calls, Tree
 from fprobe.cli.console import Console
 from fprobe.cli.views import Views, view_of
 from sandbox.abi import convention as x86_64
-from sandbox.abi.signatures import Integer, Parameter, Pointer, Signature
+from sandbox.abi.signatures import Array, Integer, Parameter, Pointer, Record, Signature
 from sandbox.symbols.table import Symbol
 
 SIGNATURE = Signature("f", Integer(64), (Parameter(Integer(64), "n"),))
@@ -95,6 +95,19 @@ def test_unfinished_calls():
 )
 def test_durations(nanoseconds, text):
     assert duration_text(nanoseconds) == text
+
+
+BYTES = Array(Integer(8), 3000)
+
+
+def test_values_that_a_record_has_no_space_for_are_not_read():
+    kinds = [Record((("a", BYTES),)), Integer(32), Record((("a", BYTES),)), *[Pointer("char *")] * 40]
+    parameters = tuple(Parameter(kind, f"p{number}") for number, kind in enumerate(kinds))
+    entry = view_of(Symbol("f", 16, 16, "m"), Signature("f", Integer(64), parameters, is_c=True)).entry
+    assert [value.place is not None for value in entry.values[:4]] == [True, True, False, True]
+    assert all(value.place is not None for value in entry.values[3:8])
+    assert entry.stack >= 3000 and len(entry.follow) < 8
+    assert {value.followed for value in entry.values} == {-1, *range(len(entry.follow))}
 
 
 CHARS, ANY = Pointer("const char *"), Pointer()
