@@ -76,7 +76,7 @@ def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> di
     """The summary for JSON."""
     counts = probe.counts
     numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
-    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": causes(counts)}
+    missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": cause_numbers(counts)}
     return (
         numbers
         | missed
@@ -86,8 +86,9 @@ def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> di
 
 
 def outcome_object(call: ProgramCall, outcome: Outcome) -> dict[str, Any]:
-    """For JSON: the call, and its result if it returned."""
-    return {"call": str(call), "result": outcome.result if outcome.returned else None}
+    """For JSON: the call, its result if it returned, and whether Ctrl-C ended it."""
+    result = outcome.result if outcome.returned else None
+    return {"call": str(call), "result": result, "interrupted": outcome.interrupted}
 
 
 def ending(outcome: Outcome) -> dict[str, Any]:
@@ -142,6 +143,12 @@ def causes(counts: Counts) -> dict[str, int]:
     """Cause of misses -> number, for causes that occurred."""
     found = {_CAUSES.get(name, name): value for name, value in counts._asdict().items()}
     return {cause: number for cause, number in found.items() if number and cause != "hits"}
+
+
+def cause_numbers(counts: Counts) -> dict[str, int]:
+    """The same for JSON, under the names of `fprobe.Counts` without `missed_`."""
+    found = ((name.removeprefix("missed_"), number) for name, number in counts._asdict().items())
+    return {name: number for name, number in found if number and name != "hits"}
 
 
 def functions_line(match: Match) -> str:

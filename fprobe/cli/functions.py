@@ -82,7 +82,7 @@ _MEANING = {
 def explain_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
     """Say whether functions can be probed, where their stubs are, and how returns are hooked; if not, say why.
 
-    PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object, for several functions a list of them.
+    PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: a list with an object for each function.
     """
     from fprobe.cli import matching, program
 
@@ -90,7 +90,7 @@ def explain_command(patterns: tuple[str, ...], target: Target, console: Console)
     refusals = matching.Refusals(module, target.notrace)
     symbols = [symbol for pattern in patterns for symbol in matching.symbols_of(module, pattern)]
     objects = [_explain(console, module, refusals, symbol) for symbol in dict.fromkeys(symbols)]
-    console.document(objects[0] if len(objects) == 1 else objects)
+    console.document(objects)
 
 
 def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbol) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbo
         console.line(f"  why        {_MEANING[reason]}")
     for name, value in facts.items():
         console.line(f"  {name:<10} {value}")
-    return {"function": symbol.name, "module": symbol.module, "probeable": not reason, "reason": reason} | facts
+    place = {"address": symbol.address, "size": symbol.size, "section": symbol.section}
+    found = {name.replace(" ", "_"): value for name, value in facts.items()} | place
+    return {"function": symbol.name, "module": symbol.module, "probeable": not reason, "reason": reason} | found
 
 
 def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:

@@ -135,9 +135,9 @@ def _show(console: Console, pipe: Handle) -> bool:
 
 
 def _summarise(console: Console, call: ProgramCall, outcome: Outcome, lost: int) -> None:
-    from fprobe.cli.conclusion import print_outcome
+    from fprobe.cli.conclusion import ending_with_error, outcome_object, print_outcome
 
     print_outcome(console, call, outcome)
     console.note(f"{lost:,} records lost" if lost else "nothing lost")
-    console.object({"type": "summary", "call": str(call), "lost": lost, "interrupted": outcome.interrupted})
+    console.object({"type": "summary", **outcome_object(call, outcome), "lost": lost, **ending_with_error(outcome)})
     console.flush()

@@ -97,7 +97,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
         console.note(" ".join(totals[0].split()).replace("Totals: ", "") if totals else "")
     print_outcome(console, call, outcome)
     console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
-    result = outcome_object(call, outcome) | {"absent": absent_objects([events]), "interrupted": outcome.interrupted}
+    result = outcome_object(call, outcome) | {"absent": absent_objects([events])}
     console.document(
         result | {"histograms": {name: list(map(_object, found)) for name, found in shown.items()}} | ending(outcome)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -87,5 +87,14 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, found: list[Row
         average = row.time_us / row.hits if row.hits else 0.0
         console.line(f"  {row.name:<30}  {row.hits:10,}  {row.time_us:12.3f} us  {average:9.3f} us")
     print_outcome(console, call, outcome)
-    result = outcome_object(call, outcome) | {"interrupted": outcome.interrupted}
-    console.document(result | {"functions": [row._asdict() for row in found]} | ending(outcome))
+    console.document(outcome_object(call, outcome) | {"functions": list(map(_object, found))} | ending(outcome))
+
+
+def _object(row: Row) -> dict[str, Any]:
+    total = round(row.time_us * 1000)
+    return {
+        "name": row.name,
+        "hits": row.hits,
+        "total_ns": total,
+        "average_ns": round(total / row.hits) if row.hits else 0,
+    }

@@ -253,7 +253,6 @@ def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], rec
         "lost": recording.lost,
         "absent": absent_objects(events.values()),
         "file": recording.file.path,
-        "interrupted": outcome.interrupted,
         "disk_full": recording.failure is not None,
     }
     return outcome_object(call, outcome) | found | ending_with_error(outcome)

@@ -101,7 +101,7 @@ def test_explain_shows_the_places_of_arguments_and_results(run, tmp_path):
 def test_explain_why_not(run, programs, name, options, reason):
     words = ("explain", name, "-p", "prog.ll", *options)
     assert f"{name} [prog] cannot be probed: {reason}\n  why " in run(*words, cwd=programs).out
-    found = run(*words, "--json", cwd=programs).document
+    (found,) = run(*words, "--json", cwd=programs).document
     assert (found["probeable"], found["reason"]) == (False, reason)
 
 

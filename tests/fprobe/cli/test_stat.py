@@ -10,7 +10,7 @@ import pytest
 
 def test_json_is_the_object_of_the_specification(run, programs):
     found = run("stat", "*", "-p", "prog.ll", "--call", "main", "4", "--json", cwd=programs).document
-    assert list(found) == ["program", "call", "result", "matched", "attached", "skipped", "functions"]
+    assert list(found) == ["program", "call", "result", "interrupted", "matched", "attached", "skipped", "functions"]
     assert (found["program"], found["call"], found["result"]) == ("prog", "main(4)", 29)
     assert (found["matched"], found["attached"]) == (9, 6)
     assert found["skipped"] == [
