@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from ftrace.core.sites.refusals import code_refusal
 from kprobes.jump.safety import Function, examine
 from kprobes.place import original_text
 from sandbox.elf.unwinder import landing_pads
-from sandbox.images.linkage import callee
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
-from sandbox.x86_64.return_slot import uses_its_return
 from sandbox.x86_64.stack_movers import StackMovers
 
 _NEAR = 1 << 20
@@ -38,7 +37,7 @@ def return_refusal(start: int, end: int) -> str:
     known = _unhookable.get((start, end))
     if known is None:
         code = original_text(start, end - start)
-        known = uses_its_return(code, start, callee) or StackMovers(original_text).called_by(
+        known = code_refusal(code, start) or StackMovers(original_text).called_by(
             code, start, start - _NEAR, end + _NEAR
         )
         _unhookable[start, end] = known

@@ -9,33 +9,49 @@ from functools import cache
 
 from sandbox.images.process_text import symbol_at, unique
 from sandbox.symbols.libraries import Library, libraries, library_at
+from sandbox.symbols.table import Symbol
 from sandbox.x86_64.decoding import Decoded
 from sandbox.x86_64.encoding import ENDBR64
 
 _NUMBER = re.compile(r"0x[0-9a-f]+$")
 _SLOT = re.compile(r"qword ptr \[rip (?P<sign>[+-]) (?P<distance>0x[0-9a-f]+|\d+)\]$")
 _JUMP, _THROUGH_SLOT = b"\xe9", b"\xff\x25"
-_STUB = 16
+_STUB, _REL32 = 16, 5
 
 
 def callee(call: Decoded) -> str:
     """The name of the function that a call or jump leads to; '' if it is not known."""
+    address, slot = _destination(call)
+    if slot is not None and (name := _bound_to(slot)):
+        return name
+    found = _function_at(address)
+    return found.name if found is not None else ""
+
+
+def function_reached(call: Decoded) -> Symbol | None:
+    """The function that a call or jump leads to; None if it is not known, or not bound yet."""
+    address, slot = _destination(call)
+    if slot is not None:
+        address = ctypes.c_uint64.from_address(slot).value
+    return _function_at(address)
+
+
+def _destination(call: Decoded) -> tuple[int, int | None]:
+    """The address that it leads to, 0 if that is not known; and the slot that it goes through, if it does."""
     if _NUMBER.match(call.operands):
-        return _name_at(int(call.operands, 16))
+        address = int(call.operands, 16)
+        in_library = library_at(address) is not None
+        return address, _slot_of(ctypes.string_at(address, _STUB), address) if in_library else None
     slot = _SLOT.match(call.operands)
     if slot is None:
-        return ""
+        return 0, None
     distance = int(slot["distance"], 0) * (-1 if slot["sign"] == "-" else 1)
-    return _bound_to(call.address + call.size + distance)
+    return 0, call.address + call.size + distance
 
 
-def _name_at(address: int) -> str:
-    library = library_at(address)
-    slot = _slot_of(ctypes.string_at(address, _STUB), address) if library is not None else None
-    name = _bound_to(slot) if slot is not None else ""
-    if not name and (symbol := symbol_at(address)) is not None and symbol.address == address:
-        return symbol.name
-    return name
+def _function_at(address: int) -> Symbol | None:
+    found = symbol_at(address) if address else None
+    return found if found is not None and found.address == address else None
 
 
 def _slot_of(code: bytes, address: int) -> int | None:
@@ -68,6 +84,17 @@ class Exits:
         return bool(self._slots) and (
             _has(code, start, _JUMP, self._stubs) or _has(code, start, _THROUGH_SLOT, self._slots)
         )
+
+
+def leaves(code: bytes, start: int) -> bool:
+    """Whether the code at `start` seems to have a jump to another function."""
+    at = code.find(_JUMP)
+    while at >= 0:
+        to = at + _REL32 + int.from_bytes(code[at + 1 : at + _REL32], "little", signed=True)
+        if not 0 <= to < len(code):
+            return True
+        at = code.find(_JUMP, at + 1)
+    return _THROUGH_SLOT in code
 
 
 def _has(code: bytes, start: int, opcode: bytes, targets: Collection[int]) -> bool:

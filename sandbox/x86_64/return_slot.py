@@ -28,8 +28,6 @@ _READERS = frozenset(
 _NOT_READING = frozenset({"lea", "nop", "prefetcht0", "prefetcht1", "prefetcht2", "prefetchnta", "prefetchw"})
 """Instructions with an operand in memory that they do not read."""
 _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
-ASKING = frozenset({"dlopen", "dlmopen", "dlsym", "dlvsym"})
-"""Functions that act for their caller, which they find by their return address; for a jump to them, that is the jump's caller."""
 _TRACERS = frozenset({"__tsan_func_entry", "__cyg_profile_func_enter", "__cyg_profile_func_exit"})
 """Functions that compilers let every function call with its return address, only to note it."""
 _LEAVING = frozenset({"call", "ret", "jmp", "bnd jmp"})
@@ -167,12 +165,19 @@ def _common(known: _State, other: _State) -> _State:
     )
 
 
-def uses_its_return(code: bytes, start: int, callee: Callee = lambda _call: "") -> str:
-    """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen."""
-    walk = _Walk(code, start, _first, callee)
+def _unknown(_call: Decoded) -> str:
+    return ""
+
+
+def uses_its_return(code: bytes, start: int, callee: Callee = _unknown, reader: Callee = _unknown) -> str:
+    """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen.
+
+    `reader`: the name of the function that a jump leads to, if that reads its return address, which is the jump's function's.
+    """
+    walk = _Walk(code, start, _first, callee, reader)
     walk.follow()
     if walk.reads and not walk.moves:
-        walk = _Walk(code, start, _common, callee)
+        walk = _Walk(code, start, _common, callee, reader)
         walk.follow()
         reads = walk.reads.keys() - (walk.noted - walk.used)
         return walk.reads[min(reads)] if reads else ""
@@ -187,9 +192,12 @@ class _Walk:
     `noted`: those of them whose result a tracer notes; `used`: those whose result is used otherwise.
     """
 
-    def __init__(self, code: bytes, start: int, merged: Callable[[_State, _State], _State], callee: Callee) -> None:
+    def __init__(
+        self, code: bytes, start: int, merged: Callable[[_State, _State], _State], callee: Callee, reader: Callee
+    ) -> None:
         self._start = start
         self._callee = callee
+        self._reader = reader
         self._merged = merged
         self._code = {each.address: each for each in decoded(code, start)}
         self._has_syscall = _SYSCALL in code
@@ -232,7 +240,7 @@ class _Walk:
             self.used |= state.readings(("rax",))
             return
         if insn.mnemonic != "call":
-            if state.depth == 0 and (name := self._callee(insn)) in ASKING:
+            if state.depth == 0 and not self._stays(insn) and (name := self._reader(insn)):
                 self.reads[insn.address] = self._reason(insn, f"jumps to {name}, which reads the return address")
             return
         if any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
@@ -242,6 +250,9 @@ class _Walk:
                 self.noted |= passed
             else:
                 self.used |= passed
+
+    def _stays(self, jump: Decoded) -> bool:
+        return bool(_NUMBER.match(jump.operands)) and int(jump.operands, 16) in self._code
 
     def _next(self, insn: Decoded, state: _State) -> Sequence[tuple[int, _State]]:
         try:

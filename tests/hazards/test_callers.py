@@ -25,6 +25,10 @@ TAILS = """
 void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
 void *opened(const char *name, int never) { return never ? 0 : dlopen(name, RTLD_NOW); }
 int plain(int x) { return x + 1; }
+__attribute__((visibility("hidden"))) void *site(void) { return __builtin_return_address(0); }
+void *exported(void) { return __builtin_return_address(0); }
+void *near(int never) { return never ? 0 : site(); }
+void *through(int never) { return never ? 0 : exported(); }
 int calls(const char *name) { return dlsym(RTLD_NEXT, name) != 0; }
 int found(void) { return next("getpid") != 0 && opened("libplugged.so", 0) != 0; }
 """

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from sandbox.images.linkage import callee, exits
+from sandbox.images.linkage import callee, exits, function_reached, leaves
 from sandbox.native.x86_64 import plain_returns
 from sandbox.symbols.libraries import library_at
-from sandbox.x86_64.return_slot import ASKING, uses_its_return
+from sandbox.x86_64.decoding import Decoded
+from sandbox.x86_64.return_slot import uses_its_return
 
 if TYPE_CHECKING:
     from sandbox.native.native_image import NativeImage
+    from sandbox.symbols.table import Symbol
 
 CALLED_BY_HITS = ("__errno_location", "pthread_setspecific", "pthread_setcancelstate")
 """Functions that are called when a task's record is claimed, or around handlers: a probe would be hit by its own handler."""
@@ -24,6 +26,10 @@ _SWITCH_STACKS = frozenset(
         *("longjmp", "siglongjmp", "longjmp_chk", "longjmp_cancel"),
     }
 )
+_ASKING = frozenset({"dlopen", "dlmopen", "dlsym", "dlvsym"})
+"""Functions that act for their caller, which they find by their return address."""
+_FEW = 32
+"""Of so few functions, jumps to any others are followed; of more, only those to _ASKING."""
 _RETURN_TWICE = frozenset({"setjmp", "sigsetjmp", "vfork", "clone", "clone3"})
 _INTERNAL = re.compile(r"^_+(?:(?:GI|libc)_+)?|@.*")
 """Prefixes of the C library's internal names of a function, and the version of a symbol."""
@@ -47,7 +53,23 @@ def named_refusal(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _by_code(code: bytes, start: int) -> str:
-    return uses_its_return(code, start, callee)
+    return uses_its_return(code, start, callee, _reader)
+
+
+def _reader(jump: Decoded) -> str:
+    """The name of the function that a jump leads to, if it reads the return address, as far as is seen without other jumps."""
+    name = callee(jump)
+    if name in _ASKING:
+        return name
+    reached = function_reached(jump)
+    return reached.name if reached is not None and _reads_return(reached) else ""
+
+
+@lru_cache(maxsize=1 << 12)
+def _reads_return(function: Symbol) -> bool:
+    return "reads its own return address" in uses_its_return(
+        ctypes.string_at(function.address, function.size), function.address, callee
+    )
 
 
 def code_refusal(code: bytes, start: int) -> str:
@@ -60,8 +82,8 @@ def code_refusals(image: NativeImage, codes: Sequence[bytes], starts: Sequence[i
     plain = plain_returns.are_plain(image, codes)
     library = library_at(starts[0]) if starts else None
     if library is not None:
-        leading = exits(library, ASKING)
-        plain = [known and not leading.any_in(code, at) for known, code, at in zip(plain, codes, starts, strict=True)]
+        leading = leaves if len(codes) < _FEW else exits(library, _ASKING).any_in
+        plain = [known and not leading(code, at) for known, code, at in zip(plain, codes, starts, strict=True)]
     return ["" if known else code_refusal(code, at) for known, code, at in zip(plain, codes, starts, strict=True)]
 
 
