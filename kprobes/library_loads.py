@@ -1,7 +1,7 @@
 """Notices that the program has loaded a library, once the loader holds no lock of its own any more.
 
-dlopen finds its caller by its return address, so its return is not hooked. Instead that of the function is which dlopen has
-called to do the work: what follows only restores registers.
+dlopen finds its caller by its return address, so its own return is not hooked. The return of the function that it calls to do the
+work is: after that, dlopen only restores registers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _LIBRARIES = ("libc", "libdl")
 """Before glibc 2.34 dlopen was in a library of its own."""
 _OPENERS = ("dlopen", "dlmopen")
 _NEAR = 1 << 20
+"""Bytes from a left call's return slot up to that of a later one on the same stack, at most."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+$")
 
 
