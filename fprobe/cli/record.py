@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ from fprobe.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from fprobe.cli.failure import Failure
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.cli.surviving import Survival
     from fprobe.export.recording import Arriving, Recording
     from fprobe.export.trace_dat_reader import Trace
     from fprobe.recorded_events import Event
@@ -78,6 +81,10 @@ class RecordingCommand(CallingCommand):
     "--compression", type=click.Choice(["none", "zlib", "zstd"]), default="none", show_default=True,
     help="How to compress the file at the end; Debian's trace-cmd reads none and zstd.",
 )  # fmt: skip
+@click.option(
+    "--buffer-size", "-b", "size_kb", type=click.IntRange(8, 16 << 20), metavar="KB",
+    help="The size of each thread's buffer, in KiB; default 1408.",
+)  # fmt: skip
 @click.option("--live", is_flag=True, help="Show the records, too, as they arrive.")
 @call_option
 @program_options
@@ -89,6 +96,7 @@ def record_command(
     triggers: tuple[str, ...],
     output: str,
     compression: str,
+    size_kb: int | None,
     live: bool,
     target: Target,
     console: Console,
@@ -102,24 +110,63 @@ def record_command(
     from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
+    from fprobe.cli.surviving import survive
 
+    groups = _by_buffer(definitions, buffers)
+    with input_errors():
+        _make_space(size_kb)
+        survival = survive()
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     ctrl_c.hold_for_run()
-    groups = _by_buffer(definitions, buffers)
     with console.alone(), _attached(groups, filter_text, triggers) as events:
         arriving = _arriving(events) if live else None
-        with input_errors():
+        with input_errors(), _disk_errors(output):
+            if size_kb is not None:
+                for each in events.values():
+                    each.array.buffer.size_kb = size_kb
             recording = _recording(output, events, arriving, compression)
+            survival.begin(recording, compression)
         console.note(f"# recording {', '.join(_names(events))}, calling {call}")
         try:
-            outcome = _run(call, console, recording, arriving)
+            outcome = _run(call, console, recording, arriving, survival)
         finally:  # also if the reader of the records has closed the pipe
-            recording.finish(lambda: _disable(events))
+            with _disk_errors(output), survival.ending():
+                recording.finish(lambda: _disable(events))
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
         _summarise(console, call, outcome, events, recording, live)
+        if recording.is_incomplete:
+            raise _disk_failure(output, "records are missing")
         conclude_events(outcome, events.values())
+
+
+@contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    """Turn the errors of a full disk into a Failure."""
+    from fprobe.export.recording import DISK_FULL
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise _disk_failure(path, "the file is not finished") from None
+
+
+def _disk_failure(path: str, what: str) -> Failure:
+    from fprobe.cli.failure import FAILED, Failure
+
+    return Failure(f"{path}: the disk is full, or a limit of the file's size is reached: {what}; free space", FAILED)
+
+
+def _make_space(size_kb: int | None) -> None:
+    """Make the pool of pages large enough for some threads with buffers of this size, unless the environment says its size."""
+    from ftrace.ring_buffer import backing
+
+    if size_kb is not None:
+        wanted = min(max(backing.DEFAULT_POOL_KB, 4 * size_kb), backing.MAX_POOL_KB)
+        os.environ.setdefault(backing.POOL, str(wanted))
 
 
 def _disable(events: dict[str, Event]) -> None:
@@ -185,15 +232,22 @@ def _names(events: dict[str, Event]) -> list[str]:
     return [f"{name}:{each.name}" if name else each.name for name, event in events.items() for each in event.formats]
 
 
-def _run(call: ProgramCall, console: Console, recording: Recording, arriving: Arriving | None) -> Outcome:
-    """Make the call while the records are written, and shown if they are wanted."""
+def _run(
+    call: ProgramCall, console: Console, recording: Recording, arriving: Arriving | None, survival: Survival
+) -> Outcome:
+    """Make the call while the records are written, and shown if they are wanted, up to the end of the parent."""
     from fprobe.cli.console import progress_line
+    from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.running import run
 
+    def drain(records: Callable[[], bool]) -> bool:
+        ctrl_c.pressed = ctrl_c.pressed or survival.is_alone
+        return records()
+
     if arriving is not None:
-        return run(call, lambda: _drain_and_show(console, recording, arriving))
+        return run(call, lambda: drain(lambda: _drain_and_show(console, recording, arriving)))
     with progress_line(lambda: recording.progress):
-        return run(call, recording.drain)
+        return run(call, lambda: drain(recording.drain))
 
 
 def _arriving(events: dict[str, Event]) -> Arriving:
@@ -303,6 +357,9 @@ def report_command(file: str, form: str, console: Console) -> None:
         console.flush()
         message = str(error)
         raise Failure(message if message.startswith(file) else f"{file}: {message}", FAILED) from None
+    if trace.cut_off:
+        console.flush()
+        click.echo(f"fprobe: {file}: {trace.cut_off}; records may be missing at the end", err=True)
 
 
 def _show_trace(trace: Trace, form: str, console: Console) -> None:

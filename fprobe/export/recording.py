@@ -9,6 +9,7 @@ from operator import attrgetter
 from fprobe.export.compression import NONE
 from fprobe.export.formats import EventFormat
 from fprobe.export.trace_dat import TraceDat
+from fprobe.export.trace_dat_pages import Owner, mark
 from fprobe.export.trace_dat_reader import Instance, merged, records_of
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.tracefs import tracefs
@@ -70,7 +71,7 @@ class Arriving:
         return due
 
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHOWN = 16
 """Sub-buffers of each slot that are passed on by one call."""
 END_MARK = "$end"
@@ -97,8 +98,8 @@ class Recording:
         compression: str = NONE,
     ) -> None:
         self._arriving = arriving
-        self._arrays = {"": array or global_trace(), **(instances or {})}
-        self._buffers = [each.buffer for each in self._arrays.values()]
+        self.arrays = {"": array or global_trace(), **(instances or {})}
+        self._buffers = [each.buffer for each in self.arrays.values()]
         sizes = sorted({buffer.subbuf_kb for buffer in self._buffers})
         if len(sizes) > 1:
             raise ValueError(
@@ -106,7 +107,9 @@ class Recording:
             )
         for buffer in self._buffers:
             buffer.clear()
-        self.file = TraceDat(path, sizes[0] * 1024, len(self._buffers), compression)
+        self.first_metadata = self.metadata
+        """What the file has besides the records until it is finished."""
+        self.file = TraceDat(path, sizes[0] * 1024, len(self._buffers), compression, self.first_metadata)
         self.failure: OSError | None = None
         """The error that ended writing, such as a full disk."""
         self.lost = 0
@@ -129,7 +132,7 @@ class Recording:
             self._move(number, self._newest(number, slot))
             return
         try:
-            self._buffers[number].drain(self.file.descriptor, slot)
+            self._buffers[number].drain(self.file.descriptor, slot, mark(Owner(number, slot)))
         except OSError as failed:
             self._fail(failed)
         finally:
@@ -138,13 +141,19 @@ class Recording:
     def finish(self, stop: Callable[[], None] = lambda: None) -> None:
         """Call `stop` to end the recording, then write the remaining records and the metadata. Raises OSError."""
         stop()
-        metadata = [_buffer_metadata(name, array) for name, array in self._arrays.items()]
+        metadata = self.metadata
         self.lost = sum(buffer.lost() for buffer in self._buffers)
         for number, buffer in enumerate(self._buffers):
             self._move(number, buffer.raw_pages())
         if self._arriving is not None:
             self._arriving.end()
-        self.dropped_pages = self.file.finish(_metadata(metadata, _directory(self._arrays[""])))
+        self.dropped_pages = self.file.finish(metadata)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The present contents of the file besides the records."""
+        buffers = [_buffer_metadata(name, array) for name, array in self.arrays.items()]
+        return _metadata(buffers, _directory(self.arrays[""]))
 
     def _move(self, number: int, pages: Iterator[tuple[int, bytes]]) -> None:
         """Write these sub-buffers of a trace array, and pass them on."""
@@ -177,6 +186,11 @@ class Recording:
         return f"{self.kib:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
 
     @property
+    def is_incomplete(self) -> bool:
+        """Whether a full disk has cost records."""
+        return self.failure is not None or bool(self.dropped_pages)
+
+    @property
     def progress(self) -> str:
         """How much has been recorded so far."""
         written = sum(buffer.written() for buffer in self._buffers)
@@ -189,7 +203,7 @@ class Recording:
         return self.file.pages * self.file.page_size >> 10
 
     def _fail(self, failed: OSError) -> None:
-        if failed.errno not in _DISK_FULL:
+        if failed.errno not in DISK_FULL:
             raise failed
         self.failure = failed
 

@@ -13,38 +13,67 @@ from collections.abc import Sequence
 from fprobe.export import trace_dat_pages as pages
 from fprobe.export.compression import NONE, algorithm
 from fprobe.export.trace_dat_pages import GAP, Area, Owner
-from fprobe.export.trace_dat_sections import MAGIC, SECTION, U32, U64, VERSION, Metadata, Region, tail
+from fprobe.export.trace_dat_sections import BUFFER, MAGIC, SECTION, U32, U64, VERSION, Metadata, Region, tail
 from sandbox.process.writing import write_all
 
 
 class TraceDat:
     """A trace.dat that is being written. The file gets mode 0600; its old content is deleted.
 
-    `page_size`: of a sub-buffer, in bytes; `buffers`: the number of trace arrays; `compression`: none, zlib or zstd. Raises
-    OSError: ELOOP for a symbolic link, EEXIST for any other file that is not regular, ENOSPC. Raises ValueError for an unknown
-    compression.
+    `page_size`: of a sub-buffer, in bytes; `buffers`: the number of trace arrays; `compression`: none, zlib or zstd;
+    `metadata`: what is known when the recording begins, so that a file that is not finished can be read. Raises OSError: ELOOP
+    for a symbolic link, EEXIST for any other file that is not regular, ENOSPC. Raises ValueError for an unknown compression.
     """
 
-    def __init__(self, path: str, page_size: int, buffers: int = 1, compression: str = NONE) -> None:
+    def __init__(
+        self, path: str, page_size: int, buffers: int = 1, compression: str = NONE, metadata: Metadata | None = None
+    ) -> None:
+        self._set_up(path, page_size, buffers, compression, metadata)
+        self.descriptor = _opened(path)
+        try:
+            # What is written there at the end must fit a disk that is full then.
+            write_all(self.descriptor, self._start.ljust(self._end, b"\0"))
+        except OSError:
+            os.close(self.descriptor)
+            raise
+
+    @classmethod
+    def reopened(cls, path: str, page_size: int, buffers: int, compression: str, metadata: Metadata) -> TraceDat | None:
+        """A file whose writer has ended without finishing it. None if it was finished, or is another file. Raises OSError."""
+        file = cls.__new__(cls)
+        file._set_up(path, page_size, buffers, compression, metadata)
+        file.descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        if os.pread(file.descriptor, len(file._start), 0) != file._start:
+            os.close(file.descriptor)
+            return None
+        size = os.fstat(file.descriptor).st_size
+        for number in range(len(file._gaps), (size - file._area.start) // page_size):
+            owner = pages.owner_of(file._area.page(number))
+            if owner is None:
+                break
+            file.owners.append(owner)
+        file.truncate()
+        return file
+
+    def _set_up(self, path: str, page_size: int, buffers: int, compression: str, metadata: Metadata | None) -> None:
         self._how = algorithm(compression)
         self.path, self.page_size = path, page_size
-        self.descriptor = _opened(path)
         self._gaps = [Owner(number, GAP) for number in range(1, buffers)]
         self.owners = list(self._gaps)
         """The owner of each sub-buffer, in the order in which they were written."""
         version = self._how.version.encode() if self._how else b""
         self._head = MAGIC + VERSION + b"\0" + bytes((0, 8)) + U32.pack(page_size)
         self._head += compression.encode() + b"\0" + version + b"\0"
-        first = len(self._head) + U64.size
-        start = -(-(first + SECTION.size) // page_size) * page_size
-        self._area = Area(self.descriptor, first, start, page_size)
-        try:
-            write_all(
-                self.descriptor, bytes(self._end)
-            )  # what is written there at the end must fit a disk that is full then
-        except OSError:
-            os.close(self.descriptor)
-            raise
+        at = len(self._head) + U64.size
+        sections, options = _first_sections(metadata, page_size, at) if metadata else (b"", 0)
+        self._start = self._head + U64.pack(options) + sections + SECTION.pack(BUFFER, 0, 0, 0)
+        """The beginning of the file until it is finished: its options name no sub-buffer yet."""
+        self._first = at + len(sections)
+        self._start_of_pages = -(-(self._first + SECTION.size) // page_size) * page_size
+
+    @property
+    def _area(self) -> Area:
+        return Area(self.descriptor, self._first, self._start_of_pages, self.page_size)
 
     @property
     def pages(self) -> int:
@@ -53,7 +82,7 @@ class TraceDat:
 
     @property
     def _end(self) -> int:
-        return self._area.start + len(self.owners) * self.page_size
+        return self._start_of_pages + len(self.owners) * self.page_size
 
     def truncate(self) -> None:
         """Cut off what was written after the last whole sub-buffer."""
@@ -63,14 +92,14 @@ class TraceDat:
     def add(self, slot: int, page: bytes, buffer: int = 0) -> None:
         """Append a sub-buffer of a slot of a trace array. If it raises OSError, nothing is appended."""
         try:
-            write_all(self.descriptor, page)
+            write_all(self.descriptor, pages.owned(page, Owner(buffer, slot)))
         except OSError:
             self.truncate()
             raise
         self.owners.append(Owner(buffer, slot))
 
     def account(self, slot: int, buffer: int = 0) -> None:
-        """Take over the sub-buffers of a slot that were written to `descriptor` directly; cut off an incomplete one."""
+        """Take over the sub-buffers of a slot that were written to `descriptor` directly, marked; cut off an incomplete one."""
         written = os.lseek(self.descriptor, 0, os.SEEK_CUR) - self._end
         self.owners += [Owner(buffer, slot)] * (written // self.page_size)
         if written % self.page_size:
@@ -121,6 +150,14 @@ class TraceDat:
         write_all(self.descriptor, sections)  # overwrites existing data: a full disk has space for that
         os.ftruncate(self.descriptor, end + len(sections))
         return found, options
+
+
+def _first_sections(metadata: Metadata, page_size: int, at: int) -> tuple[bytes, int]:
+    """The sections before the sub-buffers, and the place of the options: buffers without sub-buffers, all with one header."""
+    regions = [Region(0, 0, []) for _ in metadata.buffers]
+    size = len(tail(metadata, regions, page_size, at, None)[0])
+    regions = [Region(at + size, 0, []) for _ in metadata.buffers]
+    return tail(metadata, regions, page_size, at, None, identity=bytes(8))
 
 
 def _opened(path: str) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fprobe.export.compression import Algorithm
 from fprobe.export.trace_dat_sections import BUFFER, COMPRESSED, SECTION, U32, Cpu, Region, block
+from ftrace.hit.ring_buffer.layout import HEADER
 
 PAGES_IN_CHUNK = 10
 """Sub-buffers that are compressed together, as trace-cmd does."""
@@ -24,6 +25,27 @@ class Owner(NamedTuple):
 
     buffer: int
     slot: int
+
+
+_OWNED = 1 << 31
+_COMMIT_HIGH = 12
+"""Offset of the upper half of a sub-buffer's commit word, which readers ignore."""
+
+
+def mark(owner: Owner) -> int:
+    """The word by which a sub-buffer in the file says whose it is, so that a file that is not finished can be read."""
+    return _OWNED | owner.buffer << 16 | owner.slot
+
+
+def owned(page: bytes, owner: Owner) -> bytes:
+    """The sub-buffer with that word."""
+    return page[:_COMMIT_HIGH] + U32.pack(mark(owner)) + page[_COMMIT_HIGH + U32.size :]
+
+
+def owner_of(page: bytes) -> Owner | None:
+    """Whose a sub-buffer is; None for anything else."""
+    (word,) = U32.unpack_from(page.ljust(HEADER, b"\0"), _COMMIT_HIGH)
+    return Owner(word >> 16 & 0x7FFF, word & 0xFFFF) if word & _OWNED else None
 
 
 class Area(NamedTuple):

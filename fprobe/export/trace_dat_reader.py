@@ -8,13 +8,14 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from fprobe.export.compression import NAMES, NONE, Algorithm, algorithm
 from fprobe.export.formats import EventFormat, parse_format
+from fprobe.export.trace_dat_pages import owner_of
 from fprobe.export.trace_dat_sections import (
     BLOCK,
     BUFFER,
@@ -23,10 +24,12 @@ from fprobe.export.trace_dat_sections import (
     CPU,
     EVENT_FORMATS,
     FTRACE_EVENTS,
+    HEADER_INFO,
     KALLSYMS,
     MAGIC,
     OPTION,
     OPTIONS,
+    PRINTK,
     SECTION,
     U32,
     U64,
@@ -41,6 +44,7 @@ UNKNOWN = -1
 """`Record.lost` if an unknown number of records is missing."""
 _BY_TIME = attrgetter("stamp", "slot")
 _END_MARK = "$end"
+_BEFORE_OPTIONS = (HEADER_INFO, FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, PRINTK, CMDLINES)
 _SYMBOL = re.compile(r"^([0-9a-fA-F]{1,16})[ \t]+\S+[ \t]+(\S.*)$", re.MULTILINE)
 """A line of kallsyms. Any other line, of a damaged file, is ignored."""
 _COMM = re.compile(r"^(\d{1,10}) (.*)$", re.MULTILINE)
@@ -106,10 +110,30 @@ class Trace:
         self.formats: dict[int, EventFormat] = {}
         self.symbols = Symbols("")
         self.comms: dict[int, str] = {}
+        self._start_of_buffers = 0
         self.instances: list[Instance] = []
         """The trace arrays of the file, the top level first."""
+        self.cut_off = ""
+        """Why records may be missing at the end; empty for a file that is whole."""
+        if options >= len(self._data) and self._first_options and self._how is None:
+            self.cut_off, options = f"cut off after {len(self._data)} bytes", self._first_options
         for number, content in self._options(options):
             self._take(number, content)
+        if options == self._first_options:
+            self.cut_off = self.cut_off or "the recording ended before the file was finished"
+            self._find_pages()
+
+    def _find_pages(self) -> None:
+        """Take the sub-buffers of an unfinished file, each of which says whose it is."""
+        size, found = self.page_size, {number: list[Cpu]() for number in range(len(self.instances))}
+        start = -(-(self._start_of_buffers + SECTION.size) // size) * size if size >= HEADER else len(self._data)
+        for at in range(start, len(self._data) - size + 1, size):
+            owner = owner_of(self._data[at : at + HEADER])
+            if owner is not None and owner.buffer in found:
+                found[owner.buffer].append(Cpu(owner.slot, at, size))
+        self.instances = [
+            each._replace(cpus=tuple(found[number]), compressed=False) for number, each in enumerate(self.instances)
+        ]
 
     def records(self, instance: Instance | None = None) -> Iterator[Record]:
         """The records of a trace array, or of all, in order of time.
@@ -118,7 +142,11 @@ class Trace:
         """
         if instance is None:
             return (record for _, record in self.merged())
-        return heapq.merge(*(self._of_cpu(instance, cpu) for cpu in instance.cpus), key=_BY_TIME)
+        slots: dict[int, list[Cpu]] = {}
+        for cpu in instance.cpus:
+            slots.setdefault(cpu.slot, []).append(cpu)
+        each_slot = (chain.from_iterable(self._of_cpu(instance, cpu) for cpu in cpus) for cpus in slots.values())
+        return heapq.merge(*map(iter, each_slot), key=_BY_TIME)
 
     def merged(self) -> Iterator[tuple[Instance, Record]]:
         """The records of all trace arrays, in order of time, each with its trace array."""
@@ -147,7 +175,19 @@ class Trace:
         (options,) = U64.unpack(self._bytes(at, 8))
         if not options:
             raise ValueError("incomplete: the recording was killed before it was finished")
+        self._first_options = self._options_before_records(at + U64.size)
         return page_size, options
+
+    def _options_before_records(self, at: int) -> int:
+        """The place of the options that `fprobe record` writes first; 0 in a file of another program."""
+        while at + SECTION.size <= len(self._data):
+            number, flags, _, size = SECTION.unpack(self._bytes(at, SECTION.size))
+            if number == OPTIONS and not flags:
+                return at
+            if number not in _BEFORE_OPTIONS or flags:
+                return 0
+            at += SECTION.size + size
+        return 0
 
     def _algorithm(self, name: str) -> Algorithm | None:
         if name not in (NONE, *NAMES):
@@ -236,7 +276,8 @@ class Trace:
         if page_size < HEADER:
             raise ValueError(f"sub-buffers of {page_size} bytes in the buffer {name!r}")
         at += 2 * U32.size
-        _, is_compressed = self._section_header(_number(U64, content), BUFFER)
+        self._start_of_buffers = _number(U64, content)
+        _, is_compressed = self._section_header(self._start_of_buffers, BUFFER)
         cpus = [Cpu(*CPU.unpack(_part(content, at + n * CPU.size, CPU.size))) for n in range(count)]
         self.instances.append(Instance(name, clock, page_size, tuple(cpus), is_compressed))
 

@@ -71,18 +71,23 @@ class Region(NamedTuple):
 
 
 def tail(
-    metadata: Metadata, regions: Sequence[Region], page_size: int, at: int, how: Algorithm | None
+    metadata: Metadata,
+    regions: Sequence[Region],
+    page_size: int,
+    at: int,
+    how: Algorithm | None,
+    identity: bytes | None = None,
 ) -> tuple[bytes, int]:
-    """The sections that follow the records at offset `at`, and the offset of the options among them.
+    """The sections except the records, for the offset `at`, and the offset of the options among them.
 
-    `regions`: the place of each buffer.
+    `regions`: the place of each buffer; `identity`: 8 bytes that identify the trace, by default random ones.
     """
     made, places = b"", {}
     for number, content in _contents(metadata).items():
         places[number] = at + len(made)
         made += section(number, content, how)
     options = at + len(made)
-    listed = _option_list(metadata, places, regions, page_size)
+    listed = _option_list(metadata, places, regions, page_size, identity or os.urandom(8))
     return made + section(OPTIONS, listed) + section(STRINGS, b"\0", how), options
 
 
@@ -99,7 +104,9 @@ def block(content: bytes, how: Algorithm) -> bytes:
     return BLOCK.pack(len(compressed), len(content)) + compressed
 
 
-def _option_list(metadata: Metadata, places: Mapping[int, int], regions: Sequence[Region], page_size: int) -> bytes:
+def _option_list(
+    metadata: Metadata, places: Mapping[int, int], regions: Sequence[Region], page_size: int, identity: bytes
+) -> bytes:
     listed = [(number, U64.pack(place)) for number, place in places.items()]
     listed += [(CPUSTAT, text.encode() + b"\0") for text in _statistics(metadata.buffers)]
     system = os.uname()
@@ -109,7 +116,7 @@ def _option_list(metadata: Metadata, places: Mapping[int, int], regions: Sequenc
         (UNAME, f"{system.sysname} {system.nodename} {system.release} {system.machine}".encode() + b"\0"),
         (CPUCOUNT, U32.pack(count)),
         (WRITER, b"fprobe\0"),
-        (TRACEID, os.urandom(8)),
+        (TRACEID, identity),
     ]
     listed += [
         (BUFFER, _buffer(buffer, region, page_size)) for buffer, region in zip(metadata.buffers, regions, strict=True)

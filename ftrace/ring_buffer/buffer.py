@@ -210,12 +210,13 @@ class Buffer(fork.ProcessBound):
         """Consume one sub-buffer of a slot, in the form of `raw_pages`; None if the slot is empty."""
         return SlotReader(self._live, slot).take_raw()
 
-    def drain(self, descriptor: int, slot: int | None = None) -> int:
+    def drain(self, descriptor: int, slot: int | None = None, mark: int = 0) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
-        Lost events are marked as in `raw_pages`. Raises OSError; what was consumed but not written is lost.
+        Lost events are marked as in `raw_pages`. `mark`: the upper half of each one's commit word.
+        Raises OSError; what was consumed but not written is lost.
         """
-        return Reader(self._live).drain(descriptor, slot)
+        return Reader(self._live).drain(descriptor, slot, mark)
 
     def stats(self, slot: int) -> Stats:
         """The statistics of a slot, as in per_cpu/cpuN/stats."""

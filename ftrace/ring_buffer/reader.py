@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import heapq
 import itertools
+import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _BY_TIME = attrgetter("stamp", "slot")
 _TRIES = 1000
+_U32 = struct.Struct("<I")
+_COMMIT_HIGH = 12
+"""Offset of the upper half of a sub-buffer's commit word."""
 _BATCH = 64
 """Maximum number of sub-buffers that are drained by one call."""
 
@@ -263,8 +267,10 @@ class Reader:
                 due -= len(taken)
         self.reap()
 
-    def drain(self, descriptor: int, slot: int | None = None) -> int:
+    def drain(self, descriptor: int, slot: int | None = None, mark: int = 0) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
+
+        `mark`: the upper half of each one's commit word.
 
         Sub-buffers that are still being written remain. No more are taken from a slot than it has at first: a thread that records
         faster than the file is written must not keep the caller here. Raises OSError; what was consumed but not written is lost.
@@ -274,6 +280,8 @@ class Reader:
         for each in self._readers(slot):
             due = self._ring.view.slot_word(each.slot, "pages")
             while count := each.drain(memory, min(due, _BATCH)):
+                for number in range(count if mark else 0):
+                    _U32.pack_into(memory, number * size + _COMMIT_HIGH, mark)
                 write_all(descriptor, memoryview(memory)[: count * size])
                 written += count * size
                 due -= count

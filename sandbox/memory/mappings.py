@@ -245,6 +245,13 @@ def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> i
     return mapped
 
 
+def map_inherited(size: int) -> int:
+    """Address of zeroed memory, far from all code, that this process will share with its children. Left out of core dumps."""
+    address = mmap_at(_far_hint(size), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE)
+    libc.madvise(address, size, MADV_DONTDUMP)
+    return address
+
+
 def map_private(address: int, size: int) -> None:
     """Zeroed private memory in place of what is at `address`."""
     mmap_at(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED)

@@ -45,19 +45,37 @@ def replace(words: Sequence[str]) -> None:
 
 
 class Program:
-    """The running program. `words`: the arguments of `python`; `output`: a descriptor to use as standard output and error."""
+    """The running program, a child of this process. `words`: the arguments of `python`.
+
+    `output`: a descriptor to use as standard output and error.
+    """
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], output: int | None = None) -> None:
+        held = self._fork()
+        if not self.pid:
+            if output is not None:
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+            _become(words, environ, held)
+
+    @classmethod
+    def copy(cls) -> Program:
+        """A copy of this process: as os.fork(), it returns in both. In the child, `pid` is 0."""
+        made = cls.__new__(cls)
+        held = made._fork()
+        if not made.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        return made
+
+    def _fork(self) -> set[signal.Signals] | set[int]:
+        """Returns the signal mask, which the child has to restore."""
         held = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         self._witness = Witness(_FORWARDED)
         early = _EarlySignals()
         self.pid = os.fork()
         if not self.pid:
             early.take()
-            if output is not None:
-                os.dup2(output, 1)
-                os.dup2(output, 2)
-            _become(words, environ, held)
+            return held
         for number in early.give():
             self._witness.has_seen(number)  # it need not report them any more
         self._arrived: list[int] = []
@@ -68,6 +86,7 @@ class Program:
             signal.signal(number, self._forward)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the program's exit status is lost
         signal.pthread_sigmask(signal.SIG_SETMASK, held - _FORWARDED)
+        return held
 
     def _forward(self, number: int, _frame: object) -> None:
         """A handler in which another one may run at any time: that leaves its signal to the outer one."""

@@ -15,6 +15,7 @@ from fprobe.export import calls, records
 from fprobe.export.compression import algorithm
 from fprobe.export.recording import Recording
 from fprobe.export.trace_dat import TraceDat
+from fprobe.export.trace_dat_pages import Owner, owned
 from fprobe.export.trace_dat_reader import Trace
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 
@@ -178,8 +179,8 @@ def test_pages_are_sorted_and_compressed_in_place(tmp_path, compression, noise):
     pages = {}
     for number, (buffer, slot) in enumerate(owners):
         page = struct.pack("<QQ", number, 0) + chance.randbytes(noise)
-        pages.setdefault((buffer, slot), []).append(page.ljust(4096, b"\0"))
-        file.add(slot, pages[buffer, slot][-1], buffer)
+        pages.setdefault((buffer, slot), []).append(owned(page.ljust(4096, b"\0"), Owner(buffer, slot)))
+        file.add(slot, page.ljust(4096, b"\0"), buffer)
     file.finish(Metadata("", "", {}, "", buffers=[BufferMetadata(name) for name in NAMES]))
     trace = Trace(file.path)
     found = {

@@ -1,0 +1,205 @@
+"""A recording outlives the program: the command runs in a child, whose records the parent reads if it ends unexpectedly.
+
+The pages of the child's ring buffers are in memory that both share. After them the child writes, when the recording begins, what
+the trace.dat has besides the records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import pickle
+import signal
+import struct
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from fprobe.run.ending import end_like
+from fprobe.run.launcher.launching import Program
+from ftrace.hit.ring_buffer import comms
+from ftrace.hit.ring_buffer.layout import geometry
+from ftrace.ring_buffer import backing
+from sandbox.memory import mappings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fprobe.export.recording import Recording
+    from fprobe.export.trace_dat import TraceDat
+    from fprobe.export.trace_dat_sections import Metadata
+    from ftrace.ring_buffer.view import RingView
+
+
+_LENGTH = struct.Struct("<Q")
+_PLAN = 1 << 28
+"""Bytes for the plan; only those that are written take memory."""
+
+
+class _Plan(NamedTuple):
+    """What the parent needs to finish a trace.dat. `rings`: the names of the trace arrays, in the order of the file."""
+
+    path: str
+    page_size: int
+    compression: str
+    rings: list[str]
+    metadata: Metadata
+
+
+class Survival:
+    """In the child: the memory that the parent reads when the child has ended. See `backing.Shared`."""
+
+    def __init__(self, launcher: int, memory: int, size: int) -> None:
+        self._launcher, self._memory, self._size = launcher, memory, size
+        self._pid = os.getpid()
+
+    def map_pages(self, size: int) -> int:
+        """Address of the memory for this process; the child of a fork gets none. Raises OSError."""
+        if os.getpid() != self._pid:
+            raise OSError(errno.ENOMEM, "the memory belongs to the process that records")
+        return self._memory + comms.SIZE
+
+    def map_comms(self, size: int) -> int:
+        """Address of the table of thread names."""
+        return self._memory
+
+    def begin(self, recording: Recording, compression: str) -> None:
+        """Tell the parent about the file."""
+        file = recording.file
+        names = [array.name for array in recording.arrays.values()]
+        plan = _Plan(os.path.realpath(file.path), file.page_size, compression, names, recording.first_metadata)
+        written = pickle.dumps(plan)
+        if len(written) > _PLAN - _LENGTH.size:
+            raise ValueError(f"the symbols take {len(written)} bytes; {_PLAN - _LENGTH.size} are supported")
+        ctypes.memmove(self._memory + self._size + _LENGTH.size, written, len(written))
+        ctypes.memmove(self._memory + self._size, _LENGTH.pack(len(written)), _LENGTH.size)
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Inside the block the child finishes the file. If that fails, the parent cannot do it either."""
+        try:
+            yield
+        finally:
+            ctypes.memset(self._memory + self._size, 0, _LENGTH.size)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the parent has been killed."""
+        return os.getppid() != self._launcher
+
+
+def survive() -> Survival:
+    """Continue in a child. The parent waits for its end, finishes the file that it left unfinished, and ends as the child did."""
+    launcher = os.getpid()
+    size = comms.SIZE + geometry(backing.pool_size()).size
+    memory = mappings.map_inherited(size + _PLAN)
+    child = Program.copy()
+    if child.pid:
+        _outlive(child, memory, size)
+    survival = Survival(launcher, memory, size)
+    if not os.environ.get(backing.PATH):
+        backing.share(survival)
+    return survival
+
+
+def _outlive(child: Program, memory: int, size: int) -> NoReturn:
+    status = child.wait()
+    try:
+        _finish(_MemoryOfChild(memory, size), status)
+    except OSError as error:
+        print(f"fprobe: the rest of the recording cannot be saved: {error.strerror}", file=sys.stderr, flush=True)
+    end_like(status)
+
+
+def _finish(memory: _MemoryOfChild, status: int) -> None:
+    """Finish the trace.dat if the child did not."""
+    from fprobe.export.trace_dat import TraceDat
+
+    plan = memory.plan
+    if plan is None:
+        return
+    path, page_size, compression, names, metadata = plan
+    file = TraceDat.reopened(path, page_size, len(names), compression, metadata)
+    if file is None:
+        return
+    lost = 0
+    for number, name in enumerate(names):
+        for ring in memory.rings(name):
+            lost += sum(ring.lost(slot) for slot in ring.slots())
+            _append(file, ring, number)
+    dropped = file.finish(replace(metadata, cmdlines=memory.cmdlines(metadata.cmdlines)))
+    parts = [f"{lost:,} records lost"] if lost else []
+    parts += [f"{dropped} pages of the newest records were dropped: the disk is full"] if dropped else []
+    print(f"fprobe: {_end(status)}; {path} has its records; {'; '.join(parts) or 'nothing lost'}", file=sys.stderr)
+
+
+def _end(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"the program was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"the program ended with status {os.WEXITSTATUS(status)}"
+
+
+def _append(file: TraceDat, ring: RingView, number: int) -> None:
+    for slot in ring.slots():
+        for page in _unread(ring, slot):
+            file.add(slot, page, number)
+
+
+def _unread(ring: RingView, slot: int) -> Iterator[bytes]:
+    """The sub-buffers of a slot that were not consumed, with lost events marked."""
+    from ftrace.ring_buffer import pages
+
+    expected, dropped = ring.slot_word(slot, "read"), ring.slot_word(slot, "reported")
+    for page in ring.pages(slot):
+        held = pages.count(page.data)
+        if held > page.skip:
+            lost = page.first + page.skip - expected + page.lost - dropped
+            yield pages.marked(pages.without_first(page.data, page.skip), lost)
+        expected, dropped = page.first + held, page.lost
+
+
+class _MemoryOfChild:
+    """The memory file of the child, after its end. Empty if nothing was recorded."""
+
+    def __init__(self, address: int, size: int) -> None:
+        from ftrace.ring_buffer.view import MemoryFile
+
+        self._address, self._size = address, size
+        pages, length = address + comms.SIZE, size - comms.SIZE
+        if path := os.environ.get(backing.PATH):
+            pages, length = _mapped(path)
+        view = memoryview((ctypes.c_char * length).from_address(pages)).cast("B")
+        self._file = MemoryFile(view) if any(view[:8]) else None
+
+    @property
+    def plan(self) -> _Plan | None:
+        """What the child has written; None if it has not begun to record."""
+        at = self._address + self._size
+        (length,) = _LENGTH.unpack(ctypes.string_at(at, _LENGTH.size))
+        return _Plan(*pickle.loads(ctypes.string_at(at + _LENGTH.size, length))) if length else None
+
+    def rings(self, name: str) -> Sequence[RingView]:
+        """The rings of a trace array that have records."""
+        from ftrace.ring_buffer.view import RingView
+
+        file = self._file
+        if file is None:
+            return []
+        return [RingView(file, each.number, each.order) for each in file.rings() if each.name == name]
+
+    def cmdlines(self, before: str) -> str:
+        """The names of the threads: those that are known, and those of threads that have recorded."""
+        found = {tid: comms.find_comm(self._address, tid) for tid in comms.threads(self._address)}
+        return before + "".join(f"{tid} {name}\n" for tid, name in found.items() if name)
+
+
+def _mapped(path: str) -> tuple[int, int]:
+    """Address and size of a view of the file that the user has chosen for the pages. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        return mappings.map_shared(descriptor, 0, size), size
+    finally:
+        os.close(descriptor)

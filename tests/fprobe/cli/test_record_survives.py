@@ -1,0 +1,156 @@
+"""What `fprobe record` has recorded is in the file, however the program or the command ends."""
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command import COMMAND, environment
+
+from fprobe.export.trace_dat_reader import Trace
+
+SOURCE = """
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((noinline)) long leaf(long n) { return n + 1; }
+__attribute__((noinline)) long other(long n) { return n - 1; }
+static void spin(long n) { for (long i = 0; i < n; i++) { leaf(i); other(i); } }
+long aborts(long n) { spin(n); abort(); }
+long exits(long n) { spin(n); _exit(4); }
+long kills(long n) { spin(n); kill(getpid(), SIGKILL); return 0; }
+long becomes(long n) { spin(n); execl("/bin/sh", "sh", "-c", "exit 5", (char *)0); return 0; }
+long waits(long n) { spin(n); for (;;) usleep(1000); }
+long returns(long n) { spin(n); return 0; }
+"""
+EVENTS = ["-e", "f:leafs leaf n=$arg1:u64", "-B", "more", "-e", "f:others other n=$arg1:u64"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("survives") / "prog.c"
+    path.write_text(SOURCE)
+    return path
+
+
+def command(source, path, call, number, *options):
+    program = ["--program", str(source), "--call", call, str(number)]
+    return [*COMMAND, "record", *EVENTS, "-o", str(path), *options, *program]
+
+
+def record(source, path, call, number, *options, **more):
+    words = command(source, path, call, number, *options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment(), **more)
+
+
+def numbers(path):
+    """instance -> the recorded numbers, in order of time."""
+    trace = Trace(str(path))
+    found = {each.name: [] for each in trace.instances}
+    for instance, record in trace.merged():
+        event = trace.formats[record.common.type]
+        found[instance.name].append(event.values(record.data)["n"])
+        assert record.lost == 0
+    return trace, found
+
+
+@pytest.mark.parametrize(
+    ("call", "ending", "status"),
+    [
+        ("aborts", "was ended by SIGABRT", -signal.SIGABRT),
+        ("exits", "ended with status 4", 4),
+        ("kills", "was ended by SIGKILL", -signal.SIGKILL),
+        ("becomes", "ended with status 5", 5),
+    ],
+)
+def test_records_survive_the_end_of_the_program(source, tmp_path, call, ending, status):
+    path = tmp_path / "trace.dat"
+    for count in (3, 2000):
+        done = record(source, path, call, count)
+        assert ending in done.stderr and done.returncode == status
+        trace, found = numbers(path)
+        assert found == {"": list(range(count)), "more": list(range(count))} and not trace.cut_off
+
+
+def test_records_survive_with_compression(source, tmp_path):
+    record(source, tmp_path / "trace.dat", "aborts", 2000, "--compression", "zlib")
+    assert numbers(tmp_path / "trace.dat")[1][""] == list(range(2000))
+
+
+def begin(source, path):
+    """Start a recording of a program that waits after 2000 records; return when some of them are in the file."""
+    process = subprocess.Popen(
+        command(source, path, "waits", 2000), stderr=subprocess.DEVNULL, env=environment(), start_new_session=True
+    )
+    while not _has_records(path):
+        time.sleep(0.02)
+        assert process.poll() is None
+    return process
+
+
+def _has_records(path):
+    try:
+        return any(map(len, numbers(path)[1].values()))
+    except (OSError, ValueError):  # the file is being created
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_records_survive_a_signal_to_the_command(source, tmp_path, number):
+    path = tmp_path / "trace.dat"
+    process = begin(source, path)
+    process.send_signal(number)
+    process.wait(60)
+    while Trace(str(path)).cut_off:  # after SIGKILL the other process finishes the file
+        time.sleep(0.02)
+    assert numbers(path)[1] == {"": list(range(2000)), "more": list(range(2000))}
+
+
+def test_a_file_that_is_not_finished_can_be_read(source, tmp_path, run):
+    path = tmp_path / "trace.dat"
+    process = begin(source, path)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    trace, found = numbers(path)
+    assert found[""] == list(range(len(found[""]))) and "before the file was finished" in trace.cut_off
+    done = run("report", str(path))
+    assert len(done.out.splitlines()) == sum(map(len, found.values()))
+    assert f"{path}: the recording ended before the file was finished" in done.err
+
+
+def test_a_finished_file_that_is_cut_off_can_be_read(source, tmp_path):
+    path = tmp_path / "trace.dat"
+    record(source, path, "returns", 2000)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    trace, found = numbers(path)
+    assert "cut off after" in trace.cut_off and found[""] == list(range(len(found[""]))) and len(found[""]) > 100
+
+
+def test_the_size_of_the_buffer(source, tmp_path):
+    done = record(source, tmp_path / "trace.dat", "returns", 100, "-b", "200000", "--json")
+    assert done.returncode == 0
+    small = record(source, tmp_path / "trace.dat", "returns", 100, "-b", "2")
+    assert small.returncode == 2 and "2 is not in the range 8<=x<=16777216" in small.stderr
+
+
+@pytest.mark.parametrize("kib", [24, 60])
+def test_a_limit_of_the_file_size_that_costs_records_is_an_error(source, tmp_path, kib):
+    path = tmp_path / "trace.dat"
+    limit = kib << 10
+    done = record(
+        source, path, "returns", 4000, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith(f"fprobe: {path}: the disk is full") and done.stderr.count("\n") == 1
+    assert Path(path).stat().st_size <= limit
+
+
+def test_records_survive_in_a_file_that_the_user_has_chosen(source, tmp_path):
+    pages = str(tmp_path / "pages")
+    words = command(source, tmp_path / "trace.dat", "aborts", 2000)
+    subprocess.run(words, capture_output=True, timeout=120, env=environment(FPROBE_BUFFER=pages))
+    assert numbers(tmp_path / "trace.dat")[1][""] == list(range(2000))
