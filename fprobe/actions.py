@@ -181,6 +181,7 @@ class Record(_Exclusive):
 class FunctionStat:
     """The statistics of one function. Times are those of the timed calls, from entry to return, in nanoseconds.
 
+    `returned`: the number of timed calls. A call that an exception or longjmp() ends is a hit, but is not timed.
     `durations`: the number of calls in each bucket, if requested; the key is the bucket's shortest duration in nanoseconds.
     """
 
@@ -193,10 +194,12 @@ class FunctionStat:
         min_ns: float = 0.0,
         max_ns: float = 0.0,
         durations: dict[float, int] | None = None,
+        returned: int = 0,
     ) -> None:
         self.ip = ip
         self.hits = hits
         self.missed = missed
+        self.returned = returned
         self.total_ns = total_ns
         self.min_ns = min_ns
         self.max_ns = max_ns
@@ -275,6 +278,7 @@ class Stat(_Exclusive):
             stat = found.setdefault(cell.ip, FunctionStat(cell.ip))
             stat.hits += cell.hits
             stat.missed += cell.missed
+            stat.returned += cell.returned
             stat.total_ns += cell.ticks * scale
             if cell.shortest:
                 shortest = (cell.shortest - 1) * scale

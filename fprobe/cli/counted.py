@@ -21,7 +21,7 @@ _WIDTH = 40
 
 
 class Row(NamedTuple):
-    """The statistics of a function. `total_ns`: of the timed calls, of which there are `hits - missed`.
+    """The statistics of a function. `returned`: the number of timed calls; `total_ns`: of those.
 
     `origin`: the caller, or the thread's number, if calls are grouped by that and there are any.
     """
@@ -29,6 +29,7 @@ class Row(NamedTuple):
     name: str
     hits: int
     missed: int
+    returned: int
     total_ns: int
     min_ns: int = 0
     max_ns: int = 0
@@ -37,8 +38,7 @@ class Row(NamedTuple):
     @property
     def average_ns(self) -> float:
         """The average duration of a timed call; 0 if there is none."""
-        timed = self.hits - self.missed
-        return self.total_ns / timed if timed > 0 else 0.0
+        return self.total_ns / self.returned if self.returned else 0.0
 
 
 class Functions:
@@ -53,10 +53,10 @@ class Functions:
         rows = []
         for site in match.sites:
             known = found.get(site.address)
-            row = Row(site.symbol.name, 0, 0, 0)
+            row = Row(site.symbol.name, 0, 0, 0, 0)
             if known:
                 times = (round(time) for time in (known.total_ns, known.min_ns, known.max_ns))
-                row = Row(site.symbol.name, known.hits, known.missed, *times)
+                row = Row(site.symbol.name, known.hits, known.missed, known.returned, *times)
             rows.append(row)
         return rows
 
@@ -86,13 +86,13 @@ class Origins:
         calls = [each for process in found if process.pid == os.getpid() for each in process.calls.values()]
         names = {site.address: site.symbol.name for site in match.sites}
         called = {each.ip for each in calls}
-        idle = [Row(name, 0, 0, 0) for address, name in names.items() if address not in called]
+        idle = [Row(name, 0, 0, 0, 0) for address, name in names.items() if address not in called]
         return [self._row(names[each.ip], each) for each in calls] + idle
 
     def _row(self, name: str, calls: Calls) -> Row:
         total, least, most = (round(ticks / ticks_per_ns()) for ticks in (calls.total, calls.least, calls.most))
         origin = calls.by if self._by == "thread" else _place(calls.by)
-        return Row(name, calls.hits, calls.missed, total, least, most, origin)
+        return Row(name, calls.hits, calls.missed, calls.returns, total, least, most, origin)
 
 
 def _place(address: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -21,15 +19,20 @@ Examples:
   fprobe profile
   fprobe profile 'vfs_*' --program prog.c --call main
 """
-_ROW = re.compile(r"^  (\S+)\s+(\d+)\s+([\d.]+) us")
 
 
 class Row(NamedTuple):
-    """A function, over all threads. `time_us`: including its callees."""
+    """A function, over all threads. `time_us`: of the calls that returned, including their callees."""
 
     name: str
     hits: int
+    returned: int
     time_us: float
+
+    @property
+    def average_us(self) -> float:
+        """The average time of a call that returned; 0 if none did."""
+        return self.time_us / self.returned if self.returned else 0.0
 
 
 @click.command("profile", cls=CallingCommand, epilog=_EPILOG, short_help="Profile functions.")
@@ -62,21 +65,19 @@ def profile_command(patterns: tuple[str, ...], target: Target, console: Console)
 
 
 def rows() -> list[Row]:
-    """The rows of all files of trace_stat combined, the most time first."""
-    from fprobe.tracefs import tracefs
+    """The rows of all threads combined, the most time first."""
+    from ftrace.tracing.output.profile import function_name
+    from ftrace.tracing.output.trace import slots_in_use
+    from ftrace.tracing.tracers.profile import function_profiler
 
     found: dict[str, Row] = {}
-    for name in tracefs.listdir("trace_stat"):
-        for row in _rows_of(tracefs.read(f"trace_stat/{name}")):
-            before = found.get(row.name, Row(row.name, 0, 0.0))
-            found[row.name] = Row(row.name, before.hits + row.hits, before.time_us + row.time_us)
+    for slot in range(slots_in_use()):
+        for each in function_profiler.profiles(slot):
+            name = function_name(each.ip)
+            before = found.get(name, Row(name, 0, 0, 0.0))
+            counts = before.hits + each.counter, before.returned + each.returned
+            found[name] = Row(name, *counts, before.time_us + each.time / 1000)
     return sorted(found.values(), key=lambda row: (-row.time_us, row.name))
-
-
-def _rows_of(text: str) -> Iterator[Row]:
-    for line in text.splitlines():
-        if found := _ROW.match(line):
-            yield Row(found[1], int(found[2]), float(found[3]))
 
 
 def _show(console: Console, call: ProgramCall, outcome: Outcome, found: list[Row]) -> None:
@@ -84,8 +85,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, found: list[Row
 
     console.note(f"  {'Function':<30}  {'Hit':>10}  {'Time':>15}  {'Avg':>12}")
     for row in found:
-        average = row.time_us / row.hits if row.hits else 0.0
-        console.line(f"  {row.name:<30}  {row.hits:10,}  {row.time_us:12.3f} us  {average:9.3f} us")
+        console.line(f"  {row.name:<30}  {row.hits:10,}  {row.time_us:12.3f} us  {row.average_us:9.3f} us")
     print_outcome(console, call, outcome)
     console.document(outcome_object(call, outcome) | {"functions": list(map(_object, found))} | ending(outcome))
 
@@ -96,5 +96,5 @@ def _object(row: Row) -> dict[str, Any]:
         "name": row.name,
         "hits": row.hits,
         "total_ns": total,
-        "average_ns": round(total / row.hits) if row.hits else 0,
+        "average_ns": round(row.average_us * 1000),
     }

@@ -115,6 +115,7 @@ def _remarks(rows: list[Row]) -> list[str]:
 def _object(row: Row, by: str) -> dict[str, Any]:
     made = row._asdict()
     origin = made.pop("origin")
+    del made["returned"]
     return made if by == "function" else made | {by: origin}
 
 

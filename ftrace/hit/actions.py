@@ -75,7 +75,8 @@ class Cell(Structure):
     ticks: u64
     shortest: u64  # ticks of the shortest call, plus one; 0: none was timed
     longest: u64
-    reserved: array[u64, 2]
+    returned: u64  # calls that were timed
+    reserved: u64
 
 
 @struct
@@ -172,6 +173,7 @@ def stat_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64
 @native(inline=True)
 def add_duration(cell: ptr[Cell], ticks: u64) -> void:
     cell.ticks += ticks
+    cell.returned += 1
     if ticks + 1 < cell.shortest or cell.shortest == 0:
         cell.shortest = ticks + 1
     if ticks > cell.longest:

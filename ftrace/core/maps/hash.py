@@ -33,22 +33,26 @@ def key_at(address: u64) -> u64:
 
 @native(noinline=True)
 def hash_take(state: ptr[MapState], area: ptr[u8], address: u64, key: u64) -> u64:
-    """Take a free place for `key`. Its value's address; 0 if another key has just taken it; the spare element if full."""
+    """Take a free place for `key`. Its value's address; 0 if another key has just taken it; the spare element if full.
+
+    Of the place of key 0, `key` is ZERO_IS_USED.
+    """
     header = cast(ptr[AreaHeader], area)
     if atomic_add(addressof(header.used), 1, "relaxed") >= state.count:
         atomic_sub(addressof(header.used), 1, "relaxed")
         return spare(state, area)
-    if atomic_cas(cast(ptr[u64], address), 0, key, "relaxed") or key_at(address) == key:
+    if atomic_cas(cast(ptr[u64], address), 0, key, "relaxed"):
         return address + KEY
     atomic_sub(addressof(header.used), 1, "relaxed")
-    return 0
+    return address + KEY if key_at(address) == key else 0
 
 
 @native(noinline=True)
 def hash_zero(state: ptr[MapState], area: ptr[u8], mask: u64) -> u64:
     address = place(state, area, mask + 1)
-    cast(ptr[u64], address)[0] = ZERO_IS_USED
-    return address + KEY
+    if key_at(address) == ZERO_IS_USED:
+        return address + KEY
+    return hash_take(state, area, address, ZERO_IS_USED)
 
 
 @native
@@ -161,7 +165,7 @@ class Hash(Map, Mapping[int, Any]):
     def _used(self, area: int) -> Iterator[tuple[int, int]]:
         """The keys of an area and the addresses of their places."""
         first, element, last = area + self._state.first, self._state.element, self._places - 1
-        if AreaHeader.ctypes.from_address(area).used or ctypes.c_uint64.from_address(first + last * element).value:
+        if AreaHeader.ctypes.from_address(area).used:
             words = (ctypes.c_uint64 * (self._places * element // 8)).from_address(first)[:: element // 8]
             for index, word in enumerate(words):
                 if word:

@@ -35,6 +35,7 @@ class Profile(Structure):
     counter: u64
     time: u64
     time_squared: u64
+    returned: u64  # calls that `time` is of: not those without a return node, nor those that an exception has ended
 
 
 @struct
@@ -128,6 +129,7 @@ def profile_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, 
     if cell != null:
         cell.time += time
         cell.time_squared += time * time
+        cell.returned += 1
 
 
 FUNCTIONS = (profile_graph_entry, profile_graph_return)

@@ -26,10 +26,15 @@ def _is_shown(profile: Any) -> bool:
 
 def _row(profile: Any) -> str:
     durations = (profile.time, profile.time // profile.counter, _variance(profile))
-    return f"  {_name(profile.ip):<30.30}  {profile.counter:10}    " + "    ".join(map(duration_text, durations)) + "\n"
+    return (
+        f"  {function_name(profile.ip):<30.30}  {profile.counter:10}    "
+        + "    ".join(map(duration_text, durations))
+        + "\n"
+    )
 
 
-def _name(address: int) -> str:
+def function_name(address: int) -> str:
+    """The name of a function in the table."""
     return symbols.plain(address).partition(" [")[0]
 
 

@@ -1,0 +1,53 @@
+"""Averages are over the calls that returned: a call that an exception ends is a hit, but has no duration."""
+
+import json
+import subprocess
+
+import pytest
+from command import COMMAND, environment
+
+SOURCE = """
+#include <ctime>
+extern "C" __attribute__((noinline)) int naps(int n) {
+  timespec time{0, 1000000};
+  nanosleep(&time, nullptr);
+  if (n % 4) throw n;
+  return n;
+}
+extern "C" int runs(int count) {
+  int sum = 0;
+  for (int i = 0; i < count; i++) try { sum += naps(i); } catch (int) { sum++; }
+  return sum;
+}
+"""
+LEAST = 1000
+"""Microseconds of a call."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("averages") / "naps.cpp"
+    path.write_text(SOURCE)
+    return path
+
+
+def shown(source, *words):
+    command = [*COMMAND, *words, "--program", str(source), "--call", "runs", "8"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=True).stdout
+
+
+@pytest.mark.parametrize("by", ["function", "caller", "thread"])
+def test_the_average_of_stat_is_between_the_shortest_and_the_longest(source, by):
+    rows = [line.split() for line in shown(source, "stat", "naps", "--by", by).splitlines()]
+    head = next(row for row in rows if "AVERAGE" in row)
+    row = next(row for row in rows if "naps" in row)
+    at = 2 * head.index("AVERAGE")  # a time is a number and a unit
+    average, least, most = (float(value) for value in row[at : at + 6 : 2])
+    assert LEAST / 1000 <= least <= average <= most
+
+
+def test_the_average_of_profile_is_of_calls_that_returned(source):
+    row = next(line.split() for line in shown(source, "profile", "naps").splitlines() if "naps" in line.split())
+    assert row[1] == "8" and float(row[4]) >= LEAST
+    (found,) = json.loads(shown(source, "profile", "naps", "--json"))["functions"]
+    assert (found["hits"], found["returned"]) == (8, 2) and found["time_us"] >= 2 * LEAST
