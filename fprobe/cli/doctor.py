@@ -64,9 +64,15 @@ def _platform() -> Answer:
 
 
 def _python() -> Answer:
+    from sandbox.process import private_names
+
     free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
     text = f"{platform.python_implementation()} {platform.python_version()}"
-    return (MISSING, f"{text}, free-threaded: not supported") if free_threaded else (OK, text)
+    if free_threaded:
+        return MISSING, f"{text}, free-threaded: not supported"
+    if found := private_names.missing():
+        return MISSING, f"{text} has no {', '.join(found)}, which fprobe uses"
+    return OK, text
 
 
 def _llvm() -> Answer:

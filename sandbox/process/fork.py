@@ -36,6 +36,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, NoReturn, Protocol
 
+from sandbox.process import private_names
 from sandbox.process.shared_text import changes, text_mutex
 
 
@@ -114,7 +115,11 @@ def _renew() -> None:
 
 @cache
 def install() -> None:
-    """Run the phases around every os.fork() from now on. Called when the first text is mapped."""
+    """Run the phases around every os.fork() from now on. Called when the first text is mapped.
+
+    Raises RuntimeError if this Python lacks what that needs.
+    """
+    private_names.check()
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 

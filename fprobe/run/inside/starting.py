@@ -15,7 +15,7 @@ from fprobe.run import session
 from fprobe.run.inside import own_modules
 
 _ENVIRONMENT = 5
-"""Index of the environment among the arguments of _posixsubprocess.fork_exec."""
+"""Index of the environment among the arguments of _posixsubprocess.fork_exec, which is a private function of Python's."""
 _permanent: list[Any] = []
 """Objects that must live as long as the process."""
 
@@ -27,12 +27,13 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
     the program would have now. `hide_environment`: removes our variables from `os.environ`.
     """
     address = os.environ.get(session.VARIABLE, "")
-    hide_environment()
     if address.count(":") != 2:  # not started by a launcher
+        hide_environment()
         return
     collects = gc.isenabled()
     gc.disable()  # hundreds of modules are imported, and none of them is garbage
     try:
+        hide_environment()
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
         cover_children(address, directory)
@@ -70,6 +71,10 @@ def cover_children(address: str, directory: str) -> None:
 
     def fork_exec(*arguments: Any) -> Any:
         given = list(arguments)
+        if not isinstance(given[_ENVIRONMENT], list | tuple | type(None)):
+            reason = f"argument {_ENVIRONMENT} of this Python's _posixsubprocess.fork_exec is no environment"
+            session.note(address, error=f"{reason}: child processes are not probed")
+            return original(*arguments)
         given[_ENVIRONMENT] = _environment(given[_ENVIRONMENT], address, directory)
         pid = original(*given)
         session.note(address, started=pid, command=[_text(word) for word in given[0]])

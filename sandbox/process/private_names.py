@@ -1,0 +1,29 @@
+"""Undocumented names of CPython's standard library that these packages use. Another version of Python may lack one."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import platform
+import sys
+
+
+def missing() -> list[str]:
+    """Those that this Python does not have."""
+    used = {
+        "threading.Lock": (_thread.LockType, ("_at_fork_reinit",)),
+        "threading.RLock": (_thread.RLock, ("_at_fork_reinit", "_is_owned")),
+        "os.environ": (os.environ, ("_data", "encodekey", "encodevalue")),
+        "ctypes.CDLL(None)": (ctypes.CDLL(None), ("_handle",)),
+        "sys": (sys, ("_getframe",)),
+    }
+    return [f"{owner}.{name}" for owner, (it, names) in used.items() for name in names if not hasattr(it, name)]
+
+
+def check() -> None:
+    """Raise RuntimeError, naming them, if any are missing."""
+    if found := missing():
+        raise RuntimeError(
+            f"Python {platform.python_version()} has no {', '.join(found)}, which fprobe uses; use another version of Python"
+        )
