@@ -13,7 +13,7 @@ from fprobe.attachment import Attachment, attach
 from fprobe.registration import functions_of
 from fprobe.run import session
 from fprobe.run.inside.own_modules import OURS
-from fprobe.run.inside.patterns import Pattern, described, new_functions, plain_values
+from fprobe.run.inside.patterns import Pattern, compiled_code, described, new_functions, plain_values
 from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
 from ftrace.core.entries.locate import outside
@@ -207,6 +207,8 @@ class Arming:
         try:
             self._report_libraries()
             self._tell_inlined(is_over=True)
+            if self._shows_callers and (code := list(compiled_code())):
+                session.note(self._address, code=code)
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ftrace.core.filters.resolve import Found, images_meant, is_compiled, resolve
 from sandbox.images.image import Image
+from sandbox.loading.module import modules
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.names import name_of_python, split_owner
 
@@ -82,3 +83,15 @@ def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str, str]]:
 def described(library: Library) -> list[Any]:
     """A library as a list of plain values, for another process: name, path, load address, text ranges."""
     return [library.name, str(library.path), library.base, library.text]
+
+
+def compiled_code() -> Iterator[tuple[str, str, int, int]]:
+    """The functions of JIT compilers and of the sandbox's modules: name, image, first address, and the one after the last."""
+    from sandbox.images import compiled
+
+    for image in compiled.source.images():
+        names = {function.address: function.name for function in image.functions}
+        for symbol in image.object.functions:
+            yield names.get(symbol.address, symbol.name), image.name, symbol.address, symbol.end
+    for module in modules():
+        yield from ((symbol.name, module.name, symbol.address, symbol.end) for symbol in module.functions)

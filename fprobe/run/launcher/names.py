@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,8 @@ class Names:
     def __init__(self) -> None:
         self._libraries: list[Library] = []
         self._functions: dict[int, Named] = {}
+        self._code: list[tuple[int, int, str, str]] = []
+        """Functions outside of libraries, ascending: first address, the one after the last, name, image."""
         self._bearers: dict[Named, set[int]] = {}
         """The addresses of the functions of each name."""
 
@@ -58,10 +61,15 @@ class Names:
             named = self._functions[address] = Named(name, short_name(image), types)
             self._bearers.setdefault(named, set()).add(address)
 
+    def take_code(self, code: list[tuple[str, str, int, int]]) -> None:
+        """Add functions outside of libraries, as `fprobe.run.inside.patterns.compiled_code` returns them."""
+        self._code = sorted([*self._code, *((start, end, name, image) for name, image, start, end in code)])
+
     def inherit(self, parent: Names) -> None:
         """Add the libraries and functions of the process that forked this one."""
         self._libraries = parent._libraries + self._libraries
         self._functions = parent._functions | self._functions
+        self.take_code([(name, image, start, end) for start, end, name, image in parent._code])
         for named, addresses in parent._bearers.items():
             self._bearers.setdefault(named, set()).update(addresses)
 
@@ -96,7 +104,7 @@ class Names:
         """The function that contains an address."""
         found = self._locate(address)
         if found is None:
-            return self._unknown(address)
+            return self._compiled(address, with_offset=False) or self._unknown(address)
         return Named(found.symbol.name, short_name(found.symbol.module))
 
     def describe(self, address: int) -> str:
@@ -122,8 +130,15 @@ class Names:
     def _unknown(self, address: int) -> Named:
         library = next((library for library in reversed(self._libraries) if address in library), None)
         if address in self._functions or library is None:
-            return self._functions.get(address, Named(hex(address)))
+            return self._functions.get(address) or self._compiled(address) or Named(hex(address))
         return Named(f"{library.name}+{address - library.base:#x}", short_name(library.name))
+
+    def _compiled(self, address: int, *, with_offset: bool = True) -> Named | None:
+        at = bisect_right(self._code, address, key=lambda function: function[0])
+        start, end, name, image = self._code[at - 1] if at else (0, 0, "", "")
+        if not start <= address < end:
+            return None
+        return Named(f"{name}+{address - start:#x}" if with_offset else name, image)
 
 
 @cache

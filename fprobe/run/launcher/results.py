@@ -121,6 +121,7 @@ class Process:
         if "argv" in entry:  # addresses change with an exec: forget the names from before
             self.command, self.names, self.has_reported = entry["argv"], Names(), True
         self.names.take_libraries(entry.get("libraries", []))
+        self.names.take_code(entry.get("code", []))
         self.names.take_functions(functions := entry.get("functions", []))
         if functions:
             self.matched.setdefault(entry["pattern"], set()).update(address for address, *_ in functions)

@@ -90,3 +90,25 @@ def test_callers_in_recorded_calls(launch, asking):
     done = launch("--trace", "libc:malloc", source=CALLS.format(module="bz2", path=asking, end=""))
     callers = {call["caller"] for call in done.report["processes"][0]["calls"]}
     assert not [caller for caller in callers if caller.startswith("0x")]
+
+
+COMPILED = r"""
+import ctypes
+from llvmlite import binding
+binding.initialize_native_target(); binding.initialize_native_asmprinter()
+text = "declare double @erf(double)\n"
+text += "define double @twice(double %x) { %e = call double @erf(double %x) %r = fadd double %e, %e ret double %r }"
+engine = binding.create_mcjit_compiler(
+    binding.parse_assembly(text), binding.Target.from_default_triple().create_target_machine()
+)
+engine.finalize_object()
+assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(engine.get_function_address("twice"))(0.0) == 0.0
+"""
+
+
+def test_a_caller_in_code_of_a_jit_compiler(launch):
+    options = ("--stat", "libm:erf", "--stacks", "libm:erf", "--by", "caller")
+    (process,) = launch(*options, source=COMPILED).report["processes"]
+    (row,) = [row for row in process["functions"] if row["caller"].startswith("twice+0x")]
+    assert row["hits"] == 1 and row["caller"].endswith(" [jit]")
+    assert any("twice [jit]" in stack["frames"] for stack in process["stacks"])
