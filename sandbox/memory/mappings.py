@@ -247,7 +247,7 @@ def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> i
 
 def map_inherited(size: int) -> int:
     """Address of zeroed memory, far from all code, that this process will share with its children. Left out of core dumps."""
-    address = mmap_at(_far_hint(size), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE)
+    address = mmap_at(0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE)
     libc.madvise(address, size, MADV_DONTDUMP)
     return address
 
