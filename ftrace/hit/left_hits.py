@@ -10,7 +10,18 @@ signal shows whether it is still in progress: the task's address is in a registe
 from __future__ import annotations
 
 from ftrace.hit.cancellation import handlers_left
-from ftrace.hit.nodes import EXIT_FROM_STUB, frame_of, off_signal_stack, on_one_stack, on_own_stack, readable, word_at
+from ftrace.hit.nodes import (
+    EXIT_FROM_STUB,
+    frame_of,
+    main_stack,
+    main_stack_size,
+    off_signal_stack,
+    on_one_stack,
+    on_own_stack,
+    readable,
+    stack_field,
+    word_at,
+)
 from ftrace.hit.parking import EMPTY, spare_stubs
 from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import FAST
@@ -23,18 +34,21 @@ from sandbox.native import (
     global_var,
     native,
     ptr,
+    read_fs,
     signal_fence,
+    store,
     u8,
     u64,
     void,
     volatile_load,
     zeroed,
 )
-from sandbox.threads.tasks import NODE, Node, Task
+from sandbox.threads.blocked_sp import blocked_sp
+from sandbox.threads.tasks import NODE, Node, Task, errno_location
 
-AT_RETURN, ITSELF, UNVERIFIED = 1, 2, 4
+AT_RETURN, ITSELF = 1, 2
 """Low bits of Task.hit_sp: what is there while the hit lasts. AT_RETURN: the return slot of a call whose node is on the shadow
-stack. ITSELF: its own address. UNVERIFIED: anything. 0: the return into the stub, after the call of the trampoline."""
+stack. ITSELF: its own address. 0: the return into the stub, after the call of the trampoline."""
 _LOW_BITS = 7
 
 _CALL = 0x12FF41
@@ -49,13 +63,23 @@ def note_hit(task: ptr[Task], here: ptr[u64]) -> void:
     signal_fence()
 
 
+_PAGE = 4096
+known_call = global_var(u64, 0, name="known_call_of_stub")
+"""The address after one, which was found last."""
+
+
 @native
 def is_call_of_stub(end: u64) -> bool_:
     """Whether the instruction before `end` is that of a stub or detour which calls the trampoline."""
-    if end < 4096 or not readable(end - 3) or not readable(end - 1):
+    if end == volatile_load(addressof(known_call)):
+        return True
+    if end < _PAGE or not readable(end - 3) or not readable(end - 1):
         return False
     code = cast(ptr[u8], end - 3)
-    return cast(u64, code[0]) | cast(u64, code[1]) << 8 | cast(u64, code[2]) << 16 == _CALL
+    if cast(u64, code[0]) | cast(u64, code[1]) << 8 | cast(u64, code[2]) << 16 != _CALL:
+        return False
+    store(addressof(known_call), end, "relaxed")
+    return True
 
 
 @native
@@ -77,23 +101,21 @@ def is_intact(task: ptr[Task], at: u64) -> bool_:
         return False
     if task.hit_sp & ITSELF != 0:
         return word_at(at)[0] == at
-    if task.hit_sp & AT_RETURN != 0:
-        return is_returning(task, at)
-    return task.hit_sp & UNVERIFIED != 0 or is_call_of_stub(word_at(at)[0])
+    return is_returning(task, at) if task.hit_sp & AT_RETURN != 0 else is_call_of_stub(word_at(at)[0])
 
 
 _SEGMENTS = 0x002B_0000_0000_0033
 """cs, gs, fs and ss in a signal's frame, as one word."""
 _GENERAL, _SP, _BEFORE = 16, 15, 18
 """Words of a signal's frame: the general registers, which of them is the stack pointer, and how far they are before cs."""
-_FAR, _PAGE = 65536, 4096
+_FAR = 65536
 
 
 @native
-def signal_frame(start: u64, end: u64) -> u64:
-    """The address of the registers in the first frame of a signal from `start` to `end`, not far up; 0: there is none."""
+def signal_frame(start: u64) -> u64:
+    """The address of the registers in the first frame of a signal from `start` on, not far up; 0: there is none."""
     address = start + 7 & ~7
-    end = min(end, start + _FAR)
+    end = start + _FAR
     readable_end: u64 = 0
     while address < end:
         if address >= readable_end:
@@ -109,15 +131,14 @@ def signal_frame(start: u64, end: u64) -> u64:
 @native(noinline=True)
 def is_beginning(task: ptr[Task], sp: u64) -> bool_:
     """Whether a signal that has led to a hit at `sp` interrupted the first instructions of another."""
-    registers = signal_frame(sp, sp + _FAR)
+    registers = signal_frame(sp)
     for _ in range(8):
         if registers == 0:
             return False
         for index in range(_GENERAL):
             if word_at(registers)[index] == cast(u64, task):
                 return True
-        above = word_at(registers)[_SP]
-        registers = signal_frame(above, above + _FAR)
+        registers = signal_frame(word_at(registers)[_SP])
     return False
 
 
@@ -132,11 +153,35 @@ def is_left_hit(task: ptr[Task], sp: u64) -> bool_:
         return False
     if at <= sp and (cast(u64, addressof(here[0])) <= at or on_one_stack(at, sp)):
         return True
-    if not on_own_stack(at):
-        return off_signal_stack(at) or not is_intact(task, at)
-    if task.hit_sp & ITSELF != 0 or not on_own_stack(sp):
-        return not is_intact(task, at)
-    return signal_frame(sp, at) == 0  # in a fast hit, only the handler of a signal makes others
+    return (not on_own_stack(at) and off_signal_stack(at)) or not is_intact(task, at)
+
+
+@native
+def is_on_stack_of(task: ptr[Task], address: u64) -> bool_:
+    """Whether `address` is in the memory that the task's thread was started with as its stack."""
+    block = read_fs(0) + (cast(u64, task.errno) - cast(u64, errno_location()))
+    start = word_at(block + stack_field)[0]
+    size = word_at(block + stack_field + 8)[0]
+    if start == 0:
+        start = main_stack
+        size = main_stack_size
+    return address - start < size
+
+
+@native(noinline=True)
+def is_left_by_blocked(task: ptr[Task]) -> bool_:
+    """Whether another thread, which is blocked in a system call, has left the hit that has marked its task."""
+    noted = volatile_load(addressof(task.hit_sp))
+    tid = cast(u64, volatile_load(addressof(task.tid)))
+    sp = blocked_sp(tid) if tid != 0 and stack_field != 0 else cast(u64, 0)
+    if sp == 0 or not is_on_stack_of(task, sp):
+        return False
+    if volatile_load(addressof(task.rec)) == FAST and volatile_load(addressof(task.list)) == 0:
+        return not is_beginning(task, sp)
+    at = noted & ~cast(u64, _LOW_BITS)
+    if not is_on_stack_of(task, at) or (at > sp and is_intact(task, at)):
+        return False
+    return volatile_load(addressof(task.hit_sp)) == noted
 
 
 abandon_kprobe = global_var(u64, 0, name="abandon_kprobe")

@@ -9,6 +9,7 @@ if the credit is gone afterwards, the interrupted hit takes the slow path; a cre
 
 from __future__ import annotations
 
+from ftrace.hit.left_hits import is_left_by_blocked
 from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.parking import EMPTY
 from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
@@ -39,6 +40,9 @@ from sandbox.native import (
 from sandbox.threads.system_calls import process_barrier
 from sandbox.threads.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
+
+_OFTEN = 1024
+"""After so many rounds it is checked whether a thread has left its hit."""
 
 
 @native(inline=True)
@@ -74,8 +78,12 @@ def wait_for_credits(me: ptr[Task]) -> void:
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)
+        rounds: u64 = 0
         while task != me and volatile_load(addressof(task.rec)) & CREDIT != 0:
             syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+            rounds += 1
+            if rounds % _OFTEN == 0 and is_left_by_blocked(task):
+                break
 
 
 @native

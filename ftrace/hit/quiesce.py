@@ -9,6 +9,7 @@ function, outside of handlers, is not marked.
 
 from __future__ import annotations
 
+from ftrace.hit.left_hits import is_left_by_blocked
 from ftrace.hit.nodes import below
 from sandbox.native import (
     addressof,
@@ -30,6 +31,8 @@ from sandbox.threads.tasks import NODES, Node, Task, claimed_high, current, task
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
 
 _YIELDS = 200
+_OFTEN = 64
+"""After so many rounds it is checked whether a thread has left its hit."""
 
 
 @native(inline=True)
@@ -60,6 +63,8 @@ def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
             return False
         if rounds < _YIELDS:
             syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+        elif rounds % _OFTEN == 0 and is_left_by_blocked(task):
+            return True
         else:
             nap()
         rounds += 1

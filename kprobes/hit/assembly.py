@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.assembly import common
 from ftrace.hit.events.event_state import EventState
-from ftrace.hit.left_hits import UNVERIFIED
+from ftrace.hit.left_hits import ITSELF
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
@@ -34,7 +34,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         **common(area),
         "REGS_ORIG": pt_regs.offset("orig_ax"),
         "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
-        "LIST": Task.offset("list"), "HIT_SP": Task.offset("hit_sp"), "UNVERIFIED": UNVERIFIED, "IN_NO_LIST": IN_NO_LIST,
+        "LIST": Task.offset("list"), "HIT_SP": Task.offset("hit_sp"), "ITSELF": ITSELF, "IN_NO_LIST": IN_NO_LIST,
         "FAST": FAST, "FAST_UNLOCKED": FAST & ~FTRACE_NORMAL,
         "KPROBE": Task.offset("kprobe"), "STATUS": _control("status"), "HIT_ACTIVE": HIT_ACTIVE,
         "FRAME": _control("frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,

@@ -129,7 +129,9 @@ $save_flags
     jne 7f
     mov 48(%rsp), %r10
     movl $$$INSIDE, $REC(%r11)
-    lea $UNVERIFIED(%rsp), %rdi
+    lea -8(%rsp), %rdi
+    mov %rdi, (%rdi)
+    lea $ITSELF(%rdi), %rdi
     mov %rdi, $HIT_SP(%r11)
     movl $$$IN_NO_LIST, $LIST(%r11)
     incq $SERIAL(%r11)
@@ -143,6 +145,7 @@ $save_flags
     movl $$$HIT_ACTIVE, $STATUS(%r11)
     mov %rsp, %rbx
     .cfi_def_cfa_register %rbx
+    lea -16(%rsp), %rsp
     and $$-16, %rsp
     lea $NOT_INSIDE(%rsp), %rsi
     mov %rsi, $FRAME(%r11)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 
 import pytest
 from built_library import built_library, needs_compilers
@@ -65,3 +66,24 @@ def test_a_hit_that_is_left_at_any_instruction(kinds):
         hits = [probe.hits - old for probe, old in zip(probes, before, strict=True)]
         assert hits == [3] * len(probes), f"after {count} instructions: {hits}"
     assert 20 < count < 5000
+
+
+@pytest.mark.parametrize("kind", ["fprobe", "entry", "C"])
+@isolated(timeout=100)
+def test_a_thread_that_has_left_a_hit_and_blocks_is_not_waited_for(kind):
+    library, ready, over = program(), threading.Event(), threading.Event()
+    probe = attached(kind)
+
+    def leave_and_block():
+        library.call(1)
+        library.leave_after(40)
+        ready.set()
+        over.wait()
+
+    thread = threading.Thread(target=leave_and_block)
+    thread.start()
+    ready.wait()
+    probe.detach()
+    over.set()
+    thread.join()
+    assert probe.hits >= 1
