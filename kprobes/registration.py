@@ -88,13 +88,17 @@ def _register(p: kprobe, place: Place) -> None:
         raise
 
 
-@cache
+@cache  # not @once: a module notifier may call it, and it takes the notifiers' lock
 def init_kprobes() -> None:
-    """Once, before the first registration: watch the unloading of modules, and the exit of the interpreter."""
+    """Before the first registration: watch the unloading of modules, and the exit of the interpreter.
+
+    Threads may call it at the same time: each step has an effect once.
+    """
     tracer()  # which may fail for want of a resource: nothing has been done by then
     join_ftrace()
     hooks.before_batch.add(kill_unmapped)
     register_module_notifier(module_event)
+    atexit.unregister(states.disarm_for_good)
     atexit.register(states.disarm_for_good)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 from fprobe.handlers.native import event_handler
 from fprobe.probe import FPROBE_FL_DISABLED, fprobe
@@ -25,6 +24,7 @@ from ftrace.tracing.probe_args.fetch import Argument
 from ftrace.tracing.probe_args.scope import Scope
 from sandbox.images.btf import Prototype
 from sandbox.images.prototypes import prototype
+from sandbox.process.once import once
 
 GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
 """The groups of events whose lines name none."""
@@ -233,7 +233,7 @@ fprobe_lines = FprobeLines()
 """The type of lines that dynamic_events passes to fprobe."""
 
 
-@cache
+@once
 def register_fprobe_events() -> None:
     """Register the lines f and t with dynamic_events."""
     dyn_event_register(fprobe_lines)

@@ -16,7 +16,7 @@ from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.filters.resolve import why_none
 from ftrace.core.shown import Shown
 from sandbox.process.fork import ProcessBound
-from sandbox.process.once import cached_property
+from sandbox.process.once import cached_property, once
 
 This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -27,7 +27,7 @@ log = logging.getLogger("fprobe")
 _attached: weakref.WeakSet[Attaching] = weakref.WeakSet()
 
 
-@functools.cache
+@once
 def _warn_at_exit() -> None:
     atexit.register(_warn_all)
 

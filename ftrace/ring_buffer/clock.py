@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ftrace.hit.ring_buffer.clock_state import COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
 from sandbox.memory.pages import is_denied
+from sandbox.process.once import once_for_each
 
 SECOND = 1_000_000_000
 _USER_HZ = 100
@@ -98,7 +99,7 @@ def sample(system: int) -> Fit:
     return best[1]
 
 
-@cache
+@once_for_each
 def start(clock: Clock) -> Any:
     """The native half of a clock: a ctypes structure of ClockState, shared by all buffers."""
     state = ClockState.ctypes()

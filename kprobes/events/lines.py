@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from threading import Lock
 
 from ftrace.tracing.events.dynevent import NotThisType, create_of_type, dyn_event_register, dynamic_events, show
@@ -42,6 +41,7 @@ from kprobes.return_probe import kretprobe
 from sandbox.images.prototypes import prototype
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
+from sandbox.process.once import once
 from sandbox.symbols.names import split_owner
 
 GROUP = "kprobes"
@@ -310,7 +310,7 @@ def _module_event(event: ModuleState, module: Module) -> None:
             probe.module_loaded()
 
 
-@cache
+@once
 def register_kprobe_events() -> None:
     """Register the lines p and r with dynamic_events, add kprobe_events and kprobe_profile to the tree, and watch for
     modules that probes wait for.

@@ -6,7 +6,6 @@ single probe with native handlers has an ftrace_ops of its own (kprobes.fast.sin
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.core import ops as ftrace
@@ -19,6 +18,7 @@ from kprobes.fast.single import SingleOps
 from kprobes.hit.records import RETURN_DATA
 from kprobes.hit.runtime import kprobe_runtime
 from sandbox.process import hooks
+from sandbox.process.once import once
 
 if TYPE_CHECKING:
     from kprobes.place import Place
@@ -76,7 +76,7 @@ class SharedOps:
             ftrace.ftrace_free_filter(self.ops)
 
 
-@cache
+@once
 def _watch_ftrace() -> None:
     dead = kprobe_runtime().image.variable("kprobe_ftrace_killed")
 

@@ -10,7 +10,6 @@ The stub overwrites r10 and r11, so it is not used where they may hold a value.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.core.probe import NativeProbe
@@ -29,6 +28,7 @@ from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.return_stub import DROP_RETURN, return_stub
 from sandbox.memory import mappings
 from sandbox.process import hooks
+from sandbox.process.once import once
 from sandbox.x86_64.encoding import displacement, jump
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ _spaces: dict[tuple[TextMapping, bool], _StubSpace] = {}
 """Keys: the text, and whether its stubs keep every register."""
 
 
-@cache
+@once
 def return_list() -> ListRecord:
     """The list of a call whose return is hooked by a return stub: one probe, which runs the kretprobes."""
     exit_ = kprobe_runtime().image.address("kprobe_return_handler")
@@ -149,7 +149,7 @@ def is_return_stub(address: int) -> bool:
     return any(address in piece for space in _spaces.values() for piece in space.pieces)
 
 
-@cache
+@once
 def _register_own_code() -> None:
     hooks.own_code.add(is_return_stub)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from sandbox.process.once import once
+
 if TYPE_CHECKING:
     from llvmlite.binding import ModulePassManager, ModuleRef, PassBuilder, TargetMachine
 
@@ -15,7 +17,7 @@ class ProgramError(ValueError):
     """A source that cannot be compiled; the message names the source and repeats what the compiler said."""
 
 
-@functools.cache
+@once
 def initialize_llvm() -> None:
     """Make LLVM ready to compile for this machine; once per process."""
     from llvmlite import binding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any
 
 from sandbox.compile.codegen import initialize_llvm, parse
@@ -14,6 +13,7 @@ from sandbox.loading.linker import claim, link, loaded_code_of
 from sandbox.loading.loaded_code import LoadedCode
 from sandbox.loading.module import Module, check_name, free_name, introduce
 from sandbox.memory import mappings
+from sandbox.process.once import once
 from sandbox.symbols import gdbjit
 from sandbox.x86_64.encoding import NOP5
 
@@ -94,7 +94,7 @@ def define_hooks() -> None:
             binding.add_symbol(hook, _return())
 
 
-@functools.cache
+@once
 def _return() -> int:
     """Address of a function that does nothing."""
     here = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value or 0

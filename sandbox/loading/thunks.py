@@ -7,7 +7,6 @@ result in memory. LLVM implements its own conventions; nothing here repeats them
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from sandbox.abi.signatures import Array, Parameter, Pointer, Record, Signature,
 from sandbox.compile.codegen import ProgramError
 from sandbox.compile.program import Options, compile_ir
 from sandbox.compile.stubs import Flavour
+from sandbox.process.once import once_for_each
 
 _NAME = "call_from_memory"
 _PASSED_ON = {"signext", "zeroext", "nest", "inreg", "swiftself", "swifterror", "noalias"}
@@ -74,7 +74,7 @@ def literal(kind: Type) -> str:
 Thunk = Callable[[int, Any, Any], None]
 
 
-@functools.cache
+@once_for_each
 def _compiled(ir: str) -> Thunk:
     from sandbox.compile.objectfile import prepare
     from sandbox.loading.linker import link

@@ -44,6 +44,7 @@ from sandbox.memory.pages import (
 from sandbox.memory.pages import PAGE as PAGE
 from sandbox.process import fork
 from sandbox.process.integers import U64_MAX, integer
+from sandbox.process.once import once
 from sandbox.process.shared_text import ForkWords, changes
 from sandbox.process.shared_text import text_mutex as text_mutex
 from sandbox.x86_64.encoding import fork_counter
@@ -150,7 +151,7 @@ def fork_words() -> int:
         return _count_forks()
 
 
-@functools.cache
+@once
 def _count_forks() -> int:
     words, counter = reserve(PAGE), reserve(PAGE)
     code = fork_counter(words + ForkWords.forks.offset)  # type: ignore[attr-defined]

@@ -29,6 +29,7 @@ import errno
 import functools
 import os
 import sys
+import threading
 import weakref
 from bisect import insort
 from collections.abc import Callable
@@ -113,14 +114,20 @@ def _renew() -> None:
             lock._at_fork_reinit()
 
 
-@cache
+_installing = renew(threading.RLock())
+_installed: list[bool] = []
+
+
 def install() -> None:
-    """Run the phases around every os.fork() from now on. Called when the first text is mapped.
+    """Run the phases around every os.fork() from now on. Called when the first text is mapped; further calls do nothing.
 
     Raises RuntimeError if this Python lacks what that needs.
     """
-    private_names.check()
-    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    with _installing:
+        if not _installed:
+            private_names.check()
+            os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+            _installed.append(True)
 
 
 def _before() -> None:

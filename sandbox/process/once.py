@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, overload
 
 from sandbox.process import fork
 
+Key = TypeVar("Key", bound=Hashable)
 Made = TypeVar("Made")
 Value = TypeVar("Value")
 
@@ -32,6 +33,22 @@ def once(make: Callable[[], Made]) -> Callable[[], Made]:
                 if not made:
                     made.append(make())
         return made[0]
+
+    return get
+
+
+def once_for_each(make: Callable[[Key], Made]) -> Callable[[Key], Made]:
+    """Decorator: as `once`, for each value of the argument."""
+    lock = fork.renew(threading.RLock())
+    made: dict[Key, Made] = {}
+
+    @functools.wraps(make)
+    def get(key: Key) -> Made:
+        if key not in made:
+            with lock:
+                if key not in made:
+                    made[key] = make(key)
+        return made[key]
 
     return get
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from isolation import isolated
 
-from sandbox.process.once import cached_property, once
+from sandbox.process.once import cached_property, once, once_for_each
 
 
 def test_whoever_comes_meanwhile_gets_the_same():
@@ -68,6 +68,25 @@ def test_a_child_that_is_forked_meanwhile_makes_its_own():
     go_on.set()
     thread.join()
     assert status == 0 and get() == os.getpid()
+
+
+def test_threads_that_come_first_get_one_object_for_each_argument():
+    entered, go_on, made = threading.Event(), threading.Event(), []
+
+    @once_for_each
+    def get(key: str) -> object:
+        entered.set()
+        go_on.wait(30)
+        return [key]
+
+    threads = [threading.Thread(target=lambda: made.append(get("a"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert entered.wait(30)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len({id(each) for each in made}) == 1 and get("b") == ["b"] and get("b") is get("b")
 
 
 class Asked:

@@ -13,7 +13,6 @@ import atexit
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import TypeVar
 
 from ftrace.tracing.events import dynevent
@@ -102,13 +101,14 @@ def _reason(call: Callable[[T], None], argument: T) -> str:
     return ""
 
 
-@cache
 def _watch() -> None:
+    """Have its effect once, whichever threads call it."""
     register_module_notifier(_module_event)
 
 
-@cache
 def _report_at_exit() -> None:
+    """Have its effect once, whichever threads call it."""
+    atexit.unregister(_report)
     atexit.register(_report)
 
 

@@ -6,11 +6,10 @@ module/module_free are those of include/trace/events/module.h.
 
 from __future__ import annotations
 
-from functools import cache
-
 from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.probe_args.layout import Field
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
+from sandbox.process.once import once
 
 GROUP = "ftrace"
 
@@ -139,7 +138,7 @@ def _module_event(event: ModuleState, module: Module) -> None:
         _record_module(MODULE_FREE, module)
 
 
-@cache
+@once
 def register_module_events() -> None:
     """Add both events to the registry, and record the loading and unloading of modules."""
     for event in (MODULE_LOAD, MODULE_FREE):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from functools import cache
 
 from ftrace.tracing.events.dynevent import LineType, NotThisType, argv_split, dyn_event_register, parse_event_name
 from ftrace.tracing.events.probe_event import ProbeEvent
@@ -17,6 +16,7 @@ from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.arguments import FIRST_ARGUMENT, MAX_ARGUMENTS
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError, error
+from sandbox.process.once import once
 
 _SUBSYSTEM = "event_probe"
 _REASON = "Event probes are not supported"
@@ -70,7 +70,7 @@ def _attached(word: str) -> tuple[str, str]:
     raise ProbeError(errno.EINVAL, *wrong, Finding(ErrorCode.NO_EVENT_INFO, 0, _ATTACHED))
 
 
-@cache
+@once
 def register_event_probes() -> None:
     """Register the lines e, so that dynamic_events reports why they are refused."""
     dyn_event_register(EventProbeLines())

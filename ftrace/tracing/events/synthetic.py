@@ -11,7 +11,6 @@ import ctypes
 import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from ftrace.core.kstrtox import kstrtouint
@@ -323,7 +322,7 @@ def show() -> str:
     return "".join(f"{event.definition}\n" for event in events if isinstance(event, SyntheticEvent))
 
 
-@cache
+@once
 def register_synthetic_events() -> None:
     """Register the lines s with dynamic_events."""
     dynevent.dyn_event_register(synthetic_lines)

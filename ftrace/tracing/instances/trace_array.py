@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import threading
-from functools import cache
 from typing import Any
 
 from ftrace.core.filters.hashes import OpsHash, global_hash
@@ -22,7 +21,7 @@ from ftrace.tracing.tracers.interfaces import Tracer, Tracing, nop
 from ftrace.tracing.tracers.profile import function_profiler
 from ftrace.tracing.tracers.thread_filters import DroppedSlots, PidLists
 from sandbox.process import fork
-from sandbox.process.once import cached_property
+from sandbox.process.once import cached_property, once
 
 trace_types_lock = threading.RLock()
 """Held while a trace array is created or removed, or its tracer is changed."""
@@ -257,7 +256,7 @@ def new_instance(name: str) -> TraceArray:
         return made
 
 
-@cache
+@once
 def global_trace() -> TraceArray:
     """The top level's trace array."""
     top = TraceArray()

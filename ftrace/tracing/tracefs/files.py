@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 from ftrace.core.filters import lookup
 from ftrace.core.unwind.code_map import unwind_tables
@@ -19,6 +18,7 @@ from ftrace.tracing.tracefs.function_commands import register_function_commands
 from ftrace.tracing.tracefs.trace_files import InstancesDirectory, trace_array_files
 from ftrace.tracing.tracefs.tracer_files import graph_files
 from ftrace.tracing.tracefs.tree import tracefs
+from sandbox.process.once import once
 
 
 def definitions_file(
@@ -32,7 +32,7 @@ def _available_events() -> str:
     return "".join(f"{event.group}:{event.name}\n" for event in reversed(event_registry.events()))
 
 
-@cache
+@once
 def add_ftrace_files() -> None:
     """Add ftrace's files to the tree. Further calls do nothing."""
     unwind_tables()  # this and the next register module notifiers, which is done before any lock is taken

@@ -14,7 +14,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 from ftrace.core.filters.function_probes import FunctionProbeOps, Subject, apply
 from ftrace.core.filters.set_ftrace_filter import FilterFile, check_takes_probes, register_ftrace_command
@@ -147,7 +147,7 @@ def _enable(file: FilterFile, func: str, command: str, parameter: str | None) ->
     apply(func, kind, count or None)
 
 
-@cache
+@once
 def register_function_commands() -> None:
     """Register the commands with set_ftrace_filter."""
     register_ftrace_command("stacktrace", partial(_act, _stacktrace, _ACT_WHEN_ON))

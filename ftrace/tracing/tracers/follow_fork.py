@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import threading
-from functools import cache
 from typing import Any
 
 from ftrace.core.entries.locate import locate
@@ -20,6 +19,7 @@ from ftrace.hit.records import COMPLETE
 from ftrace.tracing.tracers.probing import FunctionProbing
 from ftrace.tracing.tracers.thread_filters import PidLists
 from sandbox.process import fork
+from sandbox.process.once import once
 
 _WHERE = ("libc:pthread_create", "libpthread:pthread_create")
 """Before glibc 2.34 it was in a library of its own."""
@@ -111,7 +111,7 @@ def _pthread_create() -> Any:
     raise OSError(errno.ENODEV, f"new threads cannot be followed: {last}")
 
 
-@cache
+@once
 def fork_following() -> ForkFollowing:
     """The process's."""
     return ForkFollowing()

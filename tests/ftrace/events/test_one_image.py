@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from isolation import isolated
@@ -42,3 +43,25 @@ def test_no_native_image_is_made_by_a_cache_that_two_threads_can_miss():
         if any(ast.unparse(decorator) in ("cache", "functools.cache") for decorator in node.decorator_list)
     ]
     assert wrong == []
+
+
+HARMLESS = {
+    "sandbox/process/fork.py:_watch_renewed": "renewing a lock twice has no other effect",
+    "sandbox/process/fork.py:start_by_fork": "sets switches",
+    "sandbox/memory/barriers.py:_watch_forks": "hooks are added once",
+    "kprobes/registration.py:init_kprobes": "each step has an effect once",
+}
+
+
+def test_nothing_is_initialised_by_a_cache_that_two_threads_can_miss():
+    """A function without arguments and result, or one that makes the process's only object of a class of ours."""
+    classes = re.compile(r"^(None|TraceArray|EventMemory|ForkFollowing|ListRecord|Arena|Tracer|Runtime)$")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.name}"
+        for package in ("sandbox", "ftrace", "kprobes", "fprobe")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.returns is not None and classes.match(ast.unparse(node.returns))
+        if any(ast.unparse(decorator) in ("cache", "functools.cache") for decorator in node.decorator_list)
+    ]
+    assert sorted(wrong) == sorted(HARMLESS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from functools import cache
 
 from ftrace.hit.events.records import LATE_HIST
 from ftrace.tracing.events.filters.parser import SPACES
@@ -19,6 +18,7 @@ from ftrace.tracing.events.hist.text import histogram_text
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC, EventFile, TraceInstance
 from ftrace.tracing.events.triggers.trigger import Condition, Trigger
 from ftrace.tracing.events.triggers.trigger_file import COMMANDS, EventTriggers, parse_condition
+from sandbox.process.once import once
 
 
 class HistTrigger(Trigger):
@@ -220,7 +220,7 @@ class _Command:
         _run_on(event, text, remove=False, errors=self._errors)
 
 
-@cache
+@once
 def register_hist_command() -> None:
     """Register the trigger command `hist`."""
     COMMANDS["hist"] = hist_command

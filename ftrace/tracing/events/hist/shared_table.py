@@ -6,7 +6,6 @@ import ctypes
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 from ftrace.hit.events import map_records
@@ -22,7 +21,7 @@ from ftrace.tracing.events.hist.text import Contents, Entry, Snapshot, decoded_k
 from ftrace.tracing.events.hist.values import Sort, Value
 from ftrace.tracing.events.triggers.interfaces import NativeCall, TraceInstance
 from sandbox.memory import mappings
-from sandbox.process.once import cached_property
+from sandbox.process.once import cached_property, once
 from sandbox.threads import tasks
 
 _WORD = 8
@@ -63,7 +62,7 @@ class ResolvedAction:
     refers: tuple[VariableKey, ...] = ()
 
 
-@cache
+@once
 def _pads() -> int:
     """Address of the first thread's Pads. Pages are charged when they are touched."""
     return mappings.reserve(Pads.size * tasks.CAPACITY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from ftrace.core.runtime import runtime
@@ -13,6 +12,7 @@ from ftrace.hit.events.event_state import MAX_TARGETS, SCRATCH, EventState
 from ftrace.tracing.events.hit.shortcuts import Shortcut
 from sandbox.memory import mappings
 from sandbox.process import fork
+from sandbox.process.once import once
 from sandbox.threads import tasks
 
 MAX_PROBES = 1 << 15
@@ -55,7 +55,7 @@ class EventMemory:
         return [ctypes.c_uint64.from_address(self.hits + index * self.stride + row * 8) for index in range(used)]
 
 
-@cache
+@once
 def event_memory() -> EventMemory:
     """The memory of this process's probe events."""
     return EventMemory()
