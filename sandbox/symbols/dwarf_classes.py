@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sandbox.symbols.dwarf_entries import find, is_cxx, name_of, number, type_die
+from sandbox.symbols.dwarf_entries import find, may_be_cxx, name_of, number, type_die
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE
@@ -29,7 +29,7 @@ def by_reference(die: DIE) -> bool | None:
     said = find(die, "DW_AT_calling_convention")
     if said in (_CC_PASS_BY_REFERENCE, _CC_PASS_BY_VALUE):
         return bool(said == _CC_PASS_BY_REFERENCE)
-    if not is_cxx(die):
+    if not may_be_cxx(die):
         return False
     if "DW_AT_declaration" in die.attributes:
         return None
@@ -117,7 +117,7 @@ def located_by_reference(parameter: DIE) -> bool | None:
     gcc says nothing about classes, but the location shows it.
     """
     kind = _stripped(type_die(parameter))
-    if kind is None or kind.tag not in CLASSES or not is_cxx(parameter):
+    if kind is None or kind.tag not in CLASSES or not may_be_cxx(parameter):
         return None
     if find(kind, "DW_AT_calling_convention") is not None:
         return None
@@ -147,7 +147,7 @@ def _at_entry(parameter: DIE) -> bytes:
     if found.form in ("DW_FORM_exprloc", "DW_FORM_block1", "DW_FORM_block2", "DW_FORM_block4", "DW_FORM_block"):
         return bytes(found.value)
     lists = parameter.dwarfinfo.location_lists()
-    if lists is None or not isinstance(found.value, int):
+    if lists is None or found.form not in ("DW_FORM_sec_offset", "DW_FORM_data4", "DW_FORM_data8"):
         return b""
     entries = lists.get_location_list_at_offset(found.value, die=parameter)
     return next((bytes(getattr(entry, "loc_expr", b"")) for entry in entries if hasattr(entry, "loc_expr")), b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def type_die(die: DIE) -> DIE | None:
         if link is None:
             return None
         die = die.get_DIE_from_attribute(link)
-    return die.get_DIE_from_attribute("DW_AT_type")
+    found = die.get_DIE_from_attribute("DW_AT_type")
+    if "DW_AT_signature" in found.attributes:  # a declaration of a type that is in a unit of its own
+        with contextlib.suppress(KeyError):  # pyelftools finds those of DWARF 4
+            return found.get_DIE_from_attribute("DW_AT_signature")
+    return found
 
 
 def _language(die: DIE) -> int | None:
@@ -58,6 +63,11 @@ def _language(die: DIE) -> int | None:
 def is_cxx(die: DIE) -> bool:
     """Whether what `die` describes is of a program in C++."""
     return _language(die) in _PLUS_PLUS
+
+
+def may_be_cxx(die: DIE) -> bool:
+    """Whether what `die` describes may be of a program in C++: units that several share, made by dwz, have no language."""
+    return _language(die) in {*_PLUS_PLUS, None}
 
 
 def is_c_family(die: DIE) -> bool:

@@ -229,7 +229,7 @@ def _forms_in(record: Record) -> Iterator[Form]:
 
 
 def _is_gcc(die: DIE) -> bool:
-    return "GNU" in producer(die)
+    return "clang" not in producer(die)
 
 
 def _has_empty_array(record: Record, bits: tuple[tuple[int, int], ...]) -> bool:
