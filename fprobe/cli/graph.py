@@ -15,6 +15,7 @@ from sandbox.process.integers import INT_MAX
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.cli.surviving import Survival
     from ftrace.tracing.files.nodes import Handle
 
 _EPILOG = """\b
@@ -67,6 +68,12 @@ def graph_command(
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.tracefs import tracefs
 
+    survival = None
+    if output is not None:
+        from fprobe.cli.surviving import survive
+
+        with input_errors():
+            survival = survive()
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     matching.check_each_matches(module, (*patterns, *inside))
@@ -81,28 +88,33 @@ def graph_command(
             tracefs.write("trace_options", option)
     ctrl_c.hold_for_run()
     with console.alone():
-        if output is not None:
-            _record(console, call, output)
+        if output is not None and survival is not None:
+            _record(console, call, output, survival)
             return
         with tracefs.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK) as pipe:
             _run(console, call, pipe)
 
 
-def _record(console: Console, call: ProgramCall, output: str) -> None:
+def _record(console: Console, call: ProgramCall, output: str, survival: Survival) -> None:
     """Run the program, and write the records to a file. Raises Failure if the file cannot be written."""
     from fprobe.cli.conclusion import conclude
     from fprobe.cli.failure import input_errors
     from fprobe.cli.running import run
+    from fprobe.cli.surviving import disk_errors, disk_failure
     from fprobe.export.recording import Recording
     from fprobe.tracefs import tracefs
 
-    with input_errors():
+    with input_errors(), disk_errors(output):
         recording = Recording(output)
+        survival.begin(recording)
     console.note(f"# recording, calling {call}")
-    outcome = run(call, recording.drain)
-    recording.finish(lambda: tracefs.write("tracing_on", "0"))
+    outcome = run(call, lambda: survival.poll(recording.drain))
+    with disk_errors(output), survival.ending():
+        recording.finish(lambda: tracefs.write("tracing_on", "0"))
     _summarise(console, call, outcome, recording.lost)
     console.note(f"{output}: {recording.text}")
+    if recording.is_incomplete:
+        raise disk_failure(output, "records are missing")
     conclude(outcome)
 
 

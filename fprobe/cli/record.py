@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from fprobe.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from fprobe.cli.failure import Failure
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.cli.surviving import Survival
@@ -110,7 +109,7 @@ def record_command(
     from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
-    from fprobe.cli.surviving import survive
+    from fprobe.cli.surviving import disk_errors, disk_failure, survive
 
     groups = _by_buffer(definitions, buffers)
     with input_errors():
@@ -121,43 +120,24 @@ def record_command(
     ctrl_c.hold_for_run()
     with console.alone(), _attached(groups, filter_text, triggers) as events:
         arriving = _arriving(events) if live else None
-        with input_errors(), _disk_errors(output):
+        with input_errors(), disk_errors(output):
             if size_kb is not None:
                 for each in events.values():
                     each.array.buffer.size_kb = size_kb
             recording = _recording(output, events, arriving, compression)
-            survival.begin(recording, compression)
+            survival.begin(recording)
         console.note(f"# recording {', '.join(_names(events))}, calling {call}")
         try:
             outcome = _run(call, console, recording, arriving, survival)
         finally:  # also if the reader of the records has closed the pipe
-            with _disk_errors(output), survival.ending():
+            with disk_errors(output), survival.ending():
                 recording.finish(lambda: _disable(events))
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
         _summarise(console, call, outcome, events, recording, live)
         if recording.is_incomplete:
-            raise _disk_failure(output, "records are missing")
+            raise disk_failure(output, "records are missing")
         conclude_events(outcome, events.values())
-
-
-@contextmanager
-def _disk_errors(path: str) -> Iterator[None]:
-    """Turn the errors of a full disk into a Failure."""
-    from fprobe.export.recording import DISK_FULL
-
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise _disk_failure(path, "the file is not finished") from None
-
-
-def _disk_failure(path: str, what: str) -> Failure:
-    from fprobe.cli.failure import FAILED, Failure
-
-    return Failure(f"{path}: the disk is full, or a limit of the file's size is reached: {what}; free space", FAILED)
 
 
 def _make_space(size_kb: int | None) -> None:
@@ -237,17 +217,12 @@ def _run(
 ) -> Outcome:
     """Make the call while the records are written, and shown if they are wanted, up to the end of the parent."""
     from fprobe.cli.console import progress_line
-    from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.running import run
 
-    def drain(records: Callable[[], bool]) -> bool:
-        ctrl_c.pressed = ctrl_c.pressed or survival.is_alone
-        return records()
-
     if arriving is not None:
-        return run(call, lambda: drain(lambda: _drain_and_show(console, recording, arriving)))
+        return run(call, lambda: survival.poll(lambda: _drain_and_show(console, recording, arriving)))
     with progress_line(lambda: recording.progress):
-        return run(call, lambda: drain(recording.drain))
+        return run(call, lambda: survival.poll(recording.drain))
 
 
 def _arriving(events: dict[str, Event]) -> Arriving:

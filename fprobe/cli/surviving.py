@@ -17,6 +17,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from fprobe.cli.interrupting import ctrl_c
 from fprobe.run.ending import end_like
 from fprobe.run.launcher.launching import Program
 from ftrace.hit.ring_buffer import comms
@@ -25,8 +26,9 @@ from ftrace.ring_buffer import backing
 from sandbox.memory import mappings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from fprobe.cli.failure import Failure
     from fprobe.export.recording import Recording
     from fprobe.export.trace_dat import TraceDat
     from fprobe.export.trace_dat_sections import Metadata
@@ -65,11 +67,13 @@ class Survival:
         """Address of the table of thread names."""
         return self._memory
 
-    def begin(self, recording: Recording, compression: str) -> None:
+    def begin(self, recording: Recording) -> None:
         """Tell the parent about the file."""
         file = recording.file
         names = [array.name for array in recording.arrays.values()]
-        plan = _Plan(os.path.realpath(file.path), file.page_size, compression, names, recording.first_metadata)
+        plan = _Plan(
+            os.path.realpath(file.path), file.page_size, recording.compression, names, recording.first_metadata
+        )
         written = pickle.dumps(plan)
         if len(written) > _PLAN - _LENGTH.size:
             raise ValueError(f"the symbols take {len(written)} bytes; {_PLAN - _LENGTH.size} are supported")
@@ -84,10 +88,10 @@ class Survival:
         finally:
             ctypes.memset(self._memory + self._size, 0, _LENGTH.size)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether the parent has been killed."""
-        return os.getppid() != self._launcher
+    def poll(self, records: Callable[[], bool]) -> bool:
+        """Call `records` again and again; once the parent has been killed, the recording ends as after Ctrl-C."""
+        ctrl_c.pressed = ctrl_c.pressed or os.getppid() != self._launcher
+        return records()
 
 
 def survive() -> Survival:
@@ -203,3 +207,23 @@ def _mapped(path: str) -> tuple[int, int]:
         return mappings.map_shared(descriptor, 0, size), size
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turn the errors of a full disk into a Failure."""
+    from fprobe.export.recording import DISK_FULL
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise disk_failure(path, "the file is not finished") from None
+
+
+def disk_failure(path: str, what: str) -> Failure:
+    """The Failure of a full disk. `what`: what it has cost."""
+    from fprobe.cli.failure import FAILED, Failure
+
+    return Failure(f"{path}: the disk is full, or a limit of the file's size is reached: {what}; free space", FAILED)

@@ -98,6 +98,7 @@ class Recording:
         compression: str = NONE,
     ) -> None:
         self._arriving = arriving
+        self.compression = compression
         self.arrays = {"": array or global_trace(), **(instances or {})}
         self._buffers = [each.buffer for each in self.arrays.values()]
         sizes = sorted({buffer.subbuf_kb for buffer in self._buffers})
