@@ -64,7 +64,7 @@ class Copy:
 
     def _run(self, tests: Sequence[str], limit: float) -> int | None:
         """The exit code of pytest; None if it does not end in time."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0", *tests]
         if all("::" in test for test in tests):
             command += ["-m", ""]  # also one that is marked `stress`
         paths = os.pathsep.join(filter(None, (str(self.where), os.environ.get("PYTHONPATH"))))
