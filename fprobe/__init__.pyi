@@ -1,6 +1,8 @@
 from fprobe.actions import Count as Count
 from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
+from fprobe.attached_process import AttachedProcess as AttachedProcess
+from fprobe.attached_process import attach_to as attach_to
 from fprobe.attachment import Attachment as Attachment
 from fprobe.attachment import attach as attach
 from fprobe.handlers.native import native as native

@@ -264,6 +264,11 @@ def cancel_run() -> None:
             _worker.cancel()
 
 
+def rest() -> None:
+    """End the optimiser's thread if nothing is queued."""
+    _worker.join_if_idle()
+
+
 _worker = Worker(lambda: optimize_pending(), is_pending)  # by name: a test may hold the optimiser
 
 

@@ -24,6 +24,7 @@ Examples:
   fprobe list --program prog.c -v
   fprobe list '*' --all
   fprobe list 'libz:inflate*'
+  fprobe list -p 4711 'libz:inflate*'
 """
 
 
@@ -37,6 +38,9 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: Target, co
 
     -v adds address, size and signature.
     """
+    if target.running is not None:
+        _list_running(target.running.pids, patterns, console)
+        return
     from fprobe.cli import matching, program
 
     module = program.load(target)
@@ -51,6 +55,25 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: Target, co
             console.line(console.dim(f"{name}{owner} ({reason})"))
     skipped = [skipped._asdict() for skipped in match.skipped]
     console.document({"program": module.name, "functions": list(map(_object, match.sites)), "skipped": skipped})
+
+
+def _list_running(pids: tuple[int, ...], patterns: tuple[str, ...], console: Console) -> None:
+    """`fprobe list -p`: the functions of the libraries that the processes have mapped. Only their files are read."""
+    from fprobe.cli.remote_functions import functions
+
+    processes = []
+    for pid in pids:
+        found = list(functions(pid, patterns))
+        if len(pids) > 1:
+            console.note(f"# process {pid}")
+        for symbol in found:
+            detail = f"{symbol.address:#x} {symbol.size:6}  " if console.verbosity > 0 else ""
+            console.line(f"{detail}{symbol.name} {console.dim(f'[{symbol.module}]')}")
+        shown = [
+            {"name": each.name, "library": each.module, "address": each.address, "size": each.size} for each in found
+        ]
+        processes.append({"pid": pid, "functions": shown})
+    console.document({"processes": processes})
 
 
 def _object(site: Site) -> dict[str, Any]:

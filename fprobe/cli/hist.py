@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fprobe.cli import candidates
+from fprobe.cli.attaching import attached_to, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import (
     CallingCommand,
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.recorded_events import Event
+    from fprobe.run.launcher.attached import Targets
+    from fprobe.run.launcher.results import Process
 
 _EPILOG = """\b
 Examples:
   fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count
   fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count.log2 sort=hitcount.descending
+  fprobe hist -p 4711 -e 'p:sizes libz:adler32_z size=%dx:u64' keys=size.log2
   fprobe hist -e 'r:results vfs_read size=$retval:s64' keys=common_pid vals=size --filter 'size > 0'
 
 The words are the parameters of the kernel's hist trigger: keys=, vals=, sort=, size= and others. Counting is native.
@@ -64,6 +68,9 @@ def hist_command(
 
     With --json: one object with call, result, and the entries of each event.
     """
+    trigger = f"hist:{':'.join(parameters)}" + (f" if {filter_text}" if filter_text else "")
+    if target.running is not None:
+        _hist_running(target.running, definitions, trigger, console)
     from fprobe.cli import program
     from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.interrupting import ctrl_c
@@ -71,7 +78,6 @@ def hist_command(
 
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
-    trigger = f"hist:{':'.join(parameters)}" + (f" if {filter_text}" if filter_text else "")
     ctrl_c.hold_for_run()
     with console.alone(), attached(definitions, None, [trigger]) as events:
         console.note(f"# counting {', '.join(each.name for each in events.formats)}, calling {call}")
@@ -79,6 +85,45 @@ def hist_command(
         events.disable()
         _show(console, call, outcome, events)
         conclude_events(outcome, [events])
+
+
+def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, console: Console) -> None:
+    """`fprobe hist -p`. Ends this process."""
+    from fprobe.cli.interrupting import end_process
+    from fprobe.cli.run import check_events
+    from fprobe.run.session import Settings
+
+    refuse_with_pid(call=call_words())
+    check_events(definitions)
+    with attached_to(targets, Settings(events=definitions, triggers=(trigger,))) as processes:
+        processes.wait()
+    found = processes.results().processes
+    for process in found:
+        _show_running(console, process)
+    console.document({"processes": [_process_object(process) for process in found]})
+    console.flush()
+    end_process(0)
+
+
+def _show_running(console: Console, process: Process) -> None:
+    console.note(f"# process {process.pid}")
+    for text in (*process.errors, *process.waiting.values()):
+        console.line(f"# {text}")
+    for name, text in process.histograms.items():
+        console.line(console.bold(f"{name.rpartition('/')[2]}:"))
+        for line in bars(list(entries_of(text))):
+            console.line(line)
+        console.note(_totals(text))
+
+
+def _process_object(process: Process) -> dict[str, Any]:
+    shown = {name.rpartition("/")[2]: [*map(_object, entries_of(text))] for name, text in process.histograms.items()}
+    return {"pid": process.pid, "errors": process.errors, "not_found": process.waiting, "histograms": shown}
+
+
+def _totals(text: str) -> str:
+    totals = _TOTALS.search(text)
+    return " ".join(totals[0].split()).replace("Totals: ", "") if totals else ""
 
 
 def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) -> None:
@@ -93,8 +138,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
         console.line(console.bold(f"{event.name}:"))
         for line in bars(entries):
             console.line(line)
-        totals = _TOTALS.search(text)
-        console.note(" ".join(totals[0].split()).replace("Totals: ", "") if totals else "")
+        console.note(_totals(text))
     print_outcome(console, call, outcome)
     console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
     result = outcome_object(call, outcome) | {"absent": absent_objects([events])}

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fprobe.cli import candidates
+from fprobe.cli.attaching import pid_options
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.failure import FAILED, Failure, of_system
 from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
     from fprobe.recorded_events import Event
+    from fprobe.run.launcher.attached import Targets
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -38,6 +40,8 @@ class Target:
     opt: int
     flavour: str | None
     notrace: tuple[str, ...]
+    running: Targets | None = None
+    """Processes to attach to instead."""
 
 
 class CallingCommand(click.Command):
@@ -92,7 +96,7 @@ def _words(args: Sequence[str]) -> tuple[list[str], list[str]]:
 
 _PROGRAM_OPTIONS = (
     click.option(
-        "--program", "-p", metavar="FILE", shell_complete=candidates.files,
+        "--program", metavar="FILE", shell_complete=candidates.files,
         help="LLVM IR (.ll, .bc), C or C++ source; default: the built-in demo.",
     ),
     click.option(
@@ -108,8 +112,9 @@ _PROGRAM_OPTIONS = (
 
 
 def program_options(command: _Command) -> _Command:
-    """Adds --program and the options for compiling it; the command gets them as `target`."""
+    """Adds --program and the options for compiling it, and -p for running processes; the command gets them as `target`."""
 
+    @pid_options
     @functools.wraps(command)
     def wrapped(
         *positional: Any,
@@ -118,9 +123,13 @@ def program_options(command: _Command) -> _Command:
         opt: int,
         flavour: str | None,
         notrace: tuple[str, ...],
+        targets: Targets | None,
         **options: Any,
     ) -> Any:
-        return command(*positional, target=Target(program, _flags(cflags), opt, flavour, notrace), **options)
+        if targets is not None and program is not None:
+            raise Failure("give a program's source (--program) or a running process (-p), not both")
+        target = Target(program, _flags(cflags), opt, flavour, notrace, targets)
+        return command(*positional, target=target, **options)
 
     for option in reversed(_PROGRAM_OPTIONS):
         wrapped = option(wrapped)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli.console import progress_line
-from fprobe.cli.failure import input_errors
+from fprobe.cli.failure import Failure, input_errors
 from fprobe.cli.options import CallingCommand, Target
 from sandbox.abi import layout
 from sandbox.abi.signatures import Integer, Pointer, Signature
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
+_INSTEAD = "stat, trace, hist, top and run do, and list reads what it has loaded"
 DEMO_CALL = ("demo_main", "10")
 
 
 def load(target: Target) -> Module:
     """Compile and load the program. Raises Failure if that fails, or the options do not fit the program."""
+    if target.running is not None:
+        verb = click.get_current_context().info_name
+        raise Failure(f"fprobe {verb} does not attach to running processes (-p); {_INSTEAD}")
     runs = isinstance(click.get_current_context().command, CallingCommand)
     if not runs:
         os.environ[perfmap.OPT_OUT] = "1"  # a verb that runs nothing has nothing to profile

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fprobe.cli.attaching import attach_and_report, attached_to, pid_options
 from fprobe.cli.failure import Failure
 from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
+    from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.launching import Program
+    from fprobe.run.launcher.live import View
     from fprobe.run.session import Settings
 
 
@@ -96,6 +99,7 @@ Examples:
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
   fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
+  fprobe run --stacks libz:deflate -p 4711 --duration 10
 
 The program runs as if python had started it. The report goes to standard error, or to the file of -o.
 """
@@ -171,7 +175,7 @@ def _check_by(by: str, tables: tuple[str, ...]) -> None:
         raise Failure(f"--by {by} groups the calls of --stat and --hist: give one of them")
 
 
-def _checked_native(native: str | None, traces: tuple[str, ...]) -> str:
+def checked_native(native: str | None, traces: tuple[str, ...]) -> str:
     """The text with an absolute path, since the program may change its directory; "" for None.
 
     Raises Failure for everything that can be seen without executing the file.
@@ -191,7 +195,7 @@ def _checked_native(native: str | None, traces: tuple[str, ...]) -> str:
     return f"{Path(path).absolute()}:{entry}:{exit_}"
 
 
-def _check_events(events: tuple[str, ...]) -> None:
+def check_events(events: tuple[str, ...]) -> None:
     """Check the form of the definitions; the program checks the rest, since it has the functions. Raises Failure."""
     for text in events:
         if not re.match(r"[prf]", text):
@@ -216,6 +220,7 @@ def _check_events(events: tuple[str, ...]) -> None:
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
 @by_option
+@pid_options
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -226,35 +231,48 @@ def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
     native: str | None, events: tuple[str, ...], by: str, output: str | None, format_: str, as_json: bool,
     perf_map: bool,
+    targets: Targets | None,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
 
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
     """
+    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.session import Settings
+
     recorded = () if native else traces
     format_ = _one_format(format_, as_json)
     given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
     _check_format(format_, given | {"--native": traces if native else ()})
     _check_by(by, (*stats, *hists))
-    handlers = _checked_native(native, traces)
-    _check_events(events)
+    handlers = checked_native(native, traces)
+    check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
+    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map)
+    wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
+    if targets is not None:
+        _refuse_program(settings)
+        attach_and_report(targets, settings, wanted, output, format_)
     if not (counted or stacked or handled or events):
         _check_no_report(output, as_json)
         from fprobe.run.launcher.launching import replace
 
         replace(program_words())
-    from fprobe.run.session import Settings
-
     report = _opened(output)
-    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map)
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after
-    from fprobe.run.launcher.wanted import Wanted
 
-    wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
     end_like(report_after(program, counts, journal, wanted, report, format_))
+
+
+def _refuse_program(settings: Settings) -> None:
+    """Raise Failure if a program is given besides -p, or nothing to record."""
+    words = click.get_current_context().meta[_WORDS]
+    if words:
+        raise Failure(f"give a running process (-p) or a program to run ({words[0]}), not both")
+    if not any((settings.patterns, settings.stacks, settings.handled, settings.events)):
+        raise Failure("there is nothing to record; give --stat, --hist, --trace, --stacks or -e")
 
 
 _TOP_EPILOG = """\b
@@ -262,6 +280,7 @@ Examples:
   fprobe top --stat 'libz:*' app.py
   fprobe top --stat 'libsqlite3:sqlite3_*' --sort p99 -m mypackage
   fprobe top --stat 'libz:*' --by thread app.py
+  fprobe top --stat 'libz:*' -p 4711
 
 The program's output is shown after it has ended.
 """
@@ -293,21 +312,39 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 @click.option(
     "--delay", "-d", type=_Seconds(0.05, 86400), default=1.0, show_default=True, help="Seconds between updates."
 )
+@pid_options
 @click.option("--rows", "-n", type=click.IntRange(1), help="Number of rows; default: as many as fit on the terminal.")
-def top_command(stats: tuple[str, ...], by: str, sort: str, delay: float, rows: int | None) -> None:
+def top_command(
+    stats: tuple[str, ...], by: str, sort: str, delay: float, rows: int | None, targets: Targets | None
+) -> None:
     """Run SCRIPT, -m MODULE or -c CODE as `fprobe run` does, and show its calls of the functions that PATTERN names.
 
     On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
     """
+    from fprobe.run.launcher.live import View
     from fprobe.run.session import Settings, memory_file
 
     patterns = checked(stats)
+    settings = Settings(patterns, BY[by])
+    if targets is not None:
+        _refuse_program(settings)
+        _top_running(targets, settings, View(sort, delay, rows, by))
     try:
         output = memory_file("fprobe-top")
     except OSError as error:
         raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
-    program, counts, journal = start(Settings(patterns, BY[by]), output)
+    program, counts, journal = start(settings, output)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher import live
 
-    end_like(live.follow(program, counts, journal, live.View(sort, delay, rows, by), output))
+    end_like(live.follow(program, counts, journal, View(sort, delay, rows, by), output))
+
+
+def _top_running(targets: Targets, settings: Settings, view: View) -> None:
+    """`fprobe top -p`. Ends this process."""
+    from fprobe.cli.interrupting import end_process
+    from fprobe.run.launcher.live import follow_attached
+
+    with attached_to(targets, settings) as processes:
+        follow_attached(processes, view)
+    end_process(0)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli import candidates
+from fprobe.cli.attaching import attach_and_report, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
-from fprobe.cli.run import by_option
+from fprobe.cli.run import BY, by_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.run.launcher.attached import Targets
 
 _EPILOG = """\b
 Examples:
@@ -26,6 +28,7 @@ Examples:
   fprobe stat 'vfs_*' 'do_*' --exclude do_mmap --sort hits
   fprobe stat '*' --program prog.c --call main --json
   fprobe stat vfs_read --by caller
+  fprobe stat -p 4711 'libz:*' --duration 10
 
 Counting is native: a hit costs nanoseconds. Times are from entry to return, including callees.
 """
@@ -58,6 +61,8 @@ def stat_command(
     """
     if with_hist and by != "function":
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
+    if target.running is not None:
+        _stat_running(target.running, patterns, exclude, sort, with_hist, by, console)
     from fprobe.cli import conclusion, counted, matching, program
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.matching import attached
@@ -79,6 +84,23 @@ def stat_command(
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
         console.document(document(module.name, call, outcome, match, rows, by, counted.duration_objects(durations)))
         conclusion.conclude(outcome)
+
+
+def _stat_running(
+    targets: Targets, patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, by: str,
+    console: Console,
+) -> None:  # fmt: skip
+    """`fprobe stat -p`. Ends this process."""
+    from fprobe.cli.run import checked
+    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.session import Settings
+
+    refuse_with_pid(exclude=exclude, sort=sort != "total", call=call_words())
+    if not patterns:
+        raise Failure("no function is named; give a library and its functions, such as 'libz:*'")
+    counted = checked(patterns)
+    wanted = Wanted(() if with_hist else counted, counted if with_hist else (), (), by)
+    attach_and_report(targets, Settings(counted, BY[by]), wanted, None, "json" if console.json else "text")
 
 
 def ordered(rows: list[Row], key: str) -> list[Row]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli import candidates
+from fprobe.cli.attaching import attach_and_report, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import Views
+    from fprobe.run.launcher.attached import Targets
     from sandbox.loading.module import Module
 
 _EPILOG = """\b
@@ -24,6 +26,7 @@ Examples:
   fprobe trace 'vfs_*' --exclude vfs_fsync
   fprobe trace 'func*' --program prog.ll --call main 10
   fprobe trace 'vfs_read' --native handler.py:large_reads:read_done
+  fprobe trace -p 4711 'libz:deflate*' --duration 2
   fprobe trace '*' --program prog.c --limit 1000 --json | jq 'select(.type == "exit")'
 
 A duration includes what tracing the calls inside it costs: some 50 ns each.
@@ -60,6 +63,8 @@ def trace_command(
 
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object per line, with a "type".
     """
+    if target.running is not None:
+        _trace_running(target.running, patterns, exclude, limit, native, console)
     from fprobe.cli import matching, program
     from fprobe.cli import native as natively
 
@@ -71,6 +76,22 @@ def trace_command(
         natively.run(console, match, call, handlers)
         return
     _Session(console, module, match, call, _views(module, match), limit or 0).run()
+
+
+def _trace_running(
+    targets: Targets, patterns: tuple[str, ...], exclude: tuple[str, ...], limit: int | None, native: str | None,
+    console: Console,
+) -> None:  # fmt: skip
+    """`fprobe trace -p`. Ends this process."""
+    from fprobe.cli.run import checked, checked_native
+    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.session import Settings
+
+    refuse_with_pid(exclude=exclude, limit=limit, call=call_words())
+    traced, handlers = checked(patterns), checked_native(native, patterns)
+    settings = Settings(handled=traced, native=handlers) if handlers else Settings(traced, with_events=True)
+    wanted = Wanted((), (), traced, "function", handlers)
+    attach_and_report(targets, settings, wanted, None, "json" if console.json else "text")
 
 
 def _views(module: Module, match: Match) -> Views:

@@ -52,6 +52,7 @@ def _executed(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise NativeFileError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
+    vars(module)["__builtins__"] = __builtins__  # its `import fprobe` finds what ours does, under whatever name
     sys.modules.setdefault(path.stem, module)
     sys.path.insert(0, str(path.parent.resolve()))
     try:

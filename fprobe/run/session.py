@@ -57,6 +57,10 @@ RING = 32 << 30
 """Bytes of address space for the ring buffer of a process; twice the largest pool of pages."""
 _SIZE = RINGS_AT + PARTS * RING
 _PART = struct.Struct("<3Q")
+FILES = struct.Struct("<c3i")
+"""The report of a process that was attached to: FILES_MADE, and the descriptors of counts, journal and the pipe to write to."""
+FILES_MADE, OPENED, LEAVE = b"F", b"O", b"L"
+"""The first byte of that report; what the attacher writes into the pipe when it has opened them, and to detach."""
 _NUMBER = struct.Struct("<Q")
 INSTANCE = "fprobe.run"
 """The trace instance in which probe events are recorded, to keep them apart from the program's own tracing."""
@@ -68,6 +72,8 @@ class Settings(NamedTuple):
     `with_events`: also record every entry and return. `stacks`: patterns of functions whose calls are counted by stack.
     `native`: a file and the names of native handlers in it; `handled`: patterns of functions that get these handlers.
     `events`: definitions of probe events. `perf_map`: write /tmp/perf-PID.map.
+    `children`: processes that the program forks count, too.
+    `triggers`: triggers of each of the events; what their `hist` files show is in the journal at the end.
     """
 
     patterns: tuple[str, ...] = ()
@@ -78,6 +84,8 @@ class Settings(NamedTuple):
     native: str = ""
     events: tuple[str, ...] = ()
     perf_map: bool = False
+    children: bool = True
+    triggers: tuple[str, ...] = ()
 
 
 class PartHeader(NamedTuple):

@@ -77,6 +77,7 @@ class CallTable(Structure):
     maps: u64  # address of the memory of maps, in every process of the program
     maps_at: u64  # its offset in a part
     maps_size: u64  # 0: there are none
+    in_children: u64  # UNCLAIMED: children of a fork count, too; 0: they do not
 
 
 @struct
@@ -254,7 +255,7 @@ def table_in_child() -> void:
         return
     table = cast(ptr[CallTable], table_address)
     table.rows = 0
-    table.claim = UNCLAIMED
+    table.claim = table.in_children
     if table.maps_size != 0 and table_claim(table_address) != 0:
         part = table.parts + table.part * table.length
         own = cast(i64, part + table.maps_at)

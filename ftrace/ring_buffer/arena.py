@@ -206,6 +206,18 @@ class Arena:
         """Undo `take_part_in_forks`."""
         self._buffers.remove(buffer)
 
+    def move(self, memory: backing.Shared) -> None:
+        """Go on in other memory, with empty rings. The records so far stay in the memory of before, which is unmapped.
+
+        No event may be enabled.
+        """
+        backing.share(memory)
+        before, self.comms = self.comms, memory.map_comms(comms.SIZE)
+        self.keep_comms(True)
+        runtime().quiesce()
+        mappings.release(before, comms.SIZE)
+        self._after_fork()
+
     def _after_fork(self) -> None:
         mappings.release(self.base, self._size)
         if self.descriptor is not None:

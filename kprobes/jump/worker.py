@@ -68,6 +68,15 @@ class Worker:
         with self._changed:
             self._due = None
 
+    def join_if_idle(self) -> None:
+        """Return when the thread has ended, if nothing is left to be run."""
+        with self._changed:
+            thread = None if self._is_pending() else self._thread
+            self._due = None if thread else self._due
+            self._changed.notify()
+        if thread is not None:
+            thread.join()
+
     def _work(self) -> None:
         while self._wait():
             try:

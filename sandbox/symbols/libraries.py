@@ -15,11 +15,11 @@ from sandbox.elf.function_starts import signal_return
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.once import cached_property
+from sandbox.symbols.loaded import LoadedObject, changes, loaded
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
-_PT_LOAD, _PT_NOTE = 1, 4
-_PF_X, _PF_R = 1, 4
-_ELF_HEADER = 64
+_PT_LOAD = 1
+_PF_X = 1
 _PT_GNU_EH_FRAME = 0x6474E550
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
 _FEW = 8
@@ -27,33 +27,6 @@ _FEW = 8
 
 _Entries = Iterable[tuple[int, elf.ElfSymbol]]
 """Entries of a symbol table, each with its index."""
-
-
-class _ProgramHeader(ctypes.Structure):
-    _fields_ = [
-        ("type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("offset", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("physical", ctypes.c_uint64),
-        ("file_size", ctypes.c_uint64),
-        ("memory_size", ctypes.c_uint64),
-        ("alignment", ctypes.c_uint64),
-    ]
-
-
-class _Information(ctypes.Structure):
-    _fields_ = [
-        ("base", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.POINTER(_ProgramHeader)),
-        ("count", ctypes.c_uint16),
-        ("loads", ctypes.c_ulonglong),
-        ("unloads", ctypes.c_ulonglong),
-    ]
-
-
-_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Information), ctypes.c_size_t, ctypes.c_void_p)
 
 
 class Library:
@@ -283,39 +256,27 @@ class Library:
         return locate(near, address)
 
 
-_dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
 _known: list[tuple[tuple[int, int], list[Library]]] = []
 """How much had been loaded and unloaded when this was the list."""
 
 
 def libraries() -> list[Library]:
     """The objects that the dynamic loader has loaded, in its order: first the program itself."""
-    found: list[Library] = []
-    now: list[tuple[int, int]] = []
-
-    def visit(information: ctypes._Pointer[_Information], _size: int, _data: int) -> int:
-        entry = information.contents
-        now[:] = [(entry.loads, entry.unloads)]
-        if not found and _known and _known[0][0] == now[0]:
-            return 1
-        found.append(_library(entry))
-        return 0
-
-    if not _dl_iterate_phdr(_Callback(visit), None):
-        _known[:] = [(now[0], found)]
+    if not _known or _known[0][0] != changes():
+        now = loaded()
+        _known[:] = [(now.changes, [_library(each) for each in now.objects])]
     return list(_known[0][1])
 
 
-def _library(information: _Information) -> Library:
-    base = information.base
-    headers = information.headers[: information.count]
+def _library(found: LoadedObject) -> Library:
+    base, headers = found.base, found.headers
     text = tuple(
         (base + header.address, base + header.address + header.memory_size)
         for header in headers
         if header.type == _PT_LOAD and header.flags & _PF_X
     )
     unwind_table = next((base + header.address for header in headers if header.type == _PT_GNU_EH_FRAME), 0)
-    name = (information.name or b"").decode("utf-8", "surrogateescape")
+    name = found.name.decode("utf-8", "surrogateescape")
     if not name:
         path = Path("/proc/self/exe").resolve()
     elif "/" in name and not name.startswith("/"):
@@ -323,17 +284,7 @@ def _library(information: _Information) -> Library:
         path = _mapped_file(first) or _absolute(name)
     else:
         path = Path(name)
-    return Library(path.name, path, base, text, unwind_table, tuple(_marks(base, headers)))
-
-
-def _marks(base: int, headers: Iterable[_ProgramHeader]) -> Iterator[tuple[int, bytes]]:
-    """What its file has at some offsets: the ELF header, and notes, among which is the build ID."""
-    for header in headers:
-        at = base + header.address
-        if header.type == _PT_LOAD and header.flags & _PF_R and header.offset == 0:
-            yield 0, ctypes.string_at(at, _ELF_HEADER)
-        elif header.type == _PT_NOTE and header.file_size == header.memory_size:
-            yield header.offset, ctypes.string_at(at, header.file_size)
+    return Library(path.name, path, base, text, unwind_table, found.marks)
 
 
 def _absolute(name: str) -> Path:

@@ -42,6 +42,8 @@ class PerfMap:
         self._late: list[str] = []
         """Lines that have not been written yet."""
         self._own = Written()
+        self.is_wanted = True
+        """Whether lines of ours are written."""
         self._pid = 0
 
     @property

@@ -227,6 +227,30 @@ class SignalDispatcher:
         _sigaction(signal, _KernelAction(self._dispatcher, flags, self._restorer, mask))
         self._installed.add(signal)
 
+    def withdraw(self) -> None:
+        """Give the signals back to the handlers before ours, where no other code has replaced ours.
+
+        Nothing may be probed. A thread that has met a breakpoint has its signal before this.
+        """
+        for signal in sorted(self._installed):
+            record = SignalRecord.ctypes.from_address(self._records + signal * SignalRecord.size)
+            if _sigaction(signal, None).handler == self._dispatcher:
+                previous = (
+                    record.previous_handler,
+                    record.previous_flags,
+                    record.previous_restorer,
+                    record.previous_mask,
+                )
+                _sigaction(signal, _KernelAction(*previous))
+                self._installed.discard(signal)
+
+    def install_again(self) -> None:
+        """Install the handlers for all signals that have consumers, after `withdraw`."""
+        for signal in range(32):
+            record = SignalRecord.ctypes.from_address(self._records + signal * SignalRecord.size)
+            if record.count and signal not in self._installed:
+                self._install(signal, record)
+
     def check(self) -> None:
         """Warn, once for each signal, if other code has replaced our handler."""
         displaced = self._image.call("displaced_handlers", self._dispatcher)

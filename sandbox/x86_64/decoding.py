@@ -6,9 +6,9 @@ import ctypes
 import struct
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sandbox.process.packages import package_file
 
 if TYPE_CHECKING:
     from capstone import Cs
@@ -81,8 +81,8 @@ def decoder(detail: bool = False) -> Cs:
 @cache
 def _library() -> Any:
     """The library in capstone's package; None if it is elsewhere or of an unknown version."""
-    package = find_spec("capstone")
-    path = Path(str(package.origin)).parent / "lib" / "libcapstone.so" if package else None
+    package = package_file("capstone")
+    path = package.parent / "lib" / "libcapstone.so" if package else None
     if path is None or not path.exists():
         return None
     library = ctypes.CDLL(str(path))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
@@ -19,30 +21,47 @@ from fprobe.run.session import Settings
 from ftrace.core.entries.locate import outside
 from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.filters.resolve import Found, is_compiled
+from ftrace.core.tracer import tracer
 from ftrace.hit.call_table import BY_CALLER
-from sandbox.loading.module import Module, ModuleState, register_module_notifier
+from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries
 from sandbox.threads import signals
 
 
-class _Journal(logging.Handler):
+class _Journal(logging.Filter):
+    """Takes our messages out of loggers that the program may have, too, and writes warnings to the journal."""
+
     def __init__(self, address: str) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self._address = address
 
-    def emit(self, record: logging.LogRecord) -> None:
-        session.note(self._address, remark=record.getMessage())
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the message is the program's own."""
+        if not record.pathname.startswith(_DIRECTORIES):
+            return True
+        if record.levelno >= logging.WARNING:
+            session.note(self._address, remark=record.getMessage())
+        return False
 
 
-def keep_quiet(address: str) -> None:
-    """Write this project's log messages and warnings to the journal."""
-    handler = _Journal(address)
-    for name in OURS:
-        logger = logging.getLogger(name)
-        logger.addHandler(handler)
-        logger.propagate = False
+_DIRECTORIES = tuple(str(Path(session.__file__).parents[2] / name) + os.sep for name in OURS)
+
+
+def keep_quiet(address: str) -> Callable[[], None]:
+    """Write this project's log messages and warnings to the journal. Returns a function that ends this."""
+    journal, warn = _Journal(address), signals.warn
+    loggers = [logging.getLogger(name) for name in OURS]
+    for logger in loggers:
+        logger.addFilter(journal)
     signals.warn = lambda text: session.note(address, remark=text)
+
+    def end() -> None:
+        signals.warn = warn
+        for logger in loggers:
+            logger.removeFilter(journal)
+
+    return end
 
 
 class _Group:
@@ -65,6 +84,7 @@ class Arming:
         self._arming = 0
         """The thread that is arming, with the lock."""
         self._again = False
+        self._has_ended = False
         self._watch: Any = None
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
@@ -73,7 +93,7 @@ class Arming:
         """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
         counts = session.open_counts(address)
         try:
-            table = Table(counts, settings.by, settings.with_events)
+            table = self._table = Table(counts, settings.by, settings.with_events, settings.children)
         finally:
             os.close(counts)
         self._groups = [_Group(settings.patterns, lambda ips: attach(ips, action=Calls(table, settings.with_events)))]
@@ -88,7 +108,7 @@ class Arming:
         if settings.events:
             from fprobe.run.inside.defining import Definitions
 
-            self._definitions = Definitions(address, settings.events)
+            self._definitions = Definitions(address, settings.events, settings.triggers)
             self._texts += [pattern.text for pattern in self._definitions.patterns]
 
     def _handle(self, settings: Settings, table: Table) -> None:
@@ -110,7 +130,8 @@ class Arming:
             from kprobes.library_loads import Watch
             from kprobes.optimization import wait_for_kprobe_optimizer
 
-            self._watch = Watch(self.arm_loaded)
+            with self._held():  # a notification meanwhile must not wait for the lock below those of probes
+                self._watch = Watch(self.arm_loaded)
             wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
@@ -121,6 +142,32 @@ class Arming:
             follow(self.arm_loaded)
         atexit.register(self._finish)
         self.arm_loaded()
+
+    def end(self) -> None:
+        """Take out everything that `begin` and later loads have brought. Then no thread is in probed code of ours.
+
+        Raises OSError if a function's text could not be restored.
+        """
+        from kprobes import states
+        from kprobes.optimization import wait_for_kprobe_optimizer
+        from sandbox.images.jit_loading import unfollow
+
+        unfollow(self.arm_loaded)
+        with contextlib.suppress(ValueError):
+            unregister_module_notifier(self._module_event)
+        if self._watch is not None:
+            self._watch.end()
+        atexit.unregister(self._finish)
+        with self._lock:
+            self._has_ended = True
+            for group in self._groups:
+                for attachment in group.attached:
+                    attachment.detach()
+            if self._definitions:
+                self._definitions.remove()
+        wait_for_kprobe_optimizer()
+        states.rest()
+        self._table.end()
 
     def _patterns(self) -> list[Pattern]:
         patterns = [pattern for group in self._groups for pattern in group.patterns]
@@ -133,22 +180,37 @@ class Arming:
     def arm_loaded(self) -> None:
         """Arm code loaded since the last call, and report it to the launcher. Raises nothing, so that the program continues.
 
-        Arming opens libraries itself, which calls this again: the outer call then looks once more.
+        Arming opens libraries itself, which calls this again: the outer call then looks once more. So does the thread that is
+        arming, where this one holds locks which that thread may wait for.
         """
         self._again = True
-        if self._arming == threading.get_ident():
-            return
-        try:
-            with self._lock:
-                self._arming = threading.get_ident()
-                try:
-                    while self._again:
-                        self._again = False
-                        self._arm_all()
-                finally:
-                    self._arming = 0
-        except Exception as error:
-            session.note(self._address, error=f"{type(error).__name__}: {error}")
+        while self._again and self._arming != threading.get_ident():
+            of_probes: Any = tracer().table.lock
+            if not self._lock.acquire(blocking=not of_probes._is_owned()):
+                return
+            try:
+                with self._held():
+                    self._arm_again()
+            except Exception as error:
+                session.note(self._address, error=f"{type(error).__name__}: {error}")
+            finally:
+                self._lock.release()
+
+    def _arm_again(self) -> None:
+        while self._again and not self._has_ended:
+            self._again = False
+            self._arm_all()
+        self._again = False
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock, as the thread that is arming."""
+        with self._lock:
+            self._arming = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._arming = 0
 
     def _find_all(self) -> None:
         for pattern in self._patterns():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 
 from fprobe.export.formats import parse_format
-from fprobe.recorded_events import define
+from fprobe.recorded_events import define, explained
 from fprobe.run import session
 from fprobe.run.inside.patterns import Pattern, plain_values
 from fprobe.tracefs import tracefs
-from ftrace.ring_buffer.backing import share
+from ftrace.ring_buffer.arena import arena
+from ftrace.ring_buffer.backing import Shared, share, shared
 from sandbox.memory import mappings
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
@@ -34,12 +37,16 @@ class _Definition:
 class Definitions:
     """The definitions of a run that still wait for their functions; the others have been defined and enabled."""
 
-    def __init__(self, address: str, texts: tuple[str, ...]) -> None:
+    def __init__(self, address: str, texts: tuple[str, ...], triggers: tuple[str, ...] = ()) -> None:
         self._address = address
+        self._triggers = triggers
         self._waiting = [_Definition(text) for text in texts]
+        self._defined: list[str] = []
+        """Group and name of each event that has been defined."""
         if texts:
-            share(LauncherMemory(address))
-            tracefs.mkdir(f"instances/{session.INSTANCE}")
+            _use(LauncherMemory(address))
+            if session.INSTANCE not in tracefs.listdir("instances"):
+                tracefs.mkdir(f"instances/{session.INSTANCE}")
 
     @property
     def patterns(self) -> list[Pattern]:
@@ -62,8 +69,45 @@ class Definitions:
             content = event.format()
             number = parse_format(event.group, content).id
             session.note(self._address, event=number, group=event.group, format=content)
-            tracefs.write(f"instances/{session.INSTANCE}/events/{event.group}/{event.name}/enable", "1")
+            self._defined.append(f"{event.group}/{event.name}")
+            files = f"instances/{session.INSTANCE}/events/{event.group}/{event.name}"
+            for trigger in self._triggers:
+                explained(partial(tracefs.write, f"{files}/trigger", trigger, append=True), trigger)
+            tracefs.write(f"{files}/enable", "1")
         session.note(self._address, attached=1)
+
+    def remove(self) -> None:
+        """Remove the events. Their records stay in the launcher's memory, which is unmapped here. Raises OSError."""
+        self._waiting.clear()
+        for name in self._defined:
+            files = f"instances/{session.INSTANCE}/events/{name}"
+            tracefs.write(f"{files}/enable", "0")
+            if self._triggers:
+                session.note(self._address, histogram=name, text=tracefs.read(f"{files}/hist"))
+                for trigger in self._triggers:
+                    with contextlib.suppress(OSError):  # it was refused
+                        tracefs.write(f"{files}/trigger", f"!{trigger}", append=True)
+            tracefs.write("dynamic_events", f"-:{name}", append=True)
+        self._defined.clear()
+        arena().move(_OwnMemory())
+
+
+def _use(memory: Shared) -> None:
+    """Record into this memory from now on."""
+    if shared() is None:
+        share(memory)
+    else:  # this process was attached to before
+        arena().move(memory)
+
+
+class _OwnMemory:
+    """Memory of this process, for the rings into which nothing is recorded any more."""
+
+    def map_pages(self, size: int) -> int:
+        """See `Shared`."""
+        return mappings.reserve(size)
+
+    map_comms = map_pages
 
 
 class LauncherMemory:

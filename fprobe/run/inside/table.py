@@ -9,16 +9,25 @@ from fprobe.actions import Action
 from fprobe.run import session
 from ftrace.core.handlers.kinds import Resolved
 from ftrace.core.runtime import runtime
-from ftrace.hit.call_table import CELL, EVENTS_AT, CallTable
+from ftrace.hit.call_table import CELL, EVENTS_AT, UNCLAIMED, CallTable
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process import fork
+from sandbox.process.once import once
+
+
+@once
+def _count_in_children() -> None:
+    fork.at_fork(0, 0, runtime().image.address("table_in_child"))
 
 
 class Table:
-    """The file of counts, mapped, and this process's part of it. Raises OSError(ENOMEM) if address space is limited."""
+    """The file of counts, mapped, and this process's part of it. `in_children`: children of a fork count, too.
 
-    def __init__(self, counts: int, by: int, with_events: bool) -> None:
+    Raises OSError(ENOMEM) if address space is limited.
+    """
+
+    def __init__(self, counts: int, by: int, with_events: bool, in_children: bool = True) -> None:
         image = runtime().image
         size = session.HEADER + session.PARTS * session.PART
         start = mappings.map_shared(counts, 0, size)
@@ -33,10 +42,18 @@ class Table:
             count=session.PARTS,
             rows_at=session.ROWS_AT,
             next=start + session.NEXT_AT,
+            in_children=UNCLAIMED if in_children else 0,
         )
+        self._mapped = start, size
         image.call("table_take", self.address, 0)
         image.variable("call_table").value = self.address
-        fork.at_fork(0, 0, image.address("table_in_child"))
+        _count_in_children()
+
+    def end(self) -> None:
+        """Unmap the file. No probe may use the table any more."""
+        runtime().image.variable("call_table").value = 0
+        runtime().quiesce()
+        mappings.release(*self._mapped)
 
     @property
     def address(self) -> int:

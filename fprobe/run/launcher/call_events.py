@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,13 +64,15 @@ class CallEvents(NamedTuple):
     lost: int
 
 
-def read_events(counts: int, parts: Iterable[int]) -> CallEvents:
-    """The events in the rings of a process's threads. `parts`: the numbers of the process's parts."""
+def read_events(counts: int, parts: Iterable[int], leave_out: Collection[int] = ()) -> CallEvents:
+    """The events in the rings of a process's threads, without those to `leave_out`. `parts`: the numbers of its parts."""
     events: list[Event] = []
     lost = 0
     for number in parts:
         for row in _rows(counts, number):
             thread, _, head = _ROW.unpack(os.pread(counts, _ROW.size, row))
+            if thread in leave_out:
+                continue
             lost += max(0, head - session.EVENTS)
             events += _ring(counts, row + session.EVENTS_AT, head, thread)
     return CallEvents(sorted(events), lost)

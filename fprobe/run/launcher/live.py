@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fprobe.run.launcher import results
+from fprobe.run.launcher.attached import AttachedProcesses
 from fprobe.run.launcher.columns import WIDTHS, fitting, room, shortened
 from fprobe.run.launcher.durations import Ticks, duration, levels
 from fprobe.run.launcher.launching import Program
@@ -159,6 +160,22 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
     _copy(output, 1, screen)
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
     return found.exit_status
+
+
+def follow_attached(processes: AttachedProcesses, view: View) -> None:
+    """Show the table on standard output as long as the processes are wanted, and once more at the end."""
+    table, screen, before = Table(view.by), Screen(1), time.monotonic()
+    due = before + min(_FIRST_UPDATE, view.delay)
+    with screen:
+        is_over = False
+        while not is_over:
+            is_over = not processes.wait_until(due)
+            found, now = processes.results(), time.monotonic()
+            table.update(found, max(now - before, 1e-3))
+            before, due = now, now + view.delay
+            if not is_over:
+                screen.show(list(table.text(view, processes.ticks.per_nanosecond(), *screen.size)))
+    screen.print([*table.text(view, processes.ticks.per_nanosecond(), *screen.size), *_remarks(found)])
 
 
 def _wakeups() -> int:

@@ -127,8 +127,8 @@ def report_after(program: Program, counts: int, journal: int, wanted: Wanted, ou
 
 
 def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
-    recorded = _recorded(found, counts, wanted)
-    write_all(output, _report(found, wanted, recorded, ticks, format_))
+    recorded = recorded_of(found, counts, wanted)
+    write_all(output, rendered(found, wanted, recorded, ticks, format_))
     if format_ in _WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
@@ -151,7 +151,8 @@ def _say_all(lines: Iterable[str]) -> None:
         write_all(_STANDARD_ERROR, _text_of(lines))
 
 
-def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
+def rendered(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
+    """The report in one of the formats."""
     rate = ticks.per_nanosecond()
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate))
@@ -171,9 +172,12 @@ def _report(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, fo
     return _text_of(text(found, rate, wanted, recorded))
 
 
-def _recorded(found: Results, counts: int, wanted: Wanted) -> Recorded:
+def recorded_of(found: Results, counts: int, wanted: Wanted) -> Recorded:
+    """Everything besides counts that is wanted, from the file of counts."""
     is_recorded = bool(wanted.traces) and not wanted.native
-    calls = {each.pid: read_events(counts, each.parts) for each in found.processes} if is_recorded else {}
+    calls = (
+        {each.pid: read_events(counts, each.parts, each.own_threads) for each in found.processes} if is_recorded else {}
+    )
     return Recorded(calls, _probe_events(found, counts, wanted), _native_maps(found, counts, wanted))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from sandbox.threads.counters import used
 
 CELL, BUCKETS = 2048, 248
 """As in `ftrace.hit.call_table`, which takes too long to import here."""
+_THREAD = struct.Struct("<Q")
 _CELL = struct.Struct(f"<{8 + BUCKETS}Q")
 assert _CELL.size == CELL
 FAILED = 1 << 8
@@ -113,6 +114,10 @@ class Process:
     """Offset and size of each map of native handlers, by name."""
     formats: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Group and `format` file of each probe event, by number."""
+    own_threads: set[int] = field(default_factory=set)
+    """Threads of ours, whose calls are not shown."""
+    histograms: dict[str, str] = field(default_factory=dict)
+    """The `hist` file of each event, by group and name, if there were triggers."""
     dropped: int = 0
     """Calls that the table had no space for."""
 
@@ -131,6 +136,9 @@ class Process:
         self.maps |= entry.get("maps", {})
         if "event" in entry:
             self.formats[entry["event"]] = (entry["group"], entry["format"])
+        self.own_threads |= {entry["thread"]} if "thread" in entry else set()
+        if "histogram" in entry:
+            self.histograms[entry["histogram"]] = entry["text"]
         if "stack" in entry:
             self.stacks[entry["stack"]] = entry["frames"]
         self.remarks += [entry["remark"]] if "remark" in entry else []
@@ -193,6 +201,12 @@ class Results:
     status: int = 0
     """The program's exit status, as from waitpid; 0 while it is running."""
 
+    def joined(self, other: Results) -> Results:
+        """The results of both, of different processes."""
+        uncounted = self.uncounted + other.uncounted
+        processes, started = self.processes + other.processes, self.started | other.started
+        return Results(processes, started, uncounted, self.refused | other.refused)
+
     @property
     def is_interrupted(self) -> bool:
         """Whether the program ended by Ctrl-C: by SIGINT, or with the exit code that a shell has for it."""
@@ -235,7 +249,7 @@ def read(counts: int, journal: int) -> Results:
             process.remarks.append(
                 "mremap is denied, by seccomp for example: what the maps of native handlers contain in this process is lost"
             )
-        _count(process, cells(counts, header.number))
+        _count(process, cells(counts, header.number, process.own_threads))
         process.stack_counts |= dict(stack_counts(counts, header.number))
     started = {entry["started"]: entry["command"] for entry in entries if "started" in entry}
     return Results(list(processes.values()), started, session.processes_not_counted(counts), refused)
@@ -258,15 +272,22 @@ def stack_counts(counts: int, number: int) -> Iterator[tuple[int, StackCount]]:
                 yield (low - start) // 16 + index, StackCount(*pair)
 
 
-def cells(counts: int, number: int) -> Iterator[Calls]:
-    """The cells in use in a part. The first of each row has `ip` 0, and `hits` is the number of calls that found no cell."""
+def cells(counts: int, number: int, leave_out: Collection[int] = ()) -> Iterator[Calls]:
+    """The cells in use in a part. The first of each row has `ip` 0, and `hits` is the number of calls that found no cell.
+
+    `leave_out`: threads without whose rows.
+    """
     start = session.HEADER + number * session.PART + session.ROWS_AT
+    thread = 0
     for low, high in used(counts, start, start + session.ROWS * session.STRIDE):
         for at in range(low, high, CELL):
-            if (at - start) % session.STRIDE >= session.EVENTS_AT:
+            place = (at - start) % session.STRIDE
+            if place == 0 or at == low:
+                (thread,) = _THREAD.unpack(os.pread(counts, _THREAD.size, at - place))
+            if place >= session.EVENTS_AT or thread in leave_out:
                 continue
             ip, by, hits, missed, returns, total, least, most, *buckets = _CELL.unpack(os.pread(counts, CELL, at))
-            if (at - start) % session.STRIDE == 0:
+            if place == 0:
                 yield Calls(0, hits=by)
             elif ip and hits:
                 yield Calls(ip, by, hits, missed, returns, total, least, most, buckets)

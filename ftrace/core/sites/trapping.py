@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import threading
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ log = logging.getLogger("ftrace")
 
 _PATIENCE = 20
 """How long a thread may block SIGTRAP, in milliseconds."""
+every_thread_counts = [False]
+"""Whether threads that neither Python nor the hit path knows are refused, too: those of a program that did not ask for probes."""
 _strangers = set[int]()
 """The unknown threads that blocked SIGTRAP at the last check."""
 
@@ -27,7 +30,8 @@ _strangers = set[int]()
 def refuse_blocked_traps(runtime: Runtime) -> None:
     """Raise OSError(EBUSY) while a thread that may hit a breakpoint blocks SIGTRAP.
 
-    Threads that neither Python nor the hit path knows (a watchdog, a library's pool) are only logged.
+    Threads that neither Python nor the hit path knows (a watchdog, a library's pool) are only logged, unless
+    `every_thread_counts`.
     """
     blocking = _blocking_threads(runtime)
     if not blocking:
@@ -46,6 +50,8 @@ def refuse_blocked_traps(runtime: Runtime) -> None:
 
 
 def _known_threads(runtime: Runtime) -> set[int]:
+    if every_thread_counts[0]:
+        return set(map(int, os.listdir("/proc/self/task")))  # noqa: PTH208  # names only
     return {task.tid for task in runtime.tasks()} | {thread.native_id or 0 for thread in threading.enumerate()}
 
 

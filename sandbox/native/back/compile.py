@@ -12,14 +12,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
 import sandbox
 from sandbox.native.back.module import TRIPLE
 from sandbox.native.unit import Unit
 from sandbox.process.digests import sha256
+from sandbox.process.packages import package_file
 
 _ROOT = os.path.dirname(os.path.dirname(sandbox.__file__))  # noqa: PTH120 (hot enough)
 _OURS = tuple(f"{_ROOT}{os.sep}{name}{os.sep}" for name in ("sandbox", "ftrace", "kprobes", "fprobe"))
@@ -149,9 +148,9 @@ def _state_of_files() -> str:
 
 def _files() -> Iterator[tuple[str, int, int, int]]:
     """Path, size in bytes, and the times at which contents and status were changed, in nanoseconds."""
-    llvmlite = find_spec("llvmlite")
-    if llvmlite and llvmlite.origin:
-        version = Path(llvmlite.origin).with_name("_version.py")
+    llvmlite = package_file("llvmlite")
+    if llvmlite:
+        version = llvmlite.with_name("_version.py")
         yield _state(str(version), version.stat())
     waiting = [*_OURS]
     while waiting:

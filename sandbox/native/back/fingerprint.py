@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +23,7 @@ from sandbox.native.function import NativeFunction
 from sandbox.native.types import Array, Function, Pointer, Type
 from sandbox.native.unit import Unit
 from sandbox.process.digests import sha256
+from sandbox.process.packages import package_file
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -48,8 +48,8 @@ _VERIFYING = (_NATIVE.parent / "elf" / "tables.py", _NATIVE.parent / "x86_64" / 
 def _compiler() -> str:
     """The text of the whole compiler, from syntax to verification, and the version of llvmlite, which is not imported for it."""
     digest = sha256(repr(sys.version_info[:2]).encode())
-    llvmlite = find_spec("llvmlite")
-    version = [Path(llvmlite.origin).with_name("_version.py")] if llvmlite and llvmlite.origin else []
+    llvmlite = package_file("llvmlite")
+    version = [llvmlite.with_name("_version.py")] if llvmlite else []
     for file in [*version, *_VERIFYING, *sorted(_NATIVE.rglob("*.py"))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -27,25 +27,25 @@ CASES = {
     "out of range": (["trace", "vfs_*", "--call", "demo_main", "9" * 30], 2, f"{'9' * 30} is out of range for i64"),
     "too many arguments": (["stat", "vfs_*", "--call", "demo_main", "1", "2"], 2, "demo_main() takes 1 argument, not 2"),
     "too few arguments": (["stat", "vfs_*", "--call", "demo_main"], 2, "demo_main() takes 1 argument, not 0"),
-    "IR does not parse": (["trace", "*", "-p", "bad.ll"], 2, "bad.ll:1:33"),
-    "C does not compile": (["trace", "*", "-p", "bad.c"], 2, "bad.c: does not compile"),
-    "no such file": (["trace", "*", "-p", "nope.ll"], 2, "nope.ll: No such file or directory"),
-    "a directory": (["trace", "*", "-p", "."], 2, "."),
-    "not a program": (["list", "-p", "notes.txt"], 2, "notes.txt: not a program"),
-    "cflags for IR": (["list", "-p", "prog.ll", "--cflags", "-O2"], 2, "cflags are for C and C++"),
-    "bad cflags": (["list", "-p", "prog.c", "--cflags", "-fnonsense"], 2, "-fnonsense"),
-    "nothing to call": (["stat", "*", "-p", "nomain.ll"], 2, "name the function to call with --call"),
-    "nothing is known of types": (["trace", "*", "-p", "prog.c", "--cflags", "-g0"], 2, "are not in the debug information"),
-    "an empty program": (["list", "-p", "empty.ll"], 2, "no function of [empty] matches '*'"),
+    "IR does not parse": (["trace", "*", "--program", "bad.ll"], 2, "bad.ll:1:33"),
+    "C does not compile": (["trace", "*", "--program", "bad.c"], 2, "bad.c: does not compile"),
+    "no such file": (["trace", "*", "--program", "nope.ll"], 2, "nope.ll: No such file or directory"),
+    "a directory": (["trace", "*", "--program", "."], 2, "."),
+    "not a program": (["list", "--program", "notes.txt"], 2, "notes.txt: not a program"),
+    "cflags for IR": (["list", "--program", "prog.ll", "--cflags", "-O2"], 2, "cflags are for C and C++"),
+    "bad cflags": (["list", "--program", "prog.c", "--cflags", "-fnonsense"], 2, "-fnonsense"),
+    "nothing to call": (["stat", "*", "--program", "nomain.ll"], 2, "name the function to call with --call"),
+    "nothing is known of types": (["trace", "*", "--program", "prog.c", "--cflags", "-g0"], 2, "not in the debug information"),
+    "an empty program": (["list", "--program", "empty.ll"], 2, "no function of [empty] matches '*'"),
     "call without a name": (["trace", "*", "--call"], 2, "--call needs the name of a function, such as --call main 10"),
     "no pattern": (["trace"], 2, "Missing argument 'PATTERN...'"),
     "no verb of that name": (["tarce"], 2, "no verb 'tarce'"),
     "no such option": (["trace", "*", "--bogus"], 2, "--bogus"),
     "not a colour": (["trace", "*", "--color", "blue"], 2, "'blue'"),
-    "cflags that end in quotes": (["list", "-p", "prog.c", "--cflags", '"'], 2, "No closing quotation"),
+    "cflags that end in quotes": (["list", "--program", "prog.c", "--cflags", '"'], 2, "No closing quotation"),
     "nothing as native": (["trace", "vfs_*", "--native", ""], 2, "--native takes FILE:ENTRY or FILE:ENTRY:EXIT, not ''"),
     "notrace of nothing": (["list", "--notrace", "nosuch"], 2, "--notrace 'nosuch' is not a function of [demo]"),
-    "flavour for C": (["list", "-p", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be"),
+    "flavour for C": (["list", "--program", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be"),
     "seconds that are none": (["top", "--stat", "libz:*", "-d", "nan", "app.py"], 2, "nan is not a number of seconds"),
     "too many seconds": (["top", "--stat", "libz:*", "-d", "inf", "app.py"], 2, "inf is not in the range 0.05<=x<=86400"),
     "too many levels": (["graph", "--depth", str(1 << 31)], 2, f"{1 << 31} is not in the range 1<=x<={(1 << 31) - 1}"),
@@ -66,12 +66,12 @@ def test_bad_input(run, programs, name, request):
 
 
 def test_no_compiler(run, programs):
-    found = run("trace", "*", "-p", "prog.c", code=2, cwd=programs, CC="/nonexistent/cc")
+    found = run("trace", "*", "--program", "prog.c", code=2, cwd=programs, CC="/nonexistent/cc")
     assert "/nonexistent/cc" in found.err
 
 
 def test_a_fault_is_reported(run, programs):
-    found = run("trace", "*", "-p", "crash.ll", code=1, cwd=programs)
+    found = run("trace", "*", "--program", "crash.ll", code=1, cwd=programs)
     assert "the program faulted: SIGSEGV in poke+0x" in found.err
     assert "accessing 0x8" in found.err
     calls = [line.split("+")[0].strip() for line in found.err.splitlines()[2:]]
@@ -82,10 +82,10 @@ def test_a_fault_is_reported(run, programs):
 
 
 def test_a_fault_in_json(run, programs):
-    found = run("trace", "*", "-p", "crash.ll", "--json", code=1, cwd=programs).objects[-1]
+    found = run("trace", "*", "--program", "crash.ll", "--json", code=1, cwd=programs).objects[-1]
     assert (found["type"], found["signal"], found["address"]) == ("error", "SIGSEGV", 8)
     assert [name.split("+")[0] for name in found["shadow_stack"]] == ["poke", "inner", "main"]
-    found = run("stat", "*", "-p", "crash.ll", "--json", code=1, cwd=programs).document
+    found = run("stat", "*", "--program", "crash.ll", "--json", code=1, cwd=programs).document
     assert found["result"] is None
     assert found["error"]["signal"] == "SIGSEGV"
     assert {row["name"]: row["hits"] for row in found["functions"]} == {"poke": 1, "inner": 1, "main": 1}

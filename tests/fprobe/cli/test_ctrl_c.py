@@ -72,7 +72,7 @@ def wait_until(process, when):
     [("spin.ll", 1), ("endless.ll", 5), *(pytest.param(*both, marks=pytest.mark.stress) for both in OTHERS)],
 )
 def test_trace(programs, program, presses):
-    out = interrupted(programs, "trace", "*", "-p", program, when="main() {", presses=presses)
+    out = interrupted(programs, "trace", "*", "--program", program, when="main() {", presses=presses)
     tail = out[out.rindex("main() interrupted") :]
     assert "2 functions matched: 2 attached, 0 skipped" in tail
     assert "0 misses" in tail
@@ -80,7 +80,7 @@ def test_trace(programs, program, presses):
 
 
 def test_trace_json(programs):
-    out = interrupted(programs, "trace", "*", "-p", "spin.ll", "--json", when='"entry"')
+    out = interrupted(programs, "trace", "*", "--program", "spin.ll", "--json", when='"entry"')
     objects = [json.loads(line) for line in out.splitlines()]
     assert objects[-1]["type"] == "summary"
     assert objects[-1]["interrupted"] is True
@@ -88,12 +88,12 @@ def test_trace_json(programs):
 
 
 def test_stat(programs):
-    out = interrupted(programs, "stat", "*", "-p", "endless.ll", when="# counting")
+    out = interrupted(programs, "stat", "*", "--program", "endless.ll", when="# counting")
     assert "main() interrupted" in out
 
 
 def test_stat_json(programs):
-    found = json.loads(interrupted(programs, "stat", "*", "-p", "endless.ll", "--json", when=None))
+    found = json.loads(interrupted(programs, "stat", "*", "--program", "endless.ll", "--json", when=None))
     assert found["result"] is None
     assert {row["name"]: row["hits"] > 0 for row in found["functions"]} == {"tick": True, "main": True}
 
@@ -130,14 +130,14 @@ def test_llvmlite_is_not_interrupted_where_it_would_free_a_string_twice():
 
 
 RUNS = {
-    "trace": ("trace", "*", "-p", "endless.ll"),
-    "trace of IR that is compiled": ("trace", "*", "-p", "endless.ll", "--opt", "2"),
+    "trace": ("trace", "*", "--program", "endless.ll"),
+    "trace of IR that is compiled": ("trace", "*", "--program", "endless.ll", "--opt", "2"),
     "stat of the demo": ("stat", "*"),
-    "stat": ("stat", "*", "-p", "endless.ll", "--json"),
-    "trace to objects": ("trace", "*", "-p", "endless.ll", "--json", "--limit", "5"),
+    "stat": ("stat", "*", "--program", "endless.ll", "--json"),
+    "trace to objects": ("trace", "*", "--program", "endless.ll", "--json", "--limit", "5"),
 }
 if HAS_COMPILER:
-    RUNS["stat of C"] = ("stat", "*", "-p", "prog.c", "--call", "fib", "40")
+    RUNS["stat of C"] = ("stat", "*", "--program", "prog.c", "--call", "fib", "40")
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -173,7 +173,7 @@ def has_summary(out, as_json):
 
 def test_a_reader_that_goes_away_ends_it(programs):
     process = subprocess.Popen(
-        [*COMMAND, "trace", "*", "-p", "endless.ll"], cwd=programs, env=environment(), text=True,
+        [*COMMAND, "trace", "*", "--program", "endless.ll"], cwd=programs, env=environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout.readline().startswith("# tracing 2 functions")
@@ -185,10 +185,10 @@ def test_a_reader_that_goes_away_ends_it(programs):
 
 @pytest.mark.parametrize("script", ["echo ready; call main", "echo ready; call main & wait", "echo ready; sleep 100"])
 def test_a_script_of_tracefs(programs, script):
-    out = interrupted(programs, "tracefs", "-p", "spin.ll", "sh", "-c", script, when="ready")
+    out = interrupted(programs, "tracefs", "--program", "spin.ll", "sh", "-c", script, when="ready")
     assert out.splitlines() == ["ready", "fprobe: interrupted"]
 
 
 def test_graph_of_a_program_that_records_without_a_pause(programs):
-    out = interrupted(programs, "graph", "-p", "endless.ll", when="main")
+    out = interrupted(programs, "graph", "--program", "endless.ll", when="main")
     assert "main() interrupted" in out.splitlines()[-2] and "lost" in out.splitlines()[-1]

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (3, 1)])
 def test_trace(run, programs, status, code):
-    found = run("trace", "*", "-p", "exits.ll", "--call", "main", status, code=code, cwd=programs).out
+    found = run("trace", "*", "--program", "exits.ll", "--call", "main", status, code=code, cwd=programs).out
     assert f"leave(status={status}) {{" in found
     assert "bye\n" in found
     assert (
@@ -17,12 +17,12 @@ def test_trace(run, programs, status, code):
 
 
 def test_trace_json(run, programs):
-    found = run("trace", "*", "-p", "exits.ll", "--call", "main", "3", "--json", code=1, cwd=programs)
+    found = run("trace", "*", "--program", "exits.ll", "--call", "main", "3", "--json", code=1, cwd=programs)
     assert (found.objects[-1]["type"], found.objects[-1]["exited"]) == ("summary", 3)
     assert found.err == "bye\n"
 
 
 def test_stat_json(run, programs):
-    found = run("stat", "*", "-p", "exits.ll", "--call", "main", "0", "--json", cwd=programs).document
+    found = run("stat", "*", "--program", "exits.ll", "--call", "main", "0", "--json", cwd=programs).document
     assert (found["result"], found["exited"]) == (None, 0)
     assert {row["name"]: row["hits"] for row in found["functions"]} == {"main": 1, "leave": 1}

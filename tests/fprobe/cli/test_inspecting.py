@@ -20,18 +20,18 @@ def test_list(run):
 def test_list_everything(run, programs):
     assert "get_current" not in run("list").out
     assert "get_current [demo] (notrace)" in run("list", "--all").out
-    found = run("list", "-p", "prog.ll", "-v", cwd=programs).out
+    found = run("list", "--program", "prog.ll", "-v", cwd=programs).out
     assert re.search(r"^0x[0-9a-f]+ +\d+  i64 func1\(i64 n\) \[prog\]$", found, re.MULTILINE)
 
 
 def test_list_json(run, programs):
-    found = run("list", "f*", "-p", "prog.ll", "--json", cwd=programs).document
+    found = run("list", "f*", "--program", "prog.ll", "--json", cwd=programs).document
     assert [item["name"] for item in found["functions"]] == ["func1", "func2", "fact"]
     assert all(item["site"] == item["address"] and item["size"] > 5 for item in found["functions"])
 
 
 def test_another_name_of_the_same_code_counts_once(run, programs, compiler):
-    found = run("list", "fib*", "-p", "prog.c", cwd=programs).out
+    found = run("list", "fib*", "--program", "prog.c", cwd=programs).out
     assert found == "fib [prog]\n"
 
 
@@ -99,7 +99,7 @@ def test_explain_shows_the_places_of_arguments_and_results(run, tmp_path):
     ],
 )
 def test_explain_why_not(run, programs, name, options, reason):
-    words = ("explain", name, "-p", "prog.ll", *options)
+    words = ("explain", name, "--program", "prog.ll", *options)
     assert f"{name} [prog] cannot be probed: {reason}\n  why " in run(*words, cwd=programs).out
     (found,) = run(*words, "--json", cwd=programs).document
     assert (found["probeable"], found["reason"]) == (False, reason)
@@ -163,8 +163,10 @@ def test_a_program_whose_constructor_faults_can_be_looked_at(run, tmp_path, name
     if name.endswith(".c"):
         request.getfixturevalue("compiler")
     (tmp_path / name).write_text(CONSTRUCTED_C if name.endswith(".c") else CONSTRUCTED)
-    assert "main [constructed]" in run("list", "*", "-p", name, cwd=tmp_path).out
+    assert "main [constructed]" in run("list", "*", "--program", name, cwd=tmp_path).out
     for verb in ("disasm", "explain"):
-        run(verb, "main", "-p", name, cwd=tmp_path, code=0)
-    failed = run("stat", "*", "-p", name, "--call", "main", *(["1"] * name.endswith(".ll")), cwd=tmp_path, code=1)
+        run(verb, "main", "--program", name, cwd=tmp_path, code=0)
+    failed = run(
+        "stat", "*", "--program", name, "--call", "main", *(["1"] * name.endswith(".ll")), cwd=tmp_path, code=1
+    )
     assert failed.err.startswith("fprobe: the program faulted: SIGSEGV in breaks+0x")

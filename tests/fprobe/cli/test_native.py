@@ -124,7 +124,7 @@ def test_a_fault_of_a_handler_is_shown_with_its_line(run, programs, tmp_path):
 
 
 def test_a_function_of_a_c_program_is_shown_under_its_lines(run, programs):
-    lines = run("disasm", "fib", "-p", "prog.c", "--source", cwd=programs).out.splitlines()
+    lines = run("disasm", "fib", "--program", "prog.c", "--source", cwd=programs).out.splitlines()
     text = (programs / "prog.c").read_text().splitlines()
     shown = [line.split(": ", 1) for line in lines if line.startswith("prog.c:")]
     assert shown and all(text[int(place.partition(":")[2]) - 1].strip() == source for place, source in shown)

@@ -65,8 +65,8 @@ def test_options_are_completed():
 
 def test_functions_of_a_program_are_completed(programs):
     assert completed("trace", "--program", str(programs / "prog.ll"), "func") == ["func1", "func2"]
-    assert completed("stat", "-p", str(programs / "prog.c"), "s") == ["scale", "sum", "sum8"]
-    assert completed("stat", "-p", str(programs / "nothing.c"), "s") == []
+    assert completed("stat", "--program", str(programs / "prog.c"), "s") == ["scale", "sum", "sum8"]
+    assert completed("stat", "--program", str(programs / "nothing.c"), "s") == []
 
 
 def test_fields_of_the_events_are_completed():

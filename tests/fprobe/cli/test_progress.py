@@ -96,7 +96,7 @@ def test_compiling_is_such_work(tmp_path):
     os.mkfifo(tmp_path / "gate")
     terminal = Terminal()
     with subprocess.Popen(
-        [*COMMAND, "list", "-p", "prog.c"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal.file,
+        [*COMMAND, "list", "--program", "prog.c"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal.file,
         env=environment(CC=str(tmp_path / "slow"), TERM="xterm"),
     ) as process:  # fmt: skip
         assert terminal.read_until(" s").startswith("\r\x1b[Kcompiling prog.c, 1 function: 1")

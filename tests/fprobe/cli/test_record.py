@@ -256,7 +256,7 @@ def test_a_histogram_of_an_event_that_nothing_could_hit(run):
 
 def test_the_programs_failure_goes_first(run, tmp_path):
     (tmp_path / "exits.c").write_text("#include <stdlib.h>\nint main(void) { exit(0); }\n")
-    words = ("record", "-e", "p:z dmo:vfs_read", "-o", tmp_path / "x.dat", "-p", tmp_path / "exits.c")
+    words = ("record", "-e", "p:z dmo:vfs_read", "-o", tmp_path / "x.dat", "--program", tmp_path / "exits.c")
     assert "z was attached to nothing" in run(*words).err
 
 

@@ -9,7 +9,7 @@ import pytest
 
 
 def test_json_is_the_object_of_the_specification(run, programs):
-    found = run("stat", "*", "-p", "prog.ll", "--call", "main", "4", "--json", cwd=programs).document
+    found = run("stat", "*", "--program", "prog.ll", "--call", "main", "4", "--json", cwd=programs).document
     assert list(found) == ["program", "call", "result", "interrupted", "matched", "attached", "skipped", "functions"]
     assert (found["program"], found["call"], found["result"]) == ("prog", "main(4)", 29)
     assert (found["matched"], found["attached"]) == (9, 6)
@@ -51,7 +51,7 @@ def test_tracing_does_not_change_the_result(run):
 
 
 def test_deep_recursion_is_not_missed(run, programs):
-    found = run("stat", "fact", "-p", "prog.ll", "--call", "fact", "20000", "--json", cwd=programs).document
+    found = run("stat", "fact", "--program", "prog.ll", "--call", "fact", "20000", "--json", cwd=programs).document
     [row] = found["functions"]
     assert (row["name"], row["hits"], row["missed"]) == ("fact", 20000, 0)
 
@@ -65,21 +65,21 @@ def test_several_patterns(run):
 
 @pytest.mark.parametrize("verb", ["trace", "stat"])
 def test_what_the_program_prints_is_kept_out_of_the_json(run, programs, verb):
-    found = run(verb, "hello", "-p", "hello.ll", "--json", cwd=programs)
+    found = run(verb, "hello", "--program", "hello.ll", "--json", cwd=programs)
     assert found.err == "hello, world\n"
     assert json.loads(found.out.splitlines()[-1] if verb == "trace" else found.out)
-    assert "hello, world\n" in run(verb, "hello", "-p", "hello.ll", cwd=programs).out
+    assert "hello, world\n" in run(verb, "hello", "--program", "hello.ll", cwd=programs).out
 
 
 def test_shortest_and_longest_calls(run, programs):
-    found = run("stat", "fact", "main", "-p", programs / "prog.ll", "--call", "main", "20", "--json").document
+    found = run("stat", "fact", "main", "--program", programs / "prog.ll", "--call", "main", "20", "--json").document
     rows = {row["name"]: row for row in found["functions"]}
     assert 0 <= rows["fact"]["min_ns"] <= rows["fact"]["max_ns"] <= rows["main"]["max_ns"]
     assert rows["main"]["min_ns"] == rows["main"]["max_ns"] == rows["main"]["total_ns"]
 
 
 def test_histograms_and_percentiles(run, programs):
-    words = ["stat", "fact", "-p", programs / "prog.ll", "--call", "main", "50", "--hist"]
+    words = ["stat", "fact", "--program", programs / "prog.ll", "--call", "main", "50", "--hist"]
     row = run(*words, "--json").document["functions"][0]
     assert sum(bucket["calls"] for bucket in row["durations"]) == row["hits"] == 50
     assert row["min_ns"] <= row["p50_ns"] <= row["p90_ns"] <= row["p99_ns"] <= row["max_ns"]
@@ -88,7 +88,7 @@ def test_histograms_and_percentiles(run, programs):
 
 
 def test_callers_are_told_apart(run, programs):
-    words = ["stat", "fact", "text", "-p", programs / "prog.ll", "--call", "main", "4", "--by", "caller"]
+    words = ["stat", "fact", "text", "--program", programs / "prog.ll", "--call", "main", "4", "--by", "caller"]
     rows = run(*words, "--json").document["functions"]
     called = {(row["name"], re.sub(r"\+0x\w+", "", row["caller"])): row["hits"] for row in rows if row["hits"]}
     assert called == {("fact", "main [prog]"): 1, ("fact", "fact [prog]"): 3}

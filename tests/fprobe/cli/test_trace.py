@@ -55,7 +55,7 @@ def test_calls_are_nested(run, programs):
 
 
 def test_c_arguments_and_results(run, programs, compiler):
-    found = without_numbers(run("trace", "*", "-p", "prog.c", "--call", "main", "label", "-q", cwd=programs).out)
+    found = without_numbers(run("trace", "*", "--program", "prog.c", "--call", "main", "label", "-q", cwd=programs).out)
     for line in (
         "add(a={x=1, y=2}, b={x=-3, y=4}) = {x=-2, y=6};",
         'widen(p={x=-2, y=6}, label="label") = {a=[-2, 6, 5, 4]};',
@@ -75,16 +75,16 @@ def test_c_arguments_and_results(run, programs, compiler):
 
 def test_floating_point_values(run, programs):
     for argument, text in (("-1.5", "half(x=-1.5) = -0.75;"), ("1e300", "half(x=1e+300) = 5e+299;")):
-        assert text in run("trace", "half", "-p", "prog.ll", "--call", "half", argument, cwd=programs).out
+        assert text in run("trace", "half", "--program", "prog.ll", "--call", "half", argument, cwd=programs).out
 
 
 def test_json_has_no_nan(run, programs):
-    found = run("trace", "half", "-p", "prog.ll", "--call", "half", "nan", "--json", cwd=programs).objects
+    found = run("trace", "half", "--program", "prog.ll", "--call", "half", "nan", "--json", cwd=programs).objects
     assert [found[1]["arguments"], found[2]["result"], found[3]["result"]] == [{"x": "nan"}, "nan", "nan"]
 
 
 def test_floating_point_values_in_c(run, programs, compiler):
-    found = run("trace", "scale", "count", "-p", "prog.c", cwd=programs).out
+    found = run("trace", "scale", "count", "--program", "prog.c", cwd=programs).out
     assert "scale(f=2, n=3) = 6;" in found
     assert "count(m={d=1.5, i=7}, n=5) = 12;" in found
 
@@ -94,13 +94,17 @@ def test_vectors_are_not_known(run):
 
 
 def test_strings_behind_untyped_pointers(run, programs):
-    found = run("trace", "text", "-p", "prog.ll", "--call", "text", "hello", cwd=programs).out
+    found = run("trace", "text", "--program", "prog.ll", "--call", "text", "hello", cwd=programs).out
     assert re.search(r'text\(s=0x[0-9a-f]+ "hello"\) = 104;', found)
 
 
 def test_negative_arguments(run, programs):
-    assert "func1(n=-5) = -4;" in run("trace", "func1", "-p", "prog.ll", "--call", "func1", "-5", cwd=programs).out
-    assert "half(-1.5) = -0.75" in run("trace", "half", "-p", "prog.ll", "--call", "half", "-1.5", cwd=programs).out
+    assert (
+        "func1(n=-5) = -4;" in run("trace", "func1", "--program", "prog.ll", "--call", "func1", "-5", cwd=programs).out
+    )
+    assert (
+        "half(-1.5) = -0.75" in run("trace", "half", "--program", "prog.ll", "--call", "half", "-1.5", cwd=programs).out
+    )
 
 
 def test_limit(run):
@@ -111,14 +115,14 @@ def test_limit(run):
 
 
 def test_recursion_is_not_missed(run, programs):
-    found = run("trace", "fact", "-p", "prog.ll", "--call", "fact", "5000", "--json", cwd=programs).objects
+    found = run("trace", "fact", "--program", "prog.ll", "--call", "fact", "5000", "--json", cwd=programs).objects
     assert found[-1]["hits"] == 5000
     assert found[-1]["missed"] == 0
     assert max(item["depth"] for item in found if item["type"] == "entry") == 4999
 
 
 def test_skipped_functions_are_named_with_the_reason(run, programs):
-    found = run("trace", "*", "-p", "prog.ll", "--call", "main", "1", cwd=programs).out
+    found = run("trace", "*", "--program", "prog.ll", "--call", "main", "1", cwd=programs).out
     assert "9 functions matched: 6 attached, 3 skipped" in found
     assert "skipped, notrace: quiet" in found
     assert "skipped, returns twice: twice" in found
@@ -126,7 +130,7 @@ def test_skipped_functions_are_named_with_the_reason(run, programs):
 
 
 def test_json_is_an_object_per_line(run, programs):
-    found = run("trace", "func*", "-p", "prog.ll", "--call", "main", "3", "--json", cwd=programs).objects
+    found = run("trace", "func*", "--program", "prog.ll", "--call", "main", "3", "--json", cwd=programs).objects
     assert [item["type"] for item in found] == ["begin", "entry", "entry", "exit", "exit", "result", "summary"]
     begin, outer, inner, inner_exit, _, result, summary = found
     assert begin == {
@@ -149,7 +153,7 @@ def test_json_gives_strings_beside_addresses(run):
 
 @pytest.mark.parametrize("flavour", ["fentry", "mcount", "patchable"])
 def test_flavours(run, programs, flavour):
-    words = ("trace", "f*", "-p", "prog.ll", "--flavour", flavour, "--call", "main", "2", "-q")
+    words = ("trace", "f*", "--program", "prog.ll", "--flavour", flavour, "--call", "main", "2", "-q")
     assert without_numbers(run(*words, cwd=programs).out) == (
         "| func2(n=2) {\n|   func1(n=2) = 3;\n| } = 3 /* func2 */\n"
         "| fact(n=2) {\n|   fact(n=1) = 1;\n| } = 2 /* fact */\nmain(2) = 5\n"

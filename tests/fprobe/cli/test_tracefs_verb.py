@@ -23,7 +23,7 @@ def test_one_shot_forms(run, programs):
     assert run("tracefs", "cat", "tracing_on").out == "1\n"
     assert "header_page" in run("tracefs", "ls", "events").out.splitlines()
     assert run("tracefs", "find", "events/ftrace/print").out.splitlines()[0] == "events/ftrace/print"
-    assert run("tracefs", "-p", str(programs / "prog.ll"), "write", "kprobe_events", "p:x fact n=%di").out == ""
+    assert run("tracefs", "--program", str(programs / "prog.ll"), "write", "kprobe_events", "p:x fact n=%di").out == ""
 
 
 @pytest.mark.parametrize(

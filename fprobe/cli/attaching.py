@@ -1,0 +1,154 @@
+"""The option -p: processes that already run, by number or by name, and verbs that attach to them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
+
+if TYPE_CHECKING:
+    from fprobe.run.launcher.attached import AttachedProcesses, Targets
+    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.session import Settings
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_LISTED = 8
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".ll", ".bc")
+_SCRIPT_AT = 1
+
+
+def pid_options(command: _Command) -> _Command:
+    """Adds -p, --duration and --children. The command gets them as `targets`: None without -p."""
+
+    @click.option(
+        "--pid",
+        "-p",
+        "names",
+        metavar="PID|NAME",
+        multiple=True,
+        help="Attach to this running process, by number or name; repeatable.",
+    )
+    @click.option(
+        "--duration",
+        metavar="SECONDS",
+        type=click.FloatRange(0, min_open=True),
+        help="With -p: detach after that time; default: at Ctrl-C, or when the process ends.",
+    )
+    @click.option("--children", is_flag=True, help="With -p: also the processes that it has forked, and will fork.")
+    @functools.wraps(command)
+    def wrapped(
+        *positional: Any, names: tuple[str, ...], duration: float | None, children: bool, **options: Any
+    ) -> Any:
+        if not names and (duration is not None or children):
+            raise Failure(f"{'--children' if children else '--duration'} is for a running process: give -p PID")
+        targets = _targets(names, duration, children) if names else None
+        return command(*positional, targets=targets, **options)
+
+    return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
+
+
+def _targets(names: Sequence[str], duration: float | None, children: bool) -> Targets:
+    from fprobe.run.launcher.attached import Targets
+
+    return Targets(pids_of(names), duration, children)
+
+
+def refuse_with_pid(**given: object) -> None:
+    """Raise Failure for an option that is given, and does not go with -p."""
+    for name, value in given.items():
+        if value:
+            raise Failure(f"--{name.replace('_', '-')} is not for a running process (-p)")
+
+
+def attach_and_report(
+    targets: Targets, settings: Settings, wanted: Wanted, output: str | None = None, format_: str = "text"
+) -> None:
+    """Attach, wait, detach, and write the report to the file, or to standard output. Ends this process."""
+    from fprobe.cli.interrupting import end_process
+    from fprobe.run.launcher.attached_report import write
+
+    descriptor = _opened(output)
+    processes: AttachedProcesses | None = None
+    failure: Failure | None = None
+    try:
+        with attached_to(targets, settings) as processes:
+            processes.wait()
+    except Failure as error:
+        if processes is None:
+            raise
+        failure = error  # of detaching: what was counted is there
+    write(processes, wanted, descriptor, format_)
+    if failure is not None:
+        raise failure
+    end_process(0)
+
+
+@contextlib.contextmanager
+def attached_to(targets: Targets, settings: Settings) -> Iterator[AttachedProcesses]:
+    """The processes, attached inside the block, which Ctrl-C does not interrupt. Raises Failure."""
+    from fprobe.cli.interrupting import INTERRUPTED, Interrupted, ctrl_c
+    from fprobe.run.launcher.attached import attached
+    from sandbox.remote.refusals import Refused
+
+    ctrl_c.hold()
+    try:
+        with attached(targets, settings, lambda: ctrl_c.pressed) as processes:
+            yield processes
+    except Refused as error:
+        if error.errno == errno.EINTR:
+            raise Interrupted(INTERRUPTED) from None
+        raise Failure(str(error.strerror), FAILED if error.errno == errno.ETIMEDOUT else BAD_INPUT) from None
+
+
+def _opened(output: str | None) -> int:
+    if output in (None, "-"):
+        return 1
+    try:
+        return os.open(str(output), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise Failure(f"{output}: {error.strerror}") from None
+
+
+def pids_of(names: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of the processes with these numbers or names. Raises Failure for one that is none, or several."""
+    return tuple(dict.fromkeys(_pid_of(name) for name in names))
+
+
+def _pid_of(name: str) -> int:
+    if name.isascii() and name.isdigit():
+        return int(name)
+    if not name:
+        raise Failure("-p is empty; give a process's number or name")
+    if Path(name).suffix in _SOURCES or ("/" in name and Path(name).is_file()):
+        raise Failure(
+            f"-p means a running process, and {name!r} is a file; a program's source is given by --program {name}"
+        )
+    found = [(pid, line) for pid, names, line in _processes() if name in names]
+    if not found:
+        raise Failure(f"no process is called {name!r}; give its number, as ps shows it")
+    if len(found) > 1:
+        shown = "; ".join(f"{pid} ({line})" for pid, line in found[:_LISTED])
+        more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        raise Failure(f"{len(found)} processes are called {name!r}: {shown}{more}; give one's number, or -p for each")
+    return found[0][0]
+
+
+def _processes() -> Iterator[tuple[int, set[str], str]]:
+    """Number, names and command line of each process but this one: its own name, its program's, and its script's."""
+    for entry in sorted((each for each in os.listdir("/proc") if each.isdigit()), key=int):  # noqa: PTH208  # names only
+        try:
+            comm = Path(f"/proc/{entry}/comm").read_text(errors="replace").strip()
+            words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        except OSError:
+            continue
+        if words and int(entry) != os.getpid():
+            scripts = [word for word in words[_SCRIPT_AT:] if not word.startswith("-")][:1]
+            yield int(entry), {comm, *(word.rpartition("/")[2] for word in (words[0], *scripts))}, " ".join(words)[:60]

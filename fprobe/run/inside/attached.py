@@ -1,0 +1,151 @@
+"""The inside part in a process that already ran: attaches the probes, waits for the attacher's word or end, and leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fprobe.run import session
+from fprobe.run.inside.arming import Arming, keep_quiet
+from sandbox.process import fork
+from sandbox.process.gil import back_soon
+from sandbox.process.once import once
+from sandbox.symbols.perfmap import perf_map
+from sandbox.threads.own_thread import OwnThread
+
+_ANSWERED = 10.0
+"""Seconds in which the attacher must have opened the descriptors."""
+_present: list[_Session] = []
+"""The session of this process, if it is attached to."""
+
+
+def attach(report: Callable[[bytes], bool], options: dict[str, Any], leave: Callable[[], None]) -> None:
+    """Attach, and detach when the attacher says so or has ended. Raises OSError if the session's memory cannot be made.
+
+    `options`: the fields of `Settings`. `leave`: takes our modules out of `sys.modules`, in children of a fork; here the caller
+    does that.
+    """
+    with _thread_known(), contextlib.ExitStack() as descriptors:
+        settings = session.Settings(**options)
+        counts, journal = session.create(settings)
+        reader, writer = map(session.above_standard, os.pipe2(os.O_CLOEXEC))
+        for each in (counts, journal, reader):
+            descriptors.callback(os.close, each)
+        try:
+            is_taken = report(session.FILES.pack(session.FILES_MADE, counts, journal, writer))
+            is_there = is_taken and _readable(reader, _ANSWERED) and os.read(reader, 1)
+        finally:
+            os.close(writer)
+        if is_there:
+            _Session((counts, journal, reader), settings, leave).run()
+
+
+class _Session:
+    """What is attached to this process. `descriptors`: of the counts, the journal, and the pipe to wait at."""
+
+    def __init__(
+        self, descriptors: tuple[int, int, int], settings: session.Settings, leave: Callable[[], None]
+    ) -> None:
+        self._descriptors = descriptors
+        self._address = session.address_of(*descriptors[:2])
+        self._settings = settings
+        self._take_modules_out = leave
+        self._arming: Arming | None = None
+        self._unquiet: Callable[[], None] = lambda: None
+
+    def run(self) -> None:
+        """Attach, wait, detach."""
+        perf_map.is_wanted = False  # the file would stay
+        session.note(self._address, argv=sys.orig_argv, parent=os.getppid(), thread=threading.get_native_id())
+        try:
+            with back_soon():
+                self._arm()
+            session.note(self._address, armed=True)
+            self._wait()
+        except Exception as error:
+            self._tell(error)
+        finally:
+            self._leave()
+            session.note(self._address, detached=True)
+
+    def _arm(self) -> None:
+        from ftrace.core.runtime import runtime
+        from ftrace.core.sites.trapping import every_thread_counts
+
+        self._unquiet = keep_quiet(self._address)
+        runtime().signals.install_again()
+        every_thread_counts[0] = True
+        self._arming = Arming(self._address, self._settings)
+        self._arming.begin()
+        _present[:] = [self]
+        _follow_forks()
+
+    def _wait(self) -> None:
+        _readable(self._descriptors[2], None)
+
+    def _tell(self, error: Exception) -> None:
+        session.note(self._address, error=f"{type(error).__name__}: {error}")
+
+    def _leave(self) -> None:
+        from ftrace.core.runtime import runtime
+
+        _present.clear()
+        try:
+            if self._arming is not None:
+                self._arming.end()
+                runtime().signals.withdraw()
+        except Exception as error:
+            self._tell(error)
+        self._unquiet()
+
+    def go_on_in_child(self) -> None:
+        """In the child of a fork, which has no thread of ours: wait there, too, if children are followed, and leave."""
+        OwnThread(self._run_in_child)
+
+    def _run_in_child(self) -> None:
+        with _thread_known():
+            if self._settings.children:
+                session.note(self._address, thread=threading.get_native_id())
+                self._wait()
+            self._leave()
+        for each in self._descriptors:
+            with contextlib.suppress(OSError):
+                os.close(each)
+        self._take_modules_out()
+
+
+@once
+def _follow_forks() -> None:
+    fork.in_child(fork.Phase.THREADS, _after_fork)
+
+
+def _after_fork() -> None:
+    for each in _present:
+        each.go_on_in_child()
+
+
+def _readable(descriptor: int, seconds: float | None) -> bool:
+    """Wait until there is something to read, or the other side has ended. Returns False if the time is over."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+@contextlib.contextmanager
+def _thread_known() -> Iterator[None]:
+    """`threading` need not make up a thread for this one: that would take a number, and change the names of later threads."""
+    thread: Any = threading._DummyThread.__new__(threading._DummyThread)
+    threading.Thread.__init__(thread, name="fprobe", daemon=True)
+    active: dict[int, Any] = threading._active  # type: ignore[attr-defined]
+    ident = threading.get_ident()
+    thread._ident = ident
+    active[ident] = thread
+    try:
+        yield
+    finally:
+        active.pop(ident, None)

@@ -1,0 +1,204 @@
+"""Imports our packages into a process that already runs, and calls the inside part. Its text is sent there and executed.
+
+The program keeps its modules. Ours, and packages that they need and the program has not imported, are imported under names of
+their own, with a prefix, by a `__import__` that only these modules have. Afterwards they are not in `sys.modules`: they are kept
+for the next time, because functions of theirs are registered for good, with the C library for forks. Modules of the standard
+library that were imported for ours go, too, unless the program has begun to use them.
+"""
+
+from __future__ import annotations
+
+# All of these are in every process.
+import _frozen_importlib_external as machinery
+import builtins
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing need not be there
+    from typing import Any
+
+PREFIX = "_fprobe_attached"
+_OURS = ("fprobe", "kprobes", "ftrace", "sandbox")
+_NEEDED = ("llvmlite", "capstone", "elftools")
+_ATEXIT = f"{PREFIX}.atexit"
+_DEBUGGER = f"{PREFIX}.pdb"
+"""elftools imports pdb, but does not use it; from Python 3.13 on, that brings readline, which handles SIGWINCH."""
+_TAKEN_WITHIN = 1000
+_LONGEST = 1900
+_KEPT = "_fprobe_kept"
+"""Attribute of `sys`: our modules, between attaching."""
+
+
+class Reporter:
+    """Reports to the process that has sent this, which reads our memory. `address`: where."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __call__(self, data: bytes) -> bool:
+        """Report. Returns whether the reader has taken it, which it does at once."""
+        memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(memory, data[1:], self._address + 1)
+            os.pwrite(memory, data[:1], self._address)  # last: it says that the others are there
+            for _ in range(_TAKEN_WITHIN):
+                if os.pread(memory, 1, self._address) == b"\0":
+                    return True
+                time.sleep(0.002)
+            return False
+        finally:
+            os.close(memory)
+
+
+class _Atexit:
+    """The module atexit of our modules: what they register is called while they are attached only."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def register(self, call: Any, *arguments: Any, **options: Any) -> Any:
+        self.calls.append((call, arguments, options))
+        return call
+
+    def unregister(self, call: Any) -> None:
+        self.calls[:] = [each for each in self.calls if each[0] != call]
+
+    def run(self) -> None:
+        for call, arguments, options in reversed(self.calls):
+            call(*arguments, **options)
+
+
+class _Importer:
+    """`__import__` for our modules. `paths`: directories with our packages and those that they need."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+        package = type(sys)(PREFIX)
+        package.__path__ = list(paths)
+        self._import = builtins.__import__
+        self._builtins = dict(vars(builtins), __import__=self)
+        self.atexit = _Atexit()
+        self.modules = {PREFIX: package, _DEBUGGER: type(sys)(_DEBUGGER)}
+        self.finders: list[Any] = []
+        """Entries of sys.meta_path that our modules have added."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """For sys.meta_path: finds modules whose names have the prefix."""
+        if not name.startswith(f"{PREFIX}."):
+            return None
+        spec = machinery.PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(spec.loader, machinery.SourceFileLoader):
+            spec.loader = self._loader_for(spec.loader)
+        return spec
+
+    def _loader_for(self, loader: machinery.SourceFileLoader) -> machinery.SourceFileLoader:
+        own = self._builtins
+
+        class Loader(type(loader)):  # type: ignore[misc]
+            def exec_module(self, module: Any) -> None:
+                module.__builtins__ = own
+                super().exec_module(module)
+
+        return Loader(loader.name, loader.path)
+
+    def __call__(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if level or not self._is_private(name):
+            return self._import(name, globals, locals, fromlist, level)
+        full = f"{PREFIX}.{name}"
+        if fromlist:
+            return self._import(full, globals, locals, fromlist, 0)
+        self._import(full, globals, locals, (), 0)
+        return sys.modules[f"{PREFIX}.{name.partition('.')[0]}"]
+
+    def _is_private(self, name: str) -> bool:
+        """Whether a module is imported with the prefix."""
+        top = name.partition(".")[0]
+        if top in _NEEDED:
+            return f"{PREFIX}.{top}" in sys.modules or top not in sys.modules
+        return top in _OURS or f"{PREFIX}.{name}" in (_ATEXIT, _DEBUGGER)
+
+
+class _Entered:
+    """Inside the block our modules can be imported."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._importer = vars(sys).get(_KEPT) or _Importer(paths)
+        if self._importer.paths != paths:
+            raise RuntimeError("another installation of fprobe was attached to it before, and its modules stay")
+
+    def __enter__(self) -> None:
+        self._before = set(sys.modules)
+        for name, module in self._importer.modules.items():
+            sys.modules.setdefault(name, module)
+        modules: dict[str, Any] = sys.modules
+        modules[_ATEXIT] = self._importer.atexit  # as good as one
+        sys.meta_path[:0] = [self._importer, *self._importer.finders]
+        import atexit
+
+        atexit.register(self._importer.atexit.run)
+
+    def __exit__(self, *_: object) -> None:
+        import atexit
+
+        atexit.unregister(self._importer.atexit.run)
+        finders = [each for each in sys.meta_path if type(each).__module__.startswith(f"{PREFIX}.")]
+        self._importer.finders = finders
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._importer and each not in finders]
+        new = {name: sys.modules[name] for name in set(sys.modules) - self._before}
+        used = _used_by_others(set(new))
+        for name, module in new.items():
+            if name not in used:
+                self._importer.modules[name] = module
+                sys.modules.pop(name, None)
+        setattr(sys, _KEPT, self._importer)
+
+
+def _used_by_others(new: set[str]) -> set[str]:
+    """The modules among `new` that the program uses, too. They stay: a second copy would have a state of its own."""
+    others = {name: module for name, module in sys.modules.items() if name not in new}
+    known = set(map(id, others.values()))
+    owners = {}
+    for name in new:
+        if id(module := sys.modules[name]) not in known:  # else it is another name of a module
+            owners[id(module)] = owners[id(getattr(module, "__dict__", None))] = name
+    found = set()
+    for name, module in others.items():
+        for value in list(getattr(module, "__dict__", {}).values()):
+            used = owners.get(id(value)) or owners.get(_origin(value), "")
+            if used and not used.startswith(f"{name}."):
+                found.add(used)
+    return found
+
+
+def _origin(value: object) -> int:
+    """What identifies the module that has made a function or a class: the address of its names. 0 if that is not known."""
+    functions = list(vars(value).values()) if isinstance(value, type) else [value]
+    return next((id(each.__globals__) for each in functions if isinstance(each, type(_origin))), 0)
+
+
+def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
+    """Attach, wait and leave. `address`: where to report; `paths`: of our packages; `settings`: a dictionary."""
+    report = Reporter(address)
+    try:
+        if PREFIX in sys.modules:
+            raise RuntimeError("another fprobe is attached to it; end that first")
+        entered = _Entered(paths)
+        with entered:
+            name = f"{PREFIX}.fprobe.run.inside.attached"
+            __import__(name)
+            sys.modules[name].attach(report, settings, entered.__exit__)
+    except BaseException as error:  # the program must not see it
+        report(b"E" + _described(error).encode("utf-8", "backslashreplace")[:_LONGEST])
+
+
+def _described(error: BaseException) -> str:
+    """The error as text, with the place where it was raised."""
+    if isinstance(error, RuntimeError):
+        return str(error)
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = f" ({at.tb_frame.f_code.co_filename}:{at.tb_lineno})" if at is not None else ""
+    return f"{type(error).__name__}: {error}{place}"

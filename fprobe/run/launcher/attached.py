@@ -1,0 +1,269 @@
+"""Processes that already ran, with our probes in them until the report is wanted.
+
+The part in the process is `fprobe.run.inside.attached`. It makes the session's memory, which is opened here through the
+process's own /proc directory, and a pipe: it detaches when something is written there, or when this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fprobe.run import session
+from fprobe.run.launcher.durations import Ticks
+from fprobe.run.launcher.remarks import shown_command
+from fprobe.run.launcher.results import Results, read
+from fprobe.run.session import Settings
+from sandbox.remote import inject
+from sandbox.remote.refusals import Refused
+from sandbox.x86_64 import remote_thread
+
+_BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
+"""Seconds in which a process must have begun to run our code, have its probes, and be without them."""
+_POLLING = 0.02
+_ENTERING = Path(session.__file__).parent / "inside" / "entering.py"
+_PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools")
+
+
+class Targets(NamedTuple):
+    """The processes to attach to, for how many seconds (None: until Ctrl-C), and whether with child processes."""
+
+    pids: tuple[int, ...]
+    duration: float | None
+    children: bool
+
+
+class Attached:
+    """Process `pid`, with probes. Raises Refused, with the reason, if it cannot be attached to."""
+
+    def __init__(self, pid: int, settings: Settings, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+        self.pid = pid
+        self._is_interrupted = is_interrupted
+        try:
+            self._process = os.pidfd_open(pid)
+            running = inject.start(inject.prepare(pid, _source(settings)))
+        except ProcessLookupError:
+            raise Refused(f"there is no process {pid}", errno.ESRCH) from None
+        try:
+            self.counts, self.journal, self._pipe = self._opened(running)
+        finally:
+            running.close()
+        self._over = select.poll()
+        for each in (self._process, self._pipe):
+            self._over.register(each, select.POLLIN if each == self._process else 0)
+        try:
+            self._wait_for("armed", _ARMS, is_interrupted)
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, running: inject.Running) -> tuple[int, int, int]:
+        """Open the descriptors that the process has made for us."""
+        report = inject.wait(running, _BEGINS, self._is_interrupted)
+        if self._is_interrupted() and not report:
+            running.cancel()
+            raise Refused(f"interrupted before process {self.pid} had its probes", errno.EINTR)
+        if report is None or report[:1] != session.FILES_MADE:
+            running.cancel()
+            raise Refused(self._refusal(report, running.pthread_error()))
+        try:
+            return self._opened_files(report)
+        except OSError as error:  # it has ended meanwhile, or this process was not running for seconds
+            raise Refused(
+                f"the memory of process {self.pid} could not be opened: {error.strerror}", errno.EPIPE
+            ) from None
+
+    def _opened_files(self, report: bytes) -> tuple[int, int, int]:
+        _, counts, journal, pipe = session.FILES.unpack_from(report)
+        found = [
+            session.above_standard(os.open(f"/proc/{self.pid}/fd/{number}", mode | os.O_CLOEXEC))
+            for number, mode in ((counts, os.O_RDWR), (journal, os.O_RDWR | os.O_APPEND), (pipe, os.O_WRONLY))
+        ]
+        os.write(found[2], session.OPENED)
+        return found[0], found[1], found[2]
+
+    def _refusal(self, report: bytes | None, error: int) -> str:
+        if error:
+            return f"process {self.pid} could not start a thread: {os.strerror(error)}"
+        if report is None:
+            return f"process {self.pid} has no Python that runs: it has ended, has not begun, or is being finalised"
+        if not report:
+            return f"process {self.pid} did not run Python code within {_BEGINS:.0f} s: a thread keeps the GIL"
+        text = report[1:].split(b"\0", 1)[0].decode(errors="replace")
+        return f"process {self.pid} cannot have probes: {text}"
+
+    @property
+    def command(self) -> list[str]:
+        """Its command line."""
+        return next((list(entry["argv"]) for entry in self._entries() if "argv" in entry), [])
+
+    @property
+    def functions(self) -> int:
+        """The number of functions that have probes."""
+        return sum(entry.get("attached", 0) for entry in self._entries())
+
+    def is_over(self, seconds: float = 0) -> bool:
+        """Whether the process has ended, or has executed another program. Waits for that so long."""
+        return bool(self._over.poll(seconds * 1000))
+
+    def is_ended(self, seconds: float) -> bool:
+        """Whether the process has ended. Waits for that so long."""
+        return bool(select.select([self._process], [], [], seconds)[0])
+
+    def detach(self) -> None:
+        """Let the process remove the probes, and wait until it has. Raises Refused if it does not."""
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, session.LEAVE)
+        self._wait_for("detached", _LEAVES)
+        threads = [entry["thread"] for entry in self._entries() if "thread" in entry]
+        end = time.monotonic() + _LEAVES
+        while threads and Path(f"/proc/{self.pid}/task/{threads[0]}").exists() and time.monotonic() < end:
+            if self.is_ended(_POLLING / 10):
+                break
+
+    def close(self) -> None:
+        """Close all descriptors. A process that has probes detaches."""
+        for each in (self._process, self.counts, self.journal, self._pipe):
+            os.close(each)
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        return session.entries(self.journal)
+
+    def _wait_for(self, word: str, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the process has written this word to the journal, or is over. Raises Refused if it takes too long."""
+        end = time.monotonic() + seconds
+        while not any(word in entry or "detached" in entry for entry in self._entries()):
+            if self.is_over(_POLLING):
+                return
+            if is_interrupted():
+                raise Refused(f"interrupted before process {self.pid} had its probes", errno.EINTR)
+            if time.monotonic() > end:
+                later = "; it detaches by itself as soon as it can" if word == "detached" else ""
+                raise Refused(f"process {self.pid} was not {word} within {seconds:.0f} s{later}", errno.ETIMEDOUT)
+
+
+class AttachedProcesses:
+    """Several processes, attached one after the other. `is_interrupted`: whether they are not wanted any more."""
+
+    def __init__(self, is_interrupted: Callable[[], bool]) -> None:
+        self.members: list[Attached] = []
+        self._is_interrupted = is_interrupted
+        self.ticks = Ticks()
+        self._end: float | None = None
+
+    def add(self, process: Attached) -> None:
+        """Add a process, and say so."""
+        self.members.append(process)
+        _say(process)
+
+    def begin(self, duration: float | None) -> None:
+        """All are attached: they are wanted for that many seconds from now."""
+        self._end = None if duration is None else time.monotonic() + duration
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the time is not over, Ctrl-C was not pressed, and a process is there."""
+        return not (
+            self._is_interrupted()
+            or (self._end is not None and time.monotonic() >= self._end)
+            or all(each.is_over() for each in self.members)
+        )
+
+    def wait(self) -> None:
+        """Wait as long as they are wanted."""
+        while self.wait_until(time.monotonic() + 1):
+            pass
+
+    def wait_until(self, due: float) -> bool:
+        """Wait until this time of `time.monotonic`. Returns False as soon as they are not wanted."""
+        while time.monotonic() < due:
+            if not self.is_wanted:
+                return False
+            time.sleep(min(_POLLING, max(due - time.monotonic(), 0)))
+        return True
+
+    def results(self) -> Results:
+        """What was counted in all of them."""
+        found = Results([], {}, 0)
+        for each in self.members:
+            found = found.joined(read(each.counts, each.journal))
+        return found
+
+    def detach(self) -> None:
+        """Detach from all. Raises the first Refused after that."""
+        failures = []
+        for each in self.members:
+            try:
+                each.detach()
+            except Refused as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+
+@contextlib.contextmanager
+def attached(targets: Targets, settings: Settings, is_interrupted: Callable[[], bool]) -> Iterator[AttachedProcesses]:
+    """The processes, attached inside the block. Raises Refused."""
+    processes = AttachedProcesses(is_interrupted)
+    try:
+        own = settings._replace(children=targets.children)
+        for pid in targets.pids:
+            processes.add(Attached(pid, own, is_interrupted))
+        for pid in _descendants(targets.pids) if targets.children else ():
+            try:
+                processes.add(Attached(pid, own, is_interrupted))
+            except Refused as failure:  # of another program, or it has ended
+                sys.stderr.write(f"fprobe: not attached: {failure.strerror}\n")
+        processes.begin(targets.duration)
+        yield processes
+    finally:
+        processes.detach()
+
+
+def _descendants(pids: Sequence[int]) -> list[int]:
+    """The processes that these have started, and those that these have started."""
+    found = list(pids)
+    for pid in found:  # which grows
+        found += [each for each in _children(pid) if each not in found]
+    return found[len(pids) :]
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(each) for task in tasks for each in (task / "children").read_text().split()]
+    return []
+
+
+def _say(process: Attached) -> None:
+    number = process.functions
+    functions = f"{number:,} function{'s' * (number != 1)}"
+    text = f"fprobe: attached to {process.pid} ({shown_command(process.command)}): {functions}; Ctrl-C ends\n"
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _source(settings: Settings) -> str:
+    """The text that the process runs."""
+    text = _ENTERING.read_text()
+    address = f"{inject.CONTEXT} + {remote_thread.STATUS}"
+    call = f"{text}\nenter({address}, {_paths()!r}, {settings._asdict()!r})\n"
+    return f"exec({call!r}, {{'__name__': 'fprobe_attached'}})\n"
+
+
+def _paths() -> list[str]:
+    """The directories of our packages, and of those that they need."""
+    found = []
+    for name in _PACKAGES:
+        spec = find_spec(name)
+        if spec is not None and spec.origin:
+            found.append(str(Path(spec.origin).parent.parent.absolute()))
+    return list(dict.fromkeys(found))

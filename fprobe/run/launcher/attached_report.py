@@ -1,0 +1,22 @@
+"""The report on processes that were attached to: the same as that of a program that was run."""
+
+from __future__ import annotations
+
+from fprobe.run.launcher.attached import AttachedProcesses
+from fprobe.run.launcher.report import recorded_of, rendered
+from fprobe.run.launcher.results import Results, read
+from fprobe.run.launcher.wanted import Recorded, Wanted
+from sandbox.process.writing import write_all
+
+
+def write(processes: AttachedProcesses, wanted: Wanted, output: int, format_: str) -> None:
+    """Write the report on all of them to the descriptor `output`. Raises OSError."""
+    found, recorded = Results([], {}, 0), Recorded({}, {}, {})
+    for each in processes.members:
+        own = read(each.counts, each.journal)
+        also = recorded_of(own, each.counts, wanted)
+        found = found.joined(own)
+        recorded = Recorded(
+            {**recorded.calls, **also.calls}, {**recorded.events, **also.events}, {**recorded.maps, **also.maps}
+        )
+    write_all(output, rendered(found, wanted, recorded, processes.ticks, format_))

@@ -1,0 +1,215 @@
+"""Running Python source in another process that has a CPython, on a thread that is made for it.
+
+1. A thread of the process is stopped, any; the others continue.
+2. It makes three system calls for us, mmap, mprotect and clone, at an instruction that exists. Then it continues where it was:
+   nothing of the program's text or stack was written.
+3. The new thread calls pthread_create, and ends. The pthread waits for the GIL and runs the source
+   (`sandbox.x86_64.remote_thread`).
+
+The thread is stopped by a process made for that: if this one is killed meanwhile, the stopped thread still continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sandbox.remote import storage
+from sandbox.remote.process import RemoteProcess
+from sandbox.remote.ptrace import StoppedThread, best_thread
+from sandbox.remote.refusals import Refused, check, not_permitted
+from sandbox.x86_64 import remote_thread
+from sandbox.x86_64.remote_thread import PAGE, Room
+
+_SYS_MMAP, _SYS_MPROTECT, _SYS_MUNMAP, _SYS_CLONE = 9, 10, 11, 56
+_READ_WRITE, _READ_EXECUTE = 3, 5
+_PRIVATE_ANONYMOUS = 0x22
+_CLONE = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x200000 | 0x1000000
+"""Flags of a thread, with VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, CHILD_CLEARTID and CHILD_SETTID."""
+_TRIES = 5
+_UNKNOWN = (errno.EBUSY, errno.ESRCH)
+"""Errors after which it is not known whether a system call was made."""
+_VERSION = re.compile(r"python3\.(\d+)")
+_OLDEST = 10
+_ANSWER = struct.Struct("<iQ")
+CONTEXT = "0x" + "feedface" * 2
+"""In the source: the address of the context, in whose part STATUS it reports."""
+
+
+@dataclass
+class Prepared:
+    """All that is written into the process, and where; made before a thread is stopped."""
+
+    process: RemoteProcess
+    addresses: Mapping[str, int]
+    layout: storage.Layout
+    tls: bytes
+    source: bytes
+
+    @property
+    def room(self) -> Room:
+        """The parts of the mapping."""
+        return Room(len(self.source), len(self.tls), self.layout.pthread)
+
+
+class Running:
+    """Source that runs in a process. `base`: address of its mapping there, which it unmaps at its end."""
+
+    def __init__(self, prepared: Prepared, base: int) -> None:
+        self._process = prepared.process
+        self.context = base + prepared.room.context
+
+    def status(self) -> bytes | None:
+        """What the source has reported (`sandbox.x86_64.remote_thread.STATUS`); None if it is over, or the process has ended."""
+        try:
+            if self._process.read(self.context + remote_thread.DONE, 1) != b"\0":
+                return None
+            found = self._process.read(self.context + remote_thread.STATUS, remote_thread.STATUS_SIZE)
+        except OSError:
+            return None
+        if found[:1] not in (b"", b"\0"):
+            with contextlib.suppress(OSError):
+                self._process.write(self.context + remote_thread.STATUS, b"\0")  # taken
+        return found or None
+
+    def pthread_error(self) -> int:
+        """The errno of pthread_create; 0 as long as it has none."""
+        with contextlib.suppress(OSError, struct.error):
+            return int(struct.unpack("<I", self._process.read(self.context + remote_thread.CREATED, 4))[0])
+        return 0
+
+    def cancel(self) -> None:
+        """Do not run the source if it has not begun."""
+        with contextlib.suppress(OSError):
+            self._process.write(self.context + remote_thread.CANCELLED, b"\1")
+
+    def close(self) -> None:
+        """Close the process's memory."""
+        self._process.close()
+
+
+def prepare(pid: int, source: str) -> Prepared:
+    """Find all that is needed in process `pid`, which nothing has touched after this. Raises Refused."""
+    check(pid)
+    process = RemoteProcess(pid)
+    try:
+        libc = process.image(lambda name: name.startswith(("libc.so", "libc-2")))
+        loader = process.image(lambda name: name.startswith(("ld-linux", "ld-2")))
+        if libc is None or loader is None:
+            raise Refused(f"process {pid} does not use glibc: it is statically linked, or has another C library (musl)")
+        addresses = {**libc.addresses((*remote_thread.FUNCTIONS, *storage.DESCRIPTIONS)), **_python(process)}
+        missing = [name for name in remote_thread.FUNCTIONS if name not in addresses]
+        if missing:
+            raise Refused(f"the C library of process {pid} is older than glibc 2.34: it does not export {missing[0]}")
+        layout = storage.layout_of(process, addresses)
+        tls = storage.image_of(process, loader, layout)
+        _ = process.system_call
+    except BaseException:
+        process.close()
+        raise
+    return Prepared(process, addresses, layout, tls, source.encode() + b"\0")
+
+
+def _python(process: RemoteProcess) -> dict[str, int]:
+    """The addresses of the functions of its CPython. Raises Refused if it has none, or one that is not supported."""
+    found = process.exporting(remote_thread.PYTHON[0], lambda name: name.startswith(("libpython", "python")))
+    if found is None:
+        name = os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))  # noqa: PTH115, PTH119  # of a link's text
+        raise Refused(f"process {process.pid} ({name}) has no CPython, and other programs are not supported yet")
+    image = found[0]
+    version = _VERSION.search(image.path)
+    if version and int(version[1]) < _OLDEST:
+        raise Refused(f"process {process.pid} is Python 3.{version[1]}; the oldest that is supported is 3.{_OLDEST}")
+    return image.addresses(remote_thread.PYTHON)
+
+
+def start(prepared: Prepared) -> Running:
+    """Start the source. Raises Refused if the process cannot be traced, or has no memory for it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            with contextlib.suppress(OSError):
+                os.nice(-20)
+            os.write(writer, _ANSWER.pack(*_tried(prepared)))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    answer = b""
+    while len(answer) < _ANSWER.size and (more := os.read(reader, _ANSWER.size)):
+        answer += more
+    os.close(reader)
+    os.waitpid(child, 0)
+    number, base = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (errno.EIO, 0)
+    if number:
+        raise _refusal(prepared.process.pid, number)
+    return Running(prepared, base)
+
+
+def _refusal(pid: int, number: int) -> Refused:
+    if number == errno.EPERM:
+        return not_permitted(pid)
+    if number == errno.ESRCH:
+        return Refused(f"process {pid} has ended", number)
+    if number == errno.EBUSY:
+        return Refused(f"no thread of process {pid} stopped within 100 ms; it was left as it is", number)
+    return Refused(f"process {pid} could not start a thread: {os.strerror(number)}", number)
+
+
+def _tried(prepared: Prepared) -> tuple[int, int]:
+    """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another."""
+    number = errno.ESRCH
+    for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
+        try:
+            return 0, _made_by(prepared, thread)
+        except OSError as error:
+            number = error.errno or errno.EIO
+            if number not in (errno.ESRCH, errno.EBUSY):
+                break
+    return number, 0
+
+
+def _made_by(prepared: Prepared, thread: int) -> int:
+    """Let a thread of the process make the new one. Returns the address of the mapping."""
+    process, room = prepared.process, prepared.room
+    thread_id = room.pointer + prepared.layout.thread_id
+    with StoppedThread(thread, process.system_call) as stopped:
+        base = stopped.system_call(_SYS_MMAP, 0, room.whole, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+        at, stack = base + thread_id, base + room.stack
+        pointer, context = base + room.pointer, base + room.context
+        try:
+            guards = storage.guards(process, stopped.registers.fs_base)
+            block = storage.block_of(prepared.layout, base + room.pointer, guards)
+            process.write(base, remote_thread.code(prepared.addresses, room, thread_id))
+            source = prepared.source.replace(CONTEXT.encode(), f"{base + room.context:#018x}".encode())
+            process.write(base + room.context + remote_thread.SOURCE, source)
+            process.write(base + room.storage, prepared.tls + block)
+            process.write(base + room.stack, struct.pack("<Q", base))
+            stopped.system_call(_SYS_MPROTECT, base, PAGE, _READ_EXECUTE)
+            stopped.system_call(_SYS_CLONE, _CLONE, stack, 0, at, pointer, r12=context)
+        except OSError as error:
+            if error.errno in _UNKNOWN:  # the new thread may be running
+                raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
+            stopped.system_call(_SYS_MUNMAP, base, room.whole)
+            raise
+    return base
+
+
+def wait(running: Running, seconds: float, is_interrupted: Callable[[], bool]) -> bytes | None:
+    """The first report of the source; empty if there is none within that time, None if the source has ended before."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not is_interrupted():
+        found = running.status()
+        if found is None or found[:1] != b"\0" or running.pthread_error():
+            return found
+        time.sleep(0.002)
+    return b""

@@ -1,0 +1,162 @@
+"""Another process as its files in /proc show it: mappings, memory, libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sandbox.elf import tables as elf
+from sandbox.process.once import cached_property
+from sandbox.remote.refusals import Refused, not_permitted
+from sandbox.x86_64.remote_thread import SYSCALL_RETURN
+
+_MAPPING = re.compile(
+    r"(?P<start>[\da-f]+)-(?P<end>[\da-f]+) (?P<rights>\S+) (?P<offset>[\da-f]+) \S+ (?P<inode>\d+) *(?P<path>.*)"
+)
+_PAGE = mmap.PAGESIZE
+_DELETED = " (deleted)"
+
+
+class Mapping(NamedTuple):
+    """A line of /proc/PID/maps."""
+
+    start: int
+    end: int
+    rights: str
+    offset: int
+    inode: int
+    path: str
+
+
+class Image(NamedTuple):
+    """A mapped ELF file. `base` is added to the addresses in it."""
+
+    base: int
+    file: elf.ElfFile
+    path: str
+
+    def addresses(self, names: Iterable[str]) -> dict[str, int]:
+        """The addresses of those exported symbols among `names` that it defines."""
+        wanted, found = {name.encode(): name for name in names}, {}
+        for table in self.file.sections_of_type(elf.SHT_DYNSYM):
+            strings = self.file.strings(table)
+            for entry in self.file.symbols(table):
+                if entry.section:
+                    end = strings.index(b"\0", entry.name_offset)
+                    name = wanted.get(bytes(strings[entry.name_offset : end]))
+                    if name:
+                        found[name] = self.base + entry.value
+        return found
+
+
+class RemoteProcess:
+    """Process `pid`. Raises Refused if there is none, or if it may not be traced."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self.memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+            self.mappings = list(_mappings(Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")))
+        except PermissionError:
+            raise not_permitted(pid) from None
+        except (FileNotFoundError, ProcessLookupError):
+            raise Refused(f"there is no process {pid}", errno.ESRCH) from None
+
+    def close(self) -> None:
+        """Close its memory."""
+        os.close(self.memory)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of its memory. Raises OSError."""
+        return os.pread(self.memory, size, address)
+
+    def word(self, address: int) -> int:
+        """The 64-bit number at an address. Raises OSError."""
+        return int(struct.unpack("<Q", self.read(address, 8))[0])
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to its memory. Raises OSError."""
+        if os.pwrite(self.memory, data, address) != len(data):
+            raise OSError(errno.EFAULT, f"memory of process {self.pid} could not be written at {address:#x}")
+
+    @property
+    def threads(self) -> list[int]:
+        """Its threads' numbers. Raises OSError if it has ended."""
+        return [int(each) for each in os.listdir(f"/proc/{self.pid}/task")]  # noqa: PTH208  # names only
+
+    def image(self, fits: Callable[[str], bool]) -> Image | None:
+        """The first mapped ELF file whose base name fits; None if there is none."""
+        return next(self._images(fits), None)
+
+    def images(self, fits: Callable[[str], bool]) -> list[Image]:
+        """The mapped ELF files whose base names fit, each once."""
+        return list({image.path: image for image in self._images(fits)}.values())
+
+    def exporting(self, name: str, first: Callable[[str], bool]) -> tuple[Image, dict[str, int]] | None:
+        """A mapped file that exports a symbol, and its address; those whose base name is `first` are looked at first."""
+        for is_wanted in (first, lambda each: not first(each)):
+            for image in self._images(is_wanted):
+                if found := image.addresses([name]):
+                    return image, found
+        return None
+
+    def file_named(self, path: str) -> elf.ElfFile | None:
+        """The ELF file that the loader knows by this path, "" for the program; None if it was replaced on disk."""
+        name = path or os.readlink(f"/proc/{self.pid}/exe")  # noqa: PTH115  # the text of the link
+        for mapping in self.mappings:
+            if not mapping.offset and mapping.path.removesuffix(_DELETED) == name.removesuffix(_DELETED):
+                with contextlib.suppress(OSError, ValueError):
+                    return elf.ElfFile(memoryview(self._contents(mapping)))
+        with contextlib.suppress(OSError, ValueError), Path(f"/proc/{self.pid}/root{name}").open("rb") as file:
+            return elf.ElfFile(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        return None
+
+    def _images(self, fits: Callable[[str], bool]) -> Iterator[Image]:
+        for mapping in self.mappings:
+            if not mapping.offset and mapping.path.startswith("/") and fits(mapping.path.rpartition("/")[2]):
+                try:
+                    file = elf.ElfFile(memoryview(self._contents(mapping)))
+                except (OSError, ValueError):
+                    continue
+                lowest = min((each.address for each in file.segments() if each.type == elf.PT_LOAD), default=0)
+                yield Image(mapping.start - lowest // _PAGE * _PAGE, file, mapping.path)
+
+    def _contents(self, mapping: Mapping) -> mmap.mmap:
+        """The mapped file, which may have been deleted or replaced since; through its own root directory."""
+        names = [
+            f"/proc/{self.pid}/root{mapping.path}",
+            f"/proc/{self.pid}/map_files/{mapping.start:x}-{mapping.end:x}",
+        ]
+        for name in names:
+            try:
+                with Path(name).open("rb") as file:
+                    if os.fstat(file.fileno()).st_ino == mapping.inode:
+                        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError:
+                continue
+        raise OSError(errno.ENOENT, f"{mapping.path.removesuffix(_DELETED)} was replaced on disk")
+
+    @cached_property
+    def system_call(self) -> int:
+        """The address of the instructions `syscall; ret`. Raises Refused if there are none."""
+        for mapping in self.mappings:
+            is_known = mapping.path == "[vdso]" or "libc.so" in mapping.path or "/libc-2" in mapping.path
+            if "x" in mapping.rights and is_known:  # text that was probed before is in a memory file of the same name
+                at = self.read(mapping.start, mapping.end - mapping.start).find(SYSCALL_RETURN)
+                if at >= 0:
+                    return mapping.start + at
+        raise Refused(f"process {self.pid} has no instruction for system calls where fprobe looks for it")
+
+
+def _mappings(text: str) -> Iterator[Mapping]:
+    for line in text.splitlines():
+        if found := _MAPPING.match(line):
+            start, end, offset = (int(found[name], 16) for name in ("start", "end", "offset"))
+            yield Mapping(start, end, found["rights"], offset, int(found["inode"]), found["path"])

@@ -1,0 +1,150 @@
+"""A thread of another process, stopped for a few system calls that it makes for us. By ptrace(2)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from sandbox.threads.tasks import ASYNCHRONOUS
+
+_STEP, _GET_REGISTERS, _SET_REGISTERS, _DETACH, _CONTINUE = 9, 12, 13, 17, 7
+_SEIZE, _INTERRUPT, _GET_MASK, _SET_MASK = 0x4206, 0x4207, 0x420A, 0x420B
+_EVENT_STOP = 128
+_WALL = 0x40000000
+_SIGTRAP = 5
+_MASK_SIZE = 8
+_OF_LIBC = 1 << 31 | 1 << 32
+"""Signals 32 and 33, by which glibc cancels threads and changes the user of all of them."""
+_PATIENCE, _MUCH_PATIENCE = 0.1, 10.0
+"""Seconds in which a thread must stop; and, once it has stopped, in which it makes a system call: the machine may be busy."""
+_BRIEFLY = 2e-5
+_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+_NO_SYSTEM_CALL = (1 << 64) - 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+_libc.ptrace.restype = ctypes.c_long
+
+
+class Registers(ctypes.Structure):
+    """struct user_regs_struct."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+            *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+        )
+    ]
+
+
+def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> None:
+    if _libc.ptrace(request, thread, address, data) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class StoppedThread:
+    """A thread that is stopped inside the `with` block, with all asynchronous signals blocked.
+
+    Afterwards its registers and signal mask are what they were. Raises OSError: EPERM if the process may not be traced, ESRCH if
+    the thread has ended, EBUSY if it does not stop. `system_call_at`: address of the instructions `syscall; ret`.
+    """
+
+    def __init__(self, thread: int, system_call_at: int) -> None:
+        self.thread = thread
+        self.registers = Registers()
+        self._at = system_call_at
+        self._mask = ctypes.c_uint64()
+        self._signals: list[int] = []
+        """Signals that came meanwhile, and are delivered at the end."""
+
+    def __enter__(self) -> StoppedThread:
+        _ptrace(_SEIZE, self.thread)
+        try:
+            _ptrace(_INTERRUPT, self.thread)
+            while (status := self._wait(_PATIENCE)) >> 16 != _EVENT_STOP:
+                _ptrace(_CONTINUE, self.thread, 0, status >> 8 & 0xFF)  # a signal of its own, which came before
+            _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
+            _ptrace(_GET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
+            blocked = ctypes.c_uint64(ASYNCHRONOUS & ~_OF_LIBC)
+            _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(blocked))
+        except BaseException:
+            self._let_go()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
+            _ptrace(_SET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for number in self._signals[1:]:
+            os.kill(self.thread, number)
+        with contextlib.suppress(OSError):  # it has ended, or has not stopped; then it is released as the tracer ends
+            _ptrace(_DETACH, self.thread, 0, self._signals[0] if self._signals else 0)
+
+    def system_call(self, number: int, *arguments: int, r12: int | None = None) -> int:
+        """Let the thread make a system call, and return its result. Raises OSError, as the call fails.
+
+        `r12`: the register's value during the call, which a new thread begins with.
+        """
+        changed = Registers.from_buffer_copy(self.registers)
+        changed.rip, changed.rax, changed.orig_rax = self._at, number, _NO_SYSTEM_CALL
+        if r12 is not None:
+            changed.r12 = r12
+        for name, value in zip(_ARGUMENTS, arguments, strict=False):
+            setattr(changed, name, value & _NO_SYSTEM_CALL)
+        _ptrace(_SET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
+        _ptrace(_STEP, self.thread)
+        while (status := self._wait(_MUCH_PATIENCE)) >> 8 != _SIGTRAP:
+            self._signals += [status >> 8 & 0xFF] if status >> 16 != _EVENT_STOP else []
+            _ptrace(_STEP, self.thread)
+        _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
+        result = ctypes.c_int64(changed.rax).value
+        if -4096 < result < 0:
+            raise OSError(-result, os.strerror(-result))
+        return result
+
+    def _wait(self, seconds: float) -> int:
+        """Its status once it has stopped. Raises OSError(ESRCH) if it has ended, OSError(EBUSY) if it does not stop in time."""
+        end = time.monotonic() + seconds
+        while True:
+            is_late = time.monotonic() > end  # looked at before, since this process may not have been running meanwhile
+            pid, status = os.waitpid(self.thread, _WALL | os.WNOHANG)
+            if pid and not os.WIFSTOPPED(status):
+                raise ProcessLookupError(errno.ESRCH, f"thread {self.thread} has ended")
+            if pid:
+                return status
+            time.sleep(_BRIEFLY)
+            if is_late:
+                raise OSError(errno.EBUSY, f"thread {self.thread} did not stop within {seconds:g} s")
+
+
+def best_thread(pid: int, threads: Sequence[int]) -> list[int]:
+    """The threads, those first whose stop disturbs least: a stop ends epoll_wait early, which not every program expects."""
+
+    def disturbance(thread: int) -> tuple[int, int]:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/syscall") as file:  # noqa: PTH123  # of one word
+                call = file.read().split()[0]
+        except OSError:
+            return 3, thread
+        if call in _ENDED_EARLY:
+            return 2, thread
+        return 1 if call == "running" else 0, thread
+
+    return sorted(threads, key=disturbance)
+
+
+_ENDED_EARLY = {"232", "281", "441", "128", "65", "68", "70", "220", "240", "243"}
+"""Numbers of system calls that fail with EINTR after a stop: epoll_wait and its like, sigtimedwait, semop, messages."""
