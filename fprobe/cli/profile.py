@@ -95,6 +95,7 @@ def _object(row: Row) -> dict[str, Any]:
     return {
         "name": row.name,
         "hits": row.hits,
+        "returned": row.returned,
         "total_ns": total,
         "average_ns": round(row.average_us * 1000),
     }

@@ -70,10 +70,8 @@ class IrInterface:
     scratch_kept = False
     """LLVM's allocation of registers across functions (-enable-ipra) is off."""
 
-    @property
-    def reads_frame(self) -> bool:
-        """Whether a function may read its frame: the IR has inline assembly or names a frame's address, or is not known."""
-        return not self._declared or _READS_FRAME in self._declared
+    reads_frame = False
+    """As in the kernel, a function in IR that asks for its return address may get that of a trampoline."""
 
     @cached_property
     def scratch_taken(self) -> frozenset[str]:

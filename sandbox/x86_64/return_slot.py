@@ -184,6 +184,13 @@ def uses_its_return(code: bytes, start: int, callee: Callee = _unknown, reader: 
     return walk.moves[min(walk.moves)] if walk.moves else ""
 
 
+def shifts_stack(code: bytes, start: int) -> bool:
+    """Whether the function with these bytes moves a stack pointer that is where it has put it by a distance in a register."""
+    walk = _Walk(code, start, _first, _unknown, _unknown)
+    walk.follow()
+    return walk.shifts
+
+
 class _Walk:
     """The paths of one function. `saved`: which of RETURN and ABOVE it has stored outside its stack.
 
@@ -195,6 +202,7 @@ class _Walk:
     def __init__(
         self, code: bytes, start: int, merged: Callable[[_State, _State], _State], callee: Callee, reader: Callee
     ) -> None:
+        self.shifts = False
         self._start = start
         self._callee = callee
         self._reader = reader
@@ -339,6 +347,7 @@ class _Walk:
             amount = int(source, 0)
             return _lifted(state, amount if name == "add" else -amount)
         if name in ("and", "sub", "or") or (name == "add" and not state.is_stack(source)):
+            self.shifts |= name == "add" and state.depth is not None
             return state._replace(depth=None)
         if memory is not None:
             base, offset = memory

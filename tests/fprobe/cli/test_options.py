@@ -47,7 +47,7 @@ def completed(*words):
 
 def test_verbs_are_completed():
     first = ["trace", "stat", "run", "top", "record", "report", "hist", "graph", "profile", "events", "tracefs"]
-    assert completed("") == [*first, "list", "disasm", "explain", "doctor", "completion", "help"]
+    assert completed("") == [*first, "mount", "list", "disasm", "explain", "doctor", "completion", "help"]
     assert completed("di") == ["disasm"]
 
 

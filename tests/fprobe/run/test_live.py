@@ -50,7 +50,7 @@ NAMES = ["sqlite3_step", "libsqlite3.so.0+0xbd810", "std::map<int, long>::insert
 
 def named(names):
     made = Process(1)
-    made.names.take_functions([(number, name, "libx.so.1") for number, name in enumerate(names, 1)])
+    made.names.take_functions([(number, name, "libx.so.1", "") for number, name in enumerate(names, 1)])
     made.calls = {(number, 0): Calls(number, 0, hits=number) for number in range(1, len(names) + 1)}
     return looked("function", [made])
 

@@ -105,5 +105,5 @@ def test_the_status_of_numba_is_no_result(launch):
     half(3.0), both(2), nothing([0])
     """
     done = launch("--trace", "numba:__main__.*", source=source, as_json=False)
-    found = re.findall(r"__main__\.(\w+) \[numba\]\(\)(.*);$", done.err, re.MULTILINE)
+    found = re.findall(r"__main__\.(\w+).* \[numba\]\(\)(.*);$", done.err, re.MULTILINE)
     assert dict(found) == {"half": " = ?", "both": " = ?", "nothing": " = ?"}
