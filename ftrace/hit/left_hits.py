@@ -24,7 +24,7 @@ from ftrace.hit.nodes import (
 )
 from ftrace.hit.parking import EMPTY, spare_stubs
 from ftrace.hit.records import SHARED_BUSY
-from ftrace.hit.recursion import FAST
+from ftrace.hit.recursion import FAST, PAUSED
 from sandbox.native import (
     addressof,
     array,
@@ -145,6 +145,8 @@ def is_beginning(task: ptr[Task], sp: u64) -> bool_:
 @native
 def is_left_hit(task: ptr[Task], sp: u64) -> bool_:
     """Whether the hit that has marked the task has been left, given another one whose return slot is at `sp`."""
+    if task.rec & PAUSED == PAUSED:
+        return False
     if task.rec == FAST and task.list == 0:
         return not is_beginning(task, sp)
     here: array[u64, 1] = zeroed
@@ -174,7 +176,7 @@ def is_left_by_blocked(task: ptr[Task]) -> bool_:
     noted = volatile_load(addressof(task.hit_sp))
     tid = cast(u64, volatile_load(addressof(task.tid)))
     sp = blocked_sp(tid) if tid != 0 and stack_field != 0 else cast(u64, 0)
-    if sp == 0 or not is_on_stack_of(task, sp):
+    if sp == 0 or not is_on_stack_of(task, sp) or volatile_load(addressof(task.rec)) & PAUSED == PAUSED:
         return False
     if volatile_load(addressof(task.rec)) == FAST and volatile_load(addressof(task.list)) == 0:
         return not is_beginning(task, sp)

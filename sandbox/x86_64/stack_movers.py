@@ -33,7 +33,7 @@ class StackMovers:
     def called_by(self, code: bytes, start: int, low: int, high: int) -> str:
         """Why the return of the function with these bytes at `start` cannot be hooked, given what it calls in [low, high)."""
         if _moves(code, start):
-            return "it copies stacks, so that it may return twice"
+            return "it may switch stacks: it adds a distance in a register to its stack pointer"
         at = code.find(b"\xe8")
         while 0 <= at <= len(code) - _CALL_SIZE:
             target = start + at + _CALL_SIZE + int.from_bytes(code[at + 1 : at + _CALL_SIZE], "little", signed=True)
