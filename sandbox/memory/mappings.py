@@ -248,7 +248,8 @@ def map_shared(fd: int, offset: int, size: int, address: int | None = None) -> i
 
 def map_inherited(size: int) -> int:
     """Address of zeroed memory, far from all code, that this process will share with its children. Left out of core dumps."""
-    address = mmap_at(0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE)
+    flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE
+    address = _far_from_code(size, lambda hint: mmap_at(hint, size, PROT_READ | PROT_WRITE, flags))
     libc.madvise(address, size, MADV_DONTDUMP)
     return address
 

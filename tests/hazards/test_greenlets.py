@@ -262,7 +262,7 @@ def test_what_calls_code_that_copies_stacks_may_return_twice():
     with fprobe.attach("_greenlet:*", action=fprobe.Stat()) as probe:
         assert run_about(4) == 12
         assert probe.hits > 12
-    twice = [skipped.name for skipped in probe.skipped if "it may return twice" in skipped.reason]
+        twice = [skipped.name for skipped in probe.skipped if "it may return twice" in skipped.reason]
     assert len(twice) == 1 and "g_switchstack" in twice[0]
     function = "_greenlet:_ZN8greenlet8Greenlet13g_switchstackEv"
     with fprobe.attach(function, action=fprobe.Count()) as entries, kprobes.attach(function, action=kprobes.Count()):
