@@ -148,7 +148,7 @@ class Arming:
 
         Raises OSError if a function's text could not be restored.
         """
-        from kprobes import states
+        from kprobes import states, vforks
         from kprobes.optimization import wait_for_kprobe_optimizer
         from sandbox.images.jit_loading import unfollow
 
@@ -167,6 +167,7 @@ class Arming:
                 self._definitions.remove()
         wait_for_kprobe_optimizer()
         states.rest()
+        vforks.restore()
         self._table.end()
 
     def _patterns(self) -> list[Pattern]:

@@ -87,9 +87,10 @@ class Definitions:
                 for trigger in self._triggers:
                     with contextlib.suppress(OSError):  # it was refused
                         tracefs.write(f"{files}/trigger", f"!{trigger}", append=True)
+        arena().move(_OwnMemory())  # deleting an event empties the buffers
+        for name in self._defined:
             tracefs.write("dynamic_events", f"-:{name}", append=True)
         self._defined.clear()
-        arena().move(_OwnMemory())
 
 
 def _use(memory: Shared) -> None:
