@@ -11,10 +11,12 @@ from types import CodeType, FunctionType
 from typing import TypeGuard
 
 from sandbox.native.front.errors import NativeError, Origin
-from sandbox.native.front.text import changed, is_file, traits
+from sandbox.native.front.text import changed, traits
 
 MAX_ENDS = 200
 """The most lines that are tried as the end of a function."""
+_SHARED_NAMES = ("<stdin>", "<string>")
+"""Names of text that is in no file, which several texts may have."""
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -26,7 +28,8 @@ def find(function: FunctionType, lines: tuple[str, ...]) -> tuple[Origin, ast.Fu
     code = function.__code__
     node = _definition(lines, code.co_firstlineno, function.__name__)
     if node is None or not _is_of(node, code, lines):
-        raise changed(function, "was loaded from it") if lines and is_file(code.co_filename) else _unknown(function)
+        is_shared = code.co_filename in _SHARED_NAMES
+        raise changed(function, "was loaded from it") if lines and not is_shared else _unknown(function)
     return _origin(code.co_filename, lines), node
 
 
@@ -36,7 +39,7 @@ def _unknown(function: FunctionType) -> NativeError:
     message = (
         f"the source of {function.__name__}, which native code is compiled from, cannot be found: define it in a file"
     )
-    if code.co_filename in ("<stdin>", "<string>"):
+    if code.co_filename in _SHARED_NAMES:
         message += (
             " (Python 3.13 and later also keep what is typed into a shell or given by -c, but not what exec() is given)"
         )

@@ -56,11 +56,6 @@ def changed(function: FunctionType, since: str) -> NativeError:
     return NativeError(message, (code.co_filename, code.co_firstlineno, 1, ""))
 
 
-def is_file(filename: str) -> bool:
-    """Whether there is such a file: the name of other text, such as `<string>`, need not be its own."""
-    return _state(filename) is not None
-
-
 def _state(filename: str) -> tuple[int, int] | None:
     """When the file was written, in nanoseconds, and its size; None if there is no file (a notebook's cell)."""
     try:
