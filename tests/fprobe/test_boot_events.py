@@ -62,7 +62,7 @@ print(repr(tracefs.read("dynamic_events")))
 with tempfile.TemporaryDirectory() as directory:
     path = str(Path(directory, "liblater.so"))
     compile_ = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", path]
-    subprocess.run(compile_, input=b"int later(int x) { return x + 1; }", check=True)
+    subprocess.run(compile_, input=b"volatile int seen; int later(int x) { seen = x; return seen + 1; }", check=True)
     library = ctypes.CDLL(path)
     library.later(4)
 print(tracefs.read("dynamic_events"), end="")
@@ -83,7 +83,7 @@ def test_pe7c_1_definitions_wait_for_their_library():
         "in arg1=4",
         "out x=4 arg2=5",
     ]
-    assert [line for line in done.stderr.splitlines() if "a breakpoint patches" not in line] == []
+    assert done.stderr == ""
 
 
 def test_pe7c_1_a_definition_can_delete_what_an_earlier_one_defined_and_the_rest_is_enabled_at_the_end():
