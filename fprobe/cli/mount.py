@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,14 +43,13 @@ def mount_command(directory: str, target: Target, console: Console) -> None:
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import end_process
     from fprobe.mount.call_file import CallFile
+    from fprobe.mount.mounting import check_directory
     from fprobe.tracefs import mount, tracefs
     from ftrace.tracing.files.nodes import Directory
     from sandbox.threads.own_thread import OwnThread
 
     with input_errors():
-        from fprobe.mount.mounting import check_directory
-
-        check_directory(directory)
+        check_directory(directory)  # before the program is compiled
     module = program.load(target)
     words = call_words()
     call = program.prepare_call(module, words, target) if words else None
@@ -76,4 +76,4 @@ def _prepared(module: Module, target: Target, text: str) -> Callable[[], Any]:
 def _repeat(call: Callable[[], Any]) -> None:
     while True:
         call()
-        threading.Event().wait(0)  # lets others have the interpreter
+        time.sleep(0)  # lets others have the interpreter

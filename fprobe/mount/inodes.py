@@ -8,16 +8,14 @@ import stat
 import threading
 import time
 
-from fprobe.mount.messages import ROOT, Attributes
+from fprobe.mount.messages import ROOT, Attributes, Change
 from ftrace.tracing.files.nodes import Directory, Node
-from ftrace.tracing.tracefs.tree import Tracefs
 
 
 class Inodes:
     """The numbers of the paths that have been looked up, and the owners and modes that have been set for them."""
 
-    def __init__(self, tree: Tracefs) -> None:
-        self.tree = tree
+    def __init__(self) -> None:
         self._paths = {ROOT: ""}
         self._numbers = {"": ROOT}
         self._set: dict[int, tuple[int, int, int]] = {}
@@ -50,18 +48,18 @@ class Inodes:
         """What stat() of a node shows."""
         inode = self.number(path)
         kind = stat.S_IFDIR if isinstance(node, Directory) else stat.S_IFREG
-        mode, uid, gid = self._set.get(inode) or self._unset(path, node)
+        mode, uid, gid = self._owned(inode, path, node)
         return Attributes(inode, kind | mode, node.links, uid, gid, self._time)
 
-    @staticmethod
-    def _unset(path: str, node: Node) -> tuple[int, int, int]:
-        return node.mode if path else 0o700, os.geteuid(), os.getegid()
+    def _owned(self, inode: int, path: str, node: Node) -> tuple[int, int, int]:
+        return self._set.get(inode) or (node.mode if path else 0o700, os.geteuid(), os.getegid())
 
-    def set(self, path: str, node: Node, mode: int | None, uid: int | None, gid: int | None) -> None:
-        """chmod() and chown(); None keeps a value."""
+    def set(self, path: str, node: Node, change: Change) -> None:
+        """chmod() and chown()."""
         inode = self.number(path)
-        before = self._set.get(inode) or self._unset(path, node)
-        wanted = (mode & 0o7777 if mode is not None else None, uid, gid)
-        self._set[inode] = tuple(  # type: ignore[assignment]  # three of them
-            old if new is None else new for old, new in zip(before, wanted, strict=True)
+        mode, uid, gid = self._owned(inode, path, node)
+        self._set[inode] = (
+            mode if change.mode is None else change.mode,
+            uid if change.uid is None else change.uid,
+            gid if change.gid is None else change.gid,
         )

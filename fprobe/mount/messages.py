@@ -69,7 +69,8 @@ REQUEST_SIZE = MAX_WRITE + 4096
 
 DIRECT_IO, NONSEEKABLE, NO_FLUSH, STREAM = 1, 1 << 2, 1 << 5, 1 << 4
 """FOPEN_*: reads and writes come here as they are; no seeks; nothing to do at close(); no position at all."""
-SET_MODE, SET_UID, SET_GID, SET_SIZE = 1, 2, 4, 8
+_MODE, _UID, _GID, _SIZE = 1, 2, 4, 8
+"""FATTR_*: what a SETATTR changes."""
 _NOTIFY_POLL = 1
 
 
@@ -105,12 +106,12 @@ class Attributes(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The body of chmod(), chown() and truncate(). `what`: SET_*."""
+    """The body of truncate(), chmod() and chown(). `mode`: permission bits; None: this is not changed."""
 
-    what: int
-    mode: int
-    uid: int
-    gid: int
+    truncates: bool
+    mode: int | None
+    uid: int | None
+    gid: int | None
 
 
 def request(data: bytes) -> Request:
@@ -162,8 +163,13 @@ def transfer(body: bytes) -> Transfer:
 
 def change(body: bytes) -> Change:
     """The body of SETATTR."""
-    fields = _SETATTR.unpack_from(body)
-    return Change(fields[0], fields[11], fields[13], fields[14])
+    what, *_, mode, _, uid, gid, _ = _SETATTR.unpack_from(body)
+    return Change(
+        bool(what & _SIZE),
+        mode & 0o7777 if what & _MODE else None,
+        uid if what & _UID else None,
+        gid if what & _GID else None,
+    )
 
 
 def poll_request(body: bytes) -> tuple[int, int]:

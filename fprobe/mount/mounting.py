@@ -23,7 +23,7 @@ from sandbox.process import fork
 
 DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
-_NOSUID, _NODEV, _DETACH = 2, 4, 2
+_NOSUID, _NODEV = 2, 4
 _COMMAND_DESCRIPTOR = "_FUSE_COMMFD"
 
 

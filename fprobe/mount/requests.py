@@ -42,7 +42,7 @@ class Requests:
 
     def __init__(self, tree: Tracefs) -> None:
         self._tree = tree
-        self._inodes = Inodes(tree)
+        self._inodes = Inodes()
         self._opened: dict[int, Opened] = {}
         self._listings: dict[int, list[tuple[int, int, str]]] = {}
         self._last = 0
@@ -96,15 +96,10 @@ class Requests:
     def _change(self, request: Request) -> bytes:
         path = self._inodes.path(request.node)
         node, change = self._tree.find(path), messages.change(request.body)
-        if change.what & messages.SET_SIZE:
+        if change.truncates:
             self._tree.open(path, os.O_WRONLY | os.O_TRUNC).close()
-        if change.what & (messages.SET_MODE | messages.SET_UID | messages.SET_GID):
-            self._inodes.set(
-                path, node,
-                change.mode if change.what & messages.SET_MODE else None,
-                change.uid if change.what & messages.SET_UID else None,
-                change.gid if change.what & messages.SET_GID else None,
-            )  # fmt: skip
+        if change[1:] != (None, None, None):
+            self._inodes.set(path, node, change)
         return messages.attributes(self._inodes.attributes(path, node))
 
     # -- files --------------------------------------------------------------------------------------------------

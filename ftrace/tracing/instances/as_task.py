@@ -17,8 +17,6 @@ def as_task(tid: int) -> Iterator[None]:
     """Within it, records that this thread makes from Python are those of thread `tid` of any process."""
     before = current_task()
     _behalf.tid = tid
-    with contextlib.suppress(OSError):  # it has ended
-        saved_cmdlines.save(tid, Path(f"/proc/{tid}/comm").read_text().rstrip("\n"))
     try:
         yield
     finally:
@@ -28,3 +26,12 @@ def as_task(tid: int) -> Iterator[None]:
 def current_task() -> int:
     """The thread that this one writes for; 0 if it writes for itself."""
     return getattr(_behalf, "tid", 0)
+
+
+def recording_task() -> int:
+    """The same for a record that is about to be made: the thread's name is saved, which it may not have afterwards."""
+    tid = current_task()
+    if tid:
+        with contextlib.suppress(OSError):  # it has ended
+            saved_cmdlines.save(tid, Path(f"/proc/{tid}/comm").read_text("utf-8", "surrogateescape").removesuffix("\n"))
+    return tid

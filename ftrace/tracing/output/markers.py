@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ftrace.core.runtime import runtime
 from ftrace.hit.events.builtin_records import TRACING_MARK_WRITE
 from ftrace.tracing.events.builtin import PRINT, RAW_DATA
-from ftrace.tracing.instances.as_task import current_task
+from ftrace.tracing.instances.as_task import current_task, recording_task
 from ftrace.tracing.instances.trace_array import TraceArray
 
 _IP_SIZE = 8
@@ -38,7 +38,7 @@ def write_marker(array: TraceArray, data: bytes) -> int:
 
 def _record(array: TraceArray, data: bytes) -> None:
     copy = ctypes.create_string_buffer(data, len(data))
-    runtime().image.call(TRACING_MARK_WRITE, array.buffer.address, ctypes.addressof(copy), len(data), current_task())
+    runtime().image.call(TRACING_MARK_WRITE, array.buffer.address, ctypes.addressof(copy), len(data), recording_task())
 
 
 def _ip() -> bytes:
@@ -73,7 +73,7 @@ def write_raw_marker(array: TraceArray, data: bytes) -> int:
             errno.EINVAL, f"{len(data)} bytes were written; {array.buffer.longest - _ID.size} fit a sub-buffer"
         )
     _check(array)
-    array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"), current_task())
+    array.buffer.write(RAW_DATA.id, data.ljust(size, b"\0"), recording_task())
     return len(data)
 
 
