@@ -1,7 +1,7 @@
 """Signatures and attributes of functions, from printed LLVM IR.
 
 Only the lines that define functions, types and groups of attributes are kept ("declarations"); they are short, can be
-cached beside the object, and are parsed at first use. A comment is added if a function may read its frame.
+cached beside the object, and are parsed at first use.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ _QUOTED = re.compile(r'"[^"]*"')
 _ALIAS = re.compile(r'^@([-\w$.]+|"[^"]*") = [^"]*\balias .*, ptr @([-\w$.]+|"[^"]*")', re.MULTILINE)
 _NEST = re.compile(r"(?<![-\w$.%])nest(?![-\w$.])")
 _SUSPECT = re.compile(r"nest|cc\b|cc ?\d|_bicc")
-_FRAME = re.compile(r"@llvm\.(?:returnaddress|addressofreturnaddress|frameaddress|sponentry)\b|\basm\b[^\n]*\"")
-_READS_FRAME = "; a function may read its frame"
 _SCRATCH_FREE = {"", "fastcc", "x86_64_sysvcc", "cc 78"}
 
 
 def declarations(ir: str) -> str:
     """The lines of printed IR that define functions, aliases of functions, types and attribute groups."""
     starts = ("define ", "%", "attributes #")
-    kept = [line for line in ir.splitlines() if line.startswith(starts) or _ALIAS.match(line)]
-    return "\n".join([*kept, _READS_FRAME] if _FRAME.search(ir) else kept)
+    return "\n".join(line for line in ir.splitlines() if line.startswith(starts) or _ALIAS.match(line))
 
 
 class IrInterface:
