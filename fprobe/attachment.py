@@ -107,9 +107,9 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if not is_compiled(pattern):
             register_fprobe(self.fp, pattern, self.exclude)
             return
-        from kprobes import jit_unloading as departures  # all of kprobes, which most programs do not need
+        from kprobes import jit_unloading  # all of kprobes, which most programs do not need
 
-        departures.free_killed()
+        jit_unloading.free_killed()
         follows_now = follow(self._extend)
         try:
             register_fprobe(self.fp, pattern, self.exclude)

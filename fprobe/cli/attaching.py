@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _LISTED = 8
-_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".ll", ".bc")
 _SCRIPT_AT = 1
 
 
@@ -75,7 +74,7 @@ def attach_and_report(
     from fprobe.cli.interrupting import end_process
     from fprobe.run.launcher.attached_report import write
 
-    descriptor = _opened(output)
+    descriptor = report_file(output) if output not in (None, "-") else 1
     processes: AttachedProcesses | None = None
     failure: Failure | None = None
     try:
@@ -108,11 +107,10 @@ def attached_to(targets: Targets, settings: Settings) -> Iterator[AttachedProces
         raise Failure(str(error.strerror), FAILED if error.errno == errno.ETIMEDOUT else BAD_INPUT) from None
 
 
-def _opened(output: str | None) -> int:
-    if output in (None, "-"):
-        return 1
+def report_file(output: str) -> int:
+    """A descriptor of the emptied file. Raises Failure."""
     try:
-        return os.open(str(output), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise Failure(f"{output}: {error.strerror}") from None
 
@@ -127,7 +125,9 @@ def _pid_of(name: str) -> int:
         return int(name)
     if not name:
         raise Failure("-p is empty; give a process's number or name")
-    if Path(name).suffix in _SOURCES or ("/" in name and Path(name).is_file()):
+    from sandbox.loading.load import C_SUFFIXES, IR_SUFFIXES
+
+    if Path(name).suffix in (*C_SUFFIXES, *IR_SUFFIXES) or ("/" in name and Path(name).is_file()):
         raise Failure(
             f"-p means a running process, and {name!r} is a file; a program's source is given by --program {name}"
         )

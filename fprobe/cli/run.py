@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fprobe.cli.attaching import attach_and_report, attached_to, pid_options
+from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, report_file
 from fprobe.cli.failure import Failure
 from sandbox.symbols.names import name_of_python, split_owner
 
@@ -117,10 +116,7 @@ def _opened(output: str | None) -> int:
     program_words()  # before the file is emptied
     if output is None:
         return 2
-    try:
-        return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise Failure(f"{output}: {error.strerror}") from None
+    return report_file(output)
 
 
 def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
@@ -149,7 +145,7 @@ def _one_format(format_: str, as_json: bool) -> str:
 def _check_perfetto() -> None:
     """Raise Failure if the package that writes the format cannot be imported."""
     try:
-        import perfetto.trace_builder.proto_builder  # noqa: F401
+        import perfetto.trace_builder.proto_builder  # noqa: F401  # only whether it can be imported
     except ImportError as error:
         raise Failure(
             f"--format perfetto needs the package perfetto, which cannot be imported ({error}): pip install 'fprobe[targets]'"

@@ -27,8 +27,8 @@ from sandbox.remote.ptrace import StoppedThread, best_thread
 from sandbox.remote.refusals import Refused, check, not_permitted
 from sandbox.x86_64 import remote_thread
 from sandbox.x86_64.remote_thread import PAGE, Room
+from sandbox.x86_64.syscalls import SYS_CLONE, SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP
 
-_SYS_MMAP, _SYS_MPROTECT, _SYS_MUNMAP, _SYS_CLONE = 9, 10, 11, 56
 _READ_WRITE, _READ_EXECUTE = 3, 5
 _PRIVATE_ANONYMOUS = 0x22
 _CLONE = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x200000 | 0x1000000
@@ -183,7 +183,7 @@ def _made_by(prepared: Prepared, thread: int) -> int:
     process, room = prepared.process, prepared.room
     thread_id = room.pointer + prepared.layout.thread_id
     with StoppedThread(thread, process.system_call) as stopped:
-        base = stopped.system_call(_SYS_MMAP, 0, room.whole, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+        base = stopped.system_call(SYS_MMAP, 0, room.whole, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
         at, stack = base + thread_id, base + room.stack
         pointer, context = base + room.pointer, base + room.context
         try:
@@ -194,12 +194,12 @@ def _made_by(prepared: Prepared, thread: int) -> int:
             process.write(base + room.context + remote_thread.SOURCE, source)
             process.write(base + room.storage, prepared.tls + block)
             process.write(base + room.stack, struct.pack("<Q", base))
-            stopped.system_call(_SYS_MPROTECT, base, PAGE, _READ_EXECUTE)
-            stopped.system_call(_SYS_CLONE, _CLONE, stack, 0, at, pointer, r12=context)
+            stopped.system_call(SYS_MPROTECT, base, PAGE, _READ_EXECUTE)
+            stopped.system_call(SYS_CLONE, _CLONE, stack, 0, at, pointer, r12=context)
         except OSError as error:
             if error.errno in _UNKNOWN:  # the new thread may be running
                 raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
-            stopped.system_call(_SYS_MUNMAP, base, room.whole)
+            stopped.system_call(SYS_MUNMAP, base, room.whole)
             raise
     return base
 

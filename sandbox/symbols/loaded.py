@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sandbox.elf.tables import Segment
 from sandbox.memory.pages import PROT_EXEC, PROT_READ, mprotect
 from sandbox.process.once import once
 from sandbox.x86_64 import loaded_objects as layout
@@ -24,25 +25,12 @@ _iterate = ctypes.CDLL(None).dl_iterate_phdr
 _iterate.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Header(NamedTuple):
-    """A program header. Addresses are relative to the object's base."""
-
-    type: int
-    flags: int
-    offset: int
-    address: int
-    physical: int
-    file_size: int
-    memory_size: int
-    alignment: int
-
-
 class LoadedObject(NamedTuple):
     """A loaded object. `marks`: its ELF header and its notes as they are in memory, each with its offset in the file."""
 
     base: int
     name: bytes
-    headers: tuple[Header, ...]
+    headers: tuple[Segment, ...]
     marks: tuple[tuple[int, bytes], ...]
 
 
@@ -100,11 +88,11 @@ def _object(table: bytearray, at: int) -> LoadedObject:
     name = bytes(table[at + layout.NAME_AT : at + layout.HEADERS_AT]).split(b"\0", 1)[0]
     first = at + layout.HEADERS_AT
     places = range(first, first + min(number, layout.MOST_HEADERS) * layout.HEADER, layout.HEADER)
-    headers = tuple(Header(*_HEADER.unpack_from(table, place)) for place in places)
+    headers = tuple(Segment(*_HEADER.unpack_from(table, place)) for place in places)
     return LoadedObject(base, name, headers, tuple(_marks(table, at, headers)))
 
 
-def _marks(table: bytearray, at: int, headers: tuple[Header, ...]) -> Iterator[tuple[int, bytes]]:
+def _marks(table: bytearray, at: int, headers: tuple[Segment, ...]) -> Iterator[tuple[int, bytes]]:
     """What its file has at some offsets: the ELF header, and notes, among which is the build ID."""
     note = at + layout.NOTES_AT
     for header in headers:

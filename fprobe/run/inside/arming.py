@@ -135,10 +135,10 @@ class Arming:
             wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
-            from kprobes import jit_unloading as departures
+            from kprobes import jit_unloading
             from sandbox.images.jit_loading import follow
 
-            departures.free_killed()
+            jit_unloading.free_killed()
             follow(self.arm_loaded)
         atexit.register(self._finish)
         self.arm_loaded()

@@ -141,7 +141,7 @@ def _thread_known() -> Iterator[None]:
     """`threading` need not make up a thread for this one: that would take a number, and change the names of later threads."""
     thread: Any = threading._DummyThread.__new__(threading._DummyThread)
     threading.Thread.__init__(thread, name="fprobe", daemon=True)
-    active: dict[int, Any] = threading._active  # type: ignore[attr-defined]
+    active: dict[int, Any] = threading._active  # type: ignore[attr-defined]  # undocumented
     ident = threading.get_ident()
     thread._ident = ident
     active[ident] = thread
