@@ -25,7 +25,7 @@ from ftrace.core.probe import Counts
 from ftrace.core.shown import Row, shortened
 from ftrace.core.sites.locations import Skipped
 from sandbox.images.jit_loading import follow, unfollow
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
@@ -87,7 +87,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         refused = self.fp.ops.skipped() if self.fp.registered else []
         return [*dict.fromkeys([*located, *(Skipped(str(location), reason) for location, reason in refused)])]
 
-    @back_soon()
+    @short_switch_interval()
     def attach(self: This) -> This:
         """Attach. Raises OSError as register_fprobe does.
 

@@ -34,7 +34,7 @@ from ftrace.hit.records import (
 from sandbox.images.near_misses import near_misses
 from sandbox.process import hooks
 from sandbox.process.cpus import num_possible_cpus
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 from sandbox.process.integers import INT_MAX, S64_MAX, S64_MIN, U32_MAX, U64_MAX, integer
 
 
@@ -71,7 +71,7 @@ def _watch_unloading() -> None:
 hooks.before_patching.add(_watch_unloading)
 
 
-@back_soon()
+@short_switch_interval()
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:
     """Attach `fp` to the functions whose name matches `filter` but not `notfilter`.
 
@@ -129,7 +129,7 @@ def _located(filter: str, notfilter: str | None) -> Located:
     return Located(located.selection - without.selection, located.skipped)
 
 
-@back_soon()
+@short_switch_interval()
 def extend_fprobe(fp: fprobe) -> None:
     """Attach a registered `fp` to functions that its pattern matches now but did not at registration or the last extension.
 
@@ -147,7 +147,7 @@ def extend_fprobe(fp: fprobe) -> None:
         fp.located = Located(there | usable.selection, [*skipped])
 
 
-@back_soon()
+@short_switch_interval()
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions at these addresses.
 
@@ -165,7 +165,7 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     _register(fp, set_filter)
 
 
-@back_soon()
+@short_switch_interval()
 def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions with exactly these names; `syms` is sorted in place.
 
@@ -307,7 +307,7 @@ def _data_size(fp: fprobe) -> int:
     return integer("entry_data_size", fp.entry_data_size, 0, ENTRY_DATA_MAX, errno.ENOMEM)
 
 
-@back_soon()
+@short_switch_interval()
 def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. Afterwards none of its handlers runs in any thread but the calling one.
 

@@ -18,7 +18,7 @@ from kprobes.registration import disable_kprobe, enable_kprobe, unregister_kprob
 from kprobes.return_probe import ReturnEntryHandler, ReturnHandler, kretprobe
 from kprobes.targets import Target, Where, compiled_in, has_glob, is_followed, items_of, may_follow, places, symbol_of
 from sandbox.images.jit_loading import follow, unfollow
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """Errors that are due to the place, not to the process: a glob skips such a place."""
@@ -99,7 +99,7 @@ class _Probes(Attaching):
             total.first = total.first or probe.errors.first
         return total
 
-    @back_soon()
+    @short_switch_interval()
     def attach(self: This) -> This:
         """Attach at all places or, if that fails, at none. Functions that a glob matches and that cannot be probed: `skipped`.
 

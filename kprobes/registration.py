@@ -27,7 +27,7 @@ from kprobes.return_hook import free_idle, watch_forks
 from sandbox.loading.module import register_module_notifier
 from sandbox.process import hooks
 from sandbox.process.cpus import num_possible_cpus
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def registered_probes() -> list[kprobe]:
 # -- registration -------------------------------------------------------------------------------------------------
 
 
-@back_soon()
+@short_switch_interval()
 def register_kprobe(p: kprobe) -> None:
     """Probe an instruction.
 
@@ -116,7 +116,7 @@ def _add(p: kprobe, place: Place) -> None:
     _registered[p] = None
 
 
-@back_soon()
+@short_switch_interval()
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
@@ -141,7 +141,7 @@ def unregister_kprobe(p: kprobe) -> None:
     unregister_kprobes([p])
 
 
-@back_soon()
+@short_switch_interval()
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Unregister the first `num`, or all. Of a probe that is not registered, only `addr` is cleared."""
     with patching():

@@ -49,7 +49,7 @@ from sandbox.native.unit import Assembly
 from sandbox.native.x86_64 import entry_bytes as heads
 from sandbox.native.x86_64 import plain_returns
 from sandbox.process import fork, hooks
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
 from sandbox.threads import atfork, contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
@@ -163,7 +163,7 @@ _TRANSLATED = (
 class Runtime:
     """The linked hit path and the resources that it needs."""
 
-    @back_soon()
+    @short_switch_interval()
     def __init__(self) -> None:
         if not cpu.notices_changed_code():
             raise RuntimeError(_TRANSLATED)

@@ -56,7 +56,7 @@ _interval = _Interval()
 
 
 @contextlib.contextmanager
-def back_soon() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Within it, a thread that wants the GIL has it after a tenth of a millisecond. Also a decorator."""
     _interval.enter()
     try:

@@ -12,7 +12,7 @@ from isolation import isolated
 
 import fprobe
 import kprobes
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 
 USUAL = 0.005
 SHORT = pytest.approx(0.0001)
@@ -26,9 +26,9 @@ def usual():
 
 
 def test_the_switch_interval_is_short_within_it_and_as_before_behind_it():
-    with back_soon():
+    with short_switch_interval():
         assert sys.getswitchinterval() == SHORT
-        with back_soon():
+        with short_switch_interval():
             pass
         assert sys.getswitchinterval() == SHORT
     assert sys.getswitchinterval() == pytest.approx(USUAL)
@@ -36,14 +36,14 @@ def test_the_switch_interval_is_short_within_it_and_as_before_behind_it():
 
 def test_a_shorter_interval_of_the_program_stays():
     sys.setswitchinterval(0.00002)
-    with back_soon():
+    with short_switch_interval():
         assert sys.getswitchinterval() == pytest.approx(0.00002)
     assert sys.getswitchinterval() == pytest.approx(0.00002)
     sys.setswitchinterval(USUAL)
 
 
 def test_an_interval_that_the_program_sets_meanwhile_stays():
-    with back_soon():
+    with short_switch_interval():
         sys.setswitchinterval(0.001)
     assert sys.getswitchinterval() == pytest.approx(0.001)
     sys.setswitchinterval(USUAL)
@@ -53,14 +53,14 @@ def test_it_is_short_until_the_last_thread_leaves():
     inside, go = threading.Event(), threading.Event()
 
     def other():
-        with back_soon():
+        with short_switch_interval():
             inside.set()
             go.wait(30)
 
     thread = threading.Thread(target=other)
     thread.start()
     inside.wait(30)
-    with back_soon():
+    with short_switch_interval():
         pass
     assert sys.getswitchinterval() == SHORT
     go.set()
@@ -68,7 +68,7 @@ def test_it_is_short_until_the_last_thread_leaves():
 
 
 def test_an_error_leaves_it_as_before():
-    with pytest.raises(KeyError), back_soon():
+    with pytest.raises(KeyError), short_switch_interval():
         raise KeyError
 
 
@@ -90,7 +90,7 @@ def test_the_child_of_a_fork_does_not_wait_for_threads_of_its_parent():
     inside, go = threading.Event(), threading.Event()
 
     def other():
-        with back_soon():
+        with short_switch_interval():
             inside.set()
             go.wait(30)
 
@@ -100,7 +100,7 @@ def test_the_child_of_a_fork_does_not_wait_for_threads_of_its_parent():
     assert in_child(lambda: abs(sys.getswitchinterval() - USUAL) < 1e-6)
     go.set()
     thread.join()
-    with back_soon():
+    with short_switch_interval():
         assert in_child(lambda: abs(sys.getswitchinterval() - 0.0001) < 1e-6)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fprobe.run import session
 from fprobe.run.inside.arming import Arming, keep_quiet
 from sandbox.process import fork
-from sandbox.process.gil import back_soon
+from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
 from sandbox.symbols.perfmap import perf_map
 from sandbox.threads.own_thread import OwnThread
@@ -63,7 +63,7 @@ class _Session:
         perf_map.is_wanted = False  # the file would stay
         session.note(self._address, argv=sys.orig_argv, parent=os.getppid(), thread=threading.get_native_id())
         try:
-            with back_soon():
+            with short_switch_interval():
                 self._arm()
             session.note(self._address, armed=True)
             self._wait()
