@@ -173,7 +173,7 @@ class Runtime:
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = mappings.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
         self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
-        fork.closely_around(self.counters)
+        fork.innermost(self.counters)
         self._set_variables()
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalDispatcher(self.image)

@@ -3,7 +3,7 @@
 `os.fork()` runs these phases; within a phase, callbacks run in the order of their registration.
 
   in the parent, before   HOLD     locks whose state must be consistent in the child are taken      hold()
-                          CLOSE    before()                                                         closely_around()
+                          CLOSE    before()                                                         innermost()
   by libc, before         a change of text ends, and none begins                   sandbox.threads.atfork
   by libc, after          forks are counted; Python handlers are off in the child  at_fork()
   in the parent, after    CLOSE    after_in_parent()
@@ -82,7 +82,7 @@ def hold(lock: Any, level: int) -> None:
     insort(_held, (level, lock), key=itemgetter(0))
 
 
-def closely_around(what: Close) -> None:
+def innermost(what: Close) -> None:
     """Call `what` around every fork, in the CLOSE phase."""
     _close.append(what)
 

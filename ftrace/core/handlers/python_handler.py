@@ -72,7 +72,7 @@ def _made() -> NativeImage:
     image = NativeImage.of(Unit("fprobe-python", called))
     _tell_interpreters_apart(image)
     image.publish()
-    fork.closely_around(_Forks(image))
+    fork.innermost(_Forks(image))
     fork.at_fork(0, 0, image.address("no_python_in_child"))
     atexit.register(_switch_off, image)
     return image

@@ -35,7 +35,7 @@ class ForkFollowing(fork.Close):
         self._probing: FunctionProbing | None = None
         self._forking = 0
         """The thread that forks."""
-        fork.closely_around(self)
+        fork.innermost(self)
         fork.in_child(fork.Phase.PROBES, self._follow_fork)
 
     def follow(self, lists: PidLists) -> None:
