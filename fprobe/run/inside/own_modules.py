@@ -1,4 +1,4 @@
-"""Modules of the program whose names other modules have, too: what the probes import must not hide them."""
+"""Keeps our imports from shadowing the program's own modules (a json.py beside the script)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_SCRIPT = ("", "-", "-c", "-m")
 """First words of sys.argv that mean the current directory."""
 
 
-def release(before: Iterable[str]) -> None:
+def unshadow(before: Iterable[str]) -> None:
     """Remove modules of the standard library from `sys.modules` if the program's directory has modules of the same names.
 
     `before`: names of modules that are not removed, since they were imported before the probes.
@@ -32,7 +32,7 @@ def release(before: Iterable[str]) -> None:
             _forget(each for each in [*sys.modules] if each == name or each.startswith(f"{name}."))
 
 
-def excuse() -> None:
+def silence_pytest_warning() -> None:
     """Mark our packages for pytest, which otherwise warns that a package with a plugin was imported before pytest began."""
     for name in OURS:
         if (module := sys.modules.get(name)) is not None:

@@ -38,8 +38,8 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
         cover_children(address, directory)
         arm(address, settings)
-        own_modules.release(modules)
-        own_modules.excuse()
+        own_modules.unshadow(modules)
+        own_modules.silence_pytest_warning()
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:

@@ -32,7 +32,7 @@ REAPED = 0xFFFF_FFFF
 class Slot(Structure):
     """A thread's part of a ring. Written by the thread; `head` and `pages` by readers too, `owner` when it changes hands."""
 
-    tail: u64  # these four words: see Ring.nowhere
+    tail: u64  # these four words: see Ring.dummy_slot
     last_stamp: u64  # of the newest event; 0: the next event takes an absolute stamp
     current: u64  # offset of the page that is being written
     writer: u64  # address of the Mark of the outermost record in progress; 0: none is
@@ -100,7 +100,7 @@ class Ring(Structure):
     max_pages: u64
     overwrite: u64
     number: u64  # in the file's directory
-    nowhere: array[u64, 8]  # for `commit` of a record that was reserved slowly: its first word stays 0
+    dummy_slot: array[u64, 8]  # for `commit` of a record that was reserved slowly: its first word stays 0
 
 
 @struct
@@ -128,7 +128,7 @@ class Reservation(Structure):
     event: ptr[u8]
     slot: ptr[Slot]
     page: ptr[SubBuffer]
-    end: u64  # the slot's tail after the record; UNKNOWN_END if it was reserved slowly, and slot and page are Ring.nowhere
+    end: u64  # the slot's tail after the record; UNKNOWN_END if it was reserved slowly, and slot and page are Ring.dummy_slot
     stamp: u64  # its time
 
 

@@ -115,9 +115,9 @@ def own_slot(ring: ptr[Ring]) -> ptr[Slot]:
 
 
 @native(inline=True)
-def nowhere(ring: ptr[Ring]) -> ptr[Slot]:
+def dummy_slot(ring: ptr[Ring]) -> ptr[Slot]:
     """A dummy slot and sub-buffer: they let `commit` end a slowly reserved record without a branch."""
-    return cast(ptr[Slot], addressof(ring.nowhere[0]))
+    return cast(ptr[Slot], addressof(ring.dummy_slot[0]))
 
 
 @native(inline=True)
@@ -170,7 +170,7 @@ def reserve_for(
         mark.token = 0
     place.event = reserve_slowly(mark, type_id, length)
     place.stamp = stamp_slowly(mark)
-    place.slot = nowhere(mark.ring)  # from memory: `ring` would keep a register while the clock is read
+    place.slot = dummy_slot(mark.ring)  # from memory: `ring` would keep a register while the clock is read
     place.page = cast(ptr[SubBuffer], place.slot)
     place.end = UNKNOWN_END
     return place.event != null
@@ -191,7 +191,7 @@ def commit(mark: ptr[Mark], place: ptr[Reservation]) -> void:
     """Publish the reserved event. If it is nested, the outermost record publishes it.
 
     A record that was reserved fast is the outermost, and everything before it is published. Nested ones, which are reserved
-    slowly, have moved the tail; they are published afterwards. One that was reserved slowly itself is ended in `Ring.nowhere`
+    slowly, have moved the tail; they are published afterwards. One that was reserved slowly itself is ended in `Ring.dummy_slot`
     first, so that no test tells them apart.
     """
     slot = place.slot
