@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fprobe.run import session
-from fprobe.run.launcher.witness import Witness
+from fprobe.run.launcher.delivered_signals import DeliveredSignals
 
 START = Path(session.__file__).parent / "inside" / "start"
 """The directory with the module that Python imports at its start."""
@@ -70,14 +70,14 @@ class Program:
     def _fork(self) -> set[signal.Signals] | set[int]:
         """Returns the signal mask, which the child has to restore."""
         held = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-        self._witness = Witness(_FORWARDED)
+        self._delivered = DeliveredSignals(_FORWARDED)
         early = _EarlySignals()
         self.pid = os.fork()
         if not self.pid:
             early.take()
             return held
         for number in early.give():
-            self._witness.has_seen(number)  # it need not report them any more
+            self._delivered.has_seen(number)  # it need not report them any more
         self._arrived: list[int] = []
         self._is_forwarding = False
         # An ignored or a blocked signal, too: the program has inherited that, but may have a handler for it.
@@ -95,7 +95,7 @@ class Program:
             self._is_forwarding = True
             arrived, self._arrived = self._arrived, []
             for each in arrived:
-                if not self._witness.has_seen(each):
+                if not self._delivered.has_seen(each):
                     os.kill(self.pid, each)
             self._is_forwarding = False
 
@@ -112,7 +112,7 @@ class Program:
                 self.stop(number)
         for number in _FORWARDED:  # before its process id is free: a signal must not be forwarded to another process
             signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
-        self._witness.end()
+        self._delivered.end()
         return os.waitpid(self.pid, 0)[1]
 
     def stopped_by(self) -> int:

@@ -44,7 +44,7 @@ from fprobe.run.launcher.launching import Program
 fork, forks = os.fork, []
 def interrupted():
     forks.append(os.getpid())
-    if len(forks) == 2:  # the first one is the witness
+    if len(forks) == 2:  # the first one reports the signals that are delivered
         os.{send}(0 if {send!r} == "killpg" else os.getpid(), signal.{name})
     return fork()
 os.fork = interrupted

@@ -24,7 +24,7 @@ _REPORT = struct.Struct("<Id")
 _PR_SET_PDEATHSIG = 1
 
 
-class Witness:
+class DeliveredSignals:
     """The process. It ends with the launcher. `numbers`: the signals that it reports, which are blocked when it is made."""
 
     def __init__(self, numbers: Collection[int]) -> None:
@@ -70,7 +70,7 @@ class Witness:
 
 
 def _report(launcher: int, numbers: Collection[int], write: int) -> None:
-    """In the witness. It has none of the launcher's streams, whose readers wait for the end of all that have them."""
+    """Runs in the reporting process, without the launcher's streams: their readers wait until nobody has them."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.closerange(0, write)
