@@ -113,10 +113,10 @@ def test_the_picture_of_the_rooms_is_true():
 def test_launcher_and_program_share_only_the_session():
     """The launcher starts without the engine, and the program without the reports."""
     of_launcher = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.launcher")}
-    of_program = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.inside")}
+    of_program = {name: found for name, found in _all_imports().items() if name.startswith("fprobe.run.tracee")}
     assert len(of_launcher) > 10 and len(of_program) > 5
     assert not [
-        name for name, found in of_launcher.items() if any(each.startswith("fprobe.run.inside") for each in found)
+        name for name, found in of_launcher.items() if any(each.startswith("fprobe.run.tracee") for each in found)
     ]
     assert not [
         name for name, found in of_program.items() if any(each.startswith("fprobe.run.launcher") for each in found)

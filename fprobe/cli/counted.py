@@ -69,7 +69,7 @@ class Origins:
 
     def __init__(self, by: str) -> None:
         from fprobe.run import session
-        from fprobe.run.inside.table import Calls, Table
+        from fprobe.run.tracee.table import Calls, Table
 
         try:
             self._counts, self._journal = session.create(session.Settings())

@@ -4,7 +4,7 @@ Both are memory files of the launcher. A process of the program opens them throu
 no descriptor open.
 
 The file of counts begins with a header of one page, followed by `PARTS` parts of `PART` bytes, one for each process
-(`ftrace.hit.call_table`), and by the memory for ring buffers (`fprobe.run.inside.defining`). It is sparse. Read it with pread,
+(`ftrace.hit.call_table`), and by the memory for ring buffers (`fprobe.run.tracee.defining`). It is sparse. Read it with pread,
 since reading a hole through a mapping allocates memory.
 
 The journal has one JSON object on each line. The first has the settings; processes of the program append the others.

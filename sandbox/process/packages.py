@@ -1,7 +1,7 @@
 """The files of other packages, found without importing them.
 
 In a process that fprobe has attached to, our packages have a prefix, and others have it too where the program does not have
-them (`fprobe.run.inside.entering`).
+them (`fprobe.run.tracee.entering`).
 """
 
 from __future__ import annotations

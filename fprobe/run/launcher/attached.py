@@ -1,6 +1,6 @@
 """Processes that already ran, with our probes in them until the report is wanted.
 
-The part in the process is `fprobe.run.inside.attached`. It makes the session's memory, which is opened here through the
+The part in the process is `fprobe.run.tracee.attached`. It makes the session's memory, which is opened here through the
 process's own /proc directory, and a pipe: it detaches when something is written there, or when this process ends.
 """
 
@@ -29,7 +29,7 @@ from sandbox.x86_64 import remote_thread
 _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""
 _POLLING = 0.02
-_ENTERING = Path(session.__file__).parent / "inside" / "entering.py"
+_ENTERING = Path(session.__file__).parent / "tracee" / "entering.py"
 _PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from fprobe.run import session
 from fprobe.run.launcher.delivered_signals import DeliveredSignals
 
-START = Path(session.__file__).parent / "inside" / "start"
+START = Path(session.__file__).parent / "tracee" / "start"
 """The directory with the module that Python imports at its start."""
 
 _NOT_FORWARDED = (

@@ -50,19 +50,19 @@ class Names:
         """The addresses of the functions of each name."""
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
-        """Add libraries, as `fprobe.run.inside.patterns.described` returns them."""
+        """Add libraries, as `fprobe.run.tracee.patterns.described` returns them."""
         for name, path, base, text in libraries:
             spans = tuple((start, end) for start, end in text)
             self._libraries.append(_library(name, path, base, spans))
 
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
-        """Add probed functions, as `fprobe.run.inside.patterns.plain_values` returns them."""
+        """Add probed functions, as `fprobe.run.tracee.patterns.plain_values` returns them."""
         for address, name, image, types in functions:
             named = self._functions[address] = Named(name, short_name(image), types)
             self._bearers.setdefault(named, set()).add(address)
 
     def take_code(self, code: list[tuple[str, str, int, int]]) -> None:
-        """Add functions outside of libraries, as `fprobe.run.inside.patterns.compiled_code` returns them."""
+        """Add functions outside of libraries, as `fprobe.run.tracee.patterns.compiled_code` returns them."""
         self._code = sorted([*self._code, *((start, end, name, image) for name, image, start, end in code)])
 
     def inherit(self, parent: Names) -> None:

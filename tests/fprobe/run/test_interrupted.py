@@ -30,7 +30,7 @@ START_FILE = AT_IMPORT + f"import runpy\nrunpy.run_path({str(START / 'sitecustom
 WHILE_ARMED = """
 import os, signal, sys
 import fprobe
-if "fprobe.run.inside.arming" in sys.modules:
+if "fprobe.run.tracee.arming" in sys.modules:
     os.{send}({whom}, signal.SIGINT)
     signal.pause()
 @fprobe.native
@@ -72,7 +72,7 @@ def test_other_verbs_exit_with_130():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", INTERRUPTED)
 
 
-@pytest.mark.parametrize("module", ["fprobe.run.inside", "fprobe.run.session"])
+@pytest.mark.parametrize("module", ["fprobe.run.tracee", "fprobe.run.session"])
 def test_while_the_start_file_is_imported(module):
     """An exception would be a fatal error of `site`."""
     done = run("-c", START_FILE.format(module=module))

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from fprobe.run.inside.patterns import Pattern, new_functions
+from fprobe.run.tracee.patterns import Pattern, new_functions
 from sandbox.images.library_images import LibraryImage
 
 ctypes.CDLL("libz.so.1")

@@ -14,10 +14,10 @@ from typing import Any
 from fprobe.attachment import Attachment, attach
 from fprobe.registration import functions_of
 from fprobe.run import session
-from fprobe.run.inside.own_modules import OURS
-from fprobe.run.inside.patterns import Pattern, compiled_code, described, new_functions, plain_values
-from fprobe.run.inside.table import Calls, Table
 from fprobe.run.session import Settings
+from fprobe.run.tracee.own_modules import OURS
+from fprobe.run.tracee.patterns import Pattern, compiled_code, described, new_functions, plain_values
+from fprobe.run.tracee.table import Calls, Table
 from ftrace.core.entries.locate import outside
 from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.filters.resolve import Found, is_compiled
@@ -100,20 +100,20 @@ class Arming:
         if settings.native:
             self._handle(settings, table)
         if settings.stacks:
-            from fprobe.run.inside.stacks import Stacks
+            from fprobe.run.tracee.stacks import Stacks
 
             handlers = Stacks(address, table).handlers
             self._groups.append(_Group(settings.stacks, lambda ips: attach(ips, **handlers)))
         self._definitions = None
         if settings.events:
-            from fprobe.run.inside.defining import Definitions
+            from fprobe.run.tracee.defining import Definitions
 
             self._definitions = Definitions(address, settings.events, settings.triggers)
             self._texts += [pattern.text for pattern in self._definitions.patterns]
 
     def _handle(self, settings: Settings, table: Table) -> None:
         """Add a group of functions that get the user's native handlers."""
-        from fprobe.run.inside.native_handlers import load
+        from fprobe.run.tracee.native_handlers import load
 
         handlers, maps = load(settings.native, table)
         session.note(self._address, maps=maps)

@@ -35,7 +35,7 @@ def _arm() -> None:
     here = _without_ourselves()
     modules = [*sys.modules]
     try:
-        from fprobe.run.inside import starting
+        from fprobe.run.tracee import starting
     except (ImportError, SyntaxError) as error:
         _refuse(error)
     else:

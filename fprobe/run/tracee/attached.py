@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fprobe.run import session
-from fprobe.run.inside.arming import Arming, keep_quiet
+from fprobe.run.tracee.arming import Arming, keep_quiet
 from sandbox.process import fork
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fprobe.handlers.native_file import NativeHandlers, load_file, split
 from fprobe.run import session
-from fprobe.run.inside.own_modules import importing_from
-from fprobe.run.inside.table import Table
+from fprobe.run.tracee.own_modules import importing_from
+from fprobe.run.tracee.table import Table
 from ftrace.core.maps.areas import Map, memory
 from sandbox.memory.mappings import PAGE
 

@@ -11,7 +11,7 @@ from functools import partial
 from fprobe.export.formats import parse_format
 from fprobe.recorded_events import define, explained
 from fprobe.run import session
-from fprobe.run.inside.patterns import Pattern, plain_values
+from fprobe.run.tracee.patterns import Pattern, plain_values
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.backing import Shared, share, shared

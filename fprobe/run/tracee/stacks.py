@@ -12,7 +12,7 @@ from typing import Any
 
 from fprobe.handlers.native import native
 from fprobe.run import session
-from fprobe.run.inside.table import Table
+from fprobe.run.tracee.table import Table
 from ftrace.core.runtime import runtime
 from ftrace.core.unwind.stacktrace import stack_trace_save
 from sandbox.native import ptr, rdtsc, u64

@@ -186,7 +186,7 @@ def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
             raise RuntimeError("another fprobe is attached to it; end that first")
         entered = _Entered(paths)
         with entered:
-            name = f"{PREFIX}.fprobe.run.inside.attached"
+            name = f"{PREFIX}.fprobe.run.tracee.attached"
             __import__(name)
             sys.modules[name].attach(report, settings, entered.__exit__)
     except BaseException as error:  # the program must not see it

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fprobe.run import session
-from fprobe.run.inside import own_modules
+from fprobe.run.tracee import own_modules
 
 _ENVIRONMENT = 5
 """Index of the environment among the arguments of _posixsubprocess.fork_exec, which is a private function of Python's."""
@@ -51,10 +51,10 @@ def arm(address: str, settings: session.Settings) -> None:
     """Attach probes to loaded functions, and watch for those that are loaded later."""
     if not (settings.patterns or settings.stacks or settings.handled or settings.events):
         return
-    from fprobe.run.inside.exit_handlers import not_traced
+    from fprobe.run.tracee.exit_handlers import not_traced
 
     with not_traced():
-        from fprobe.run.inside.arming import Arming, keep_quiet
+        from fprobe.run.tracee.arming import Arming, keep_quiet
         from sandbox.symbols.perfmap import perf_map
 
         perf_map.is_wanted = settings.perf_map
