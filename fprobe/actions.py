@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.core.handlers.kinds import Resolved
 from ftrace.core.runtime import runtime
-from ftrace.core.shown import Row, Shown, table
+from ftrace.core.summary import Row, Summary, table
 from ftrace.core.tracer import tracer
 from ftrace.hit import actions as native
 from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE, TIMED_CELL_SIZE
@@ -40,7 +40,7 @@ _BUCKET_WIDTH = 1.25
 """The largest ratio of a bucket's end to its start."""
 
 
-class Action(Shown, ProcessBound):
+class Action(Summary, ProcessBound):
     """A built-in pair of handlers. `entry` or `exit` is None if it has nothing to do."""
 
     entry_data_size = 0
@@ -63,7 +63,7 @@ class Action(Shown, ProcessBound):
         """Address of the native ActionState, or 0."""
         return 0
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         return []
 
 
@@ -171,7 +171,7 @@ class Record(_Exclusive):
             _, entered, ip, caller = _CALL.unpack_from(record.data)
             yield CallRecord(entered, record.stamp, ip, caller, record.common.pid)
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         return [("written", self.written), ("lost", self.lost), ("capacity", self.capacity)]
 
     def _forget(self) -> None:
@@ -288,7 +288,7 @@ class Stat(_Exclusive):
                 _add_durations(stat, _TIMED_CELL.from_address(place).durations, scale)
         return found
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         found = self.functions().values()
         return [("functions", len(found)), ("hits", sum(stat.hits for stat in found))]
 

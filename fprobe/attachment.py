@@ -22,8 +22,8 @@ from fprobe.registration import (
 from ftrace.core.attaching import Attaching
 from ftrace.core.filters.resolve import is_compiled, is_there, may_be_compiled
 from ftrace.core.probe import Counts
-from ftrace.core.shown import Row, shortened
 from ftrace.core.sites.locations import Skipped
+from ftrace.core.summary import Row, shortened
 from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import short_switch_interval
 
@@ -59,8 +59,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         if action is not None:
             fp.prepare = self._use_action
 
-    def _shown(self) -> list[Row]:
-        (_, state), *rows = self.fp._shown()
+    def _summary_rows(self) -> list[Row]:
+        (_, state), *rows = self.fp._summary_rows()
         if self.action is not None:
             rows = [("action", type(self.action).__name__), *(row for row in rows if row[0] not in ("entry", "exit"))]
         return [("on", shortened(self.target)), ("state", state if self.fp.registered else "not attached"), *rows]

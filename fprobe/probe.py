@@ -12,8 +12,8 @@ from ftrace.core.handlers.kinds import Resolved
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.probe import Counts
-from ftrace.core.shown import Row, Shown, handler_name
 from ftrace.core.sites.locations import Located
+from ftrace.core.summary import Row, Summary, handler_name
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import DISABLED, EXHAUSTED
 from sandbox.native import NativeFunction
@@ -48,7 +48,7 @@ flags_lock = fork.renew(threading.RLock())
 """Keeps the flags of an fprobe and those of its native half consistent. Taken before any lock of ftrace."""
 
 
-class fprobe(Shown, ProcessBound):
+class fprobe(Summary, ProcessBound):
     """A function probe.
 
     entry_handler(fp, entry_ip, ret_ip, regs, entry_data) -> int runs when a function is entered. If it returns non-zero, the
@@ -103,7 +103,7 @@ class fprobe(Shown, ProcessBound):
         self._final: Counts | None = Counts()
         """The counts at its unregistration; None while it is registered."""
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         state = "not registered" if not self.registered else "disabled" if self.is_disabled else "registered"
         handlers = [("entry", self.entry_handler), ("exit", self.exit_handler)]
         names = {role: "built-in" if isinstance(it, Resolved) else handler_name(it) for role, it in handlers}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ftrace.core.attaching import Attaching
 from ftrace.core.handlers.python_handler import HandlerErrors
-from ftrace.core.shown import Row, shortened
+from ftrace.core.summary import Row, shortened
 from kprobes import jit_unloading, registration
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.handlers.counting import Count, PythonCount, is_python
@@ -58,7 +58,7 @@ class _Probes(Attaching):
         self._wheres = [] if has_glob(target) else places(target)
         self._probes = [make(where) for where in self._wheres]
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         attached = sum(probe.registered for probe in self._probes)
         rows: list[Row] = [("on", shortened(self.target)), ("state", "attached" if attached else "not attached")]
         rows += [("probes", attached)] if attached else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.core.handlers.kinds import Resolved
 from ftrace.core.handlers.python_handler import HandlerErrors
-from ftrace.core.shown import Row, Shown, handler_name
+from ftrace.core.summary import Row, Summary, handler_name
 from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.fast import single
 from kprobes.handlers.resolve import FAULT, POST, PRE, is_plain, resolve_for
@@ -66,7 +66,7 @@ class FaultHandler(Protocol):
     def __call__(self, p: kprobe, regs: Any, trapnr: int, /) -> int | None: ...
 
 
-class kprobe(Shown, ProcessBound):
+class kprobe(Summary, ProcessBound):
     """A probe on an instruction.
 
     Its place: `symbol_name` and `offset`, or `addr` (and `offset`), in bytes. `symbol_name` is a function of a module
@@ -131,7 +131,7 @@ class kprobe(Shown, ProcessBound):
         """Whether it belongs to a kretprobe."""
         return self.return_hook is not None
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         handlers = [("pre", self.pre_handler), ("post", self.post_handler), ("fault", self.fault_handler)]
         named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
         return [("at", self.where()), ("state", self.state()), *named, ("nmissed", self.nmissed)]

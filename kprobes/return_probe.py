@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.core.handlers.python_handler import HandlerErrors, kept_too_long
-from ftrace.core.shown import Row, Shown, handler_name
+from ftrace.core.summary import Row, Summary, handler_name
 from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
 from kprobes.hit.records import Instance
 from kprobes.probe import kprobe
@@ -127,7 +127,7 @@ def _with_instance(handler: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-class kretprobe(Shown, ProcessBound):
+class kretprobe(Summary, ProcessBound):
     """A probe on the returns of a function.
 
     Its place: as for `kprobe`, but it must be a function's entry. entry_handler(ri, regs) -> int runs when the function is
@@ -165,7 +165,7 @@ class kretprobe(Shown, ProcessBound):
         self._hook: ReturnHook | None = None
         """The hook that the last registration has made."""
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         handlers = [("entry", self.entry_handler), ("handler", self.handler)]
         named = [(role, handler_name(handler)) for role, handler in handlers if handler is not None]
         return [("at", self.kp.where()), ("state", self.kp.state()), *named, ("nmissed", self.nmissed)]

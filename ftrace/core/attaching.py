@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.filters.resolve import why_none
-from ftrace.core.shown import Shown
+from ftrace.core.summary import Summary
 from sandbox.process.fork import ProcessBound
 from sandbox.process.once import cached_property, once
 
@@ -38,7 +38,7 @@ def _warn_all() -> None:
         attaching._tell_of_absent()
 
 
-class Attaching(Shown, ProcessBound, abc.ABC):
+class Attaching(Summary, ProcessBound, abc.ABC):
     """Attached inside the `with` block, or while the decorated function runs."""
 
     target: Any

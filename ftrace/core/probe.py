@@ -7,7 +7,7 @@ import errno
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrace.core.shown import table
+from ftrace.core.summary import table
 from ftrace.hit.records import Probe
 from sandbox.threads import tasks
 from sandbox.threads.counters import Line

@@ -10,13 +10,13 @@ from typing import Any
 
 from ftrace.core.handlers.kinds import foreign_address
 from ftrace.core.maps import Array
-from ftrace.core.shown import Row, Shown
+from ftrace.core.summary import Row, Summary
 from kprobes.handlers.native_decorator import native
 from sandbox.native import NativeFunction, u64
 from sandbox.process import fork
 
 
-class Count(Shown, fork.ProcessBound):
+class Count(Summary, fork.ProcessBound):
     """A built-in native action that counts hits: `kprobes.attach("vfs_*", action=kprobes.Count())`.
 
     Attachments that share one Count are counted together.
@@ -40,7 +40,7 @@ class Count(Shown, fork.ProcessBound):
         """Hits so far, over all threads."""
         return int(self._counted[0])
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         return [("hits", self.hits)]
 
 

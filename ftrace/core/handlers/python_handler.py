@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ftrace.core.runtime import runtime
-from ftrace.core.shown import table
+from ftrace.core.summary import table
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.images.process_text import symbol_at
 from sandbox.native import Unit

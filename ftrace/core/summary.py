@@ -1,4 +1,4 @@
-"""Representations of objects for shells and notebooks: rows of names and values."""
+"""Summaries of objects for shells and notebooks: rows of names and values."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def _row(row: Row) -> str:
     return f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
 
 
-class Shown:
-    """An object that shows rows of itself in a shell and, as a table, in a notebook."""
+class Summary:
+    """Base of objects whose rows a shell shows on one line, and a notebook as a table."""
 
-    def _shown(self) -> list[Row]:
+    def _summary_rows(self) -> list[Row]:
         """The rows; the first cell of each is its heading."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return line(type(self).__name__, self._shown())
+        return line(type(self).__name__, self._summary_rows())
 
     def _repr_html_(self) -> str:
-        return table(self._shown(), type(self).__name__)
+        return table(self._summary_rows(), type(self).__name__)
 
 
 def shortened(target: Any) -> str:
