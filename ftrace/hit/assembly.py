@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit import dispatch, left_hits
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
-from ftrace.hit.x86_64 import entry_detour, keeping_stub, stubs, trampolines
+from ftrace.hit.x86_64 import entry_detour, preserving_stub, stubs, trampolines
 from ftrace.hit.x86_64.assembly_text import with_call_frames
 from ftrace.hit.x86_64.guard import GUARDED_READ
 from ftrace.hit.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
@@ -60,7 +60,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         "RECORD_IP": -stubs.RETURN_POINT,
         "STUB_OF_SLOW": -entry_detour.DECIDED, "STUB_OF_FAST": -entry_detour.CALLED, "STEP_OVER": entry_detour.STEP_OVER,
         "CALLED_TO_SLOW": entry_detour.CALLED - entry_detour.SLOW,
-        "STUB_OF_RETURN": stubs.RETURN_POINT - keeping_stub.AFTER_CALL, "LIST_EXIT": ProbeList.offset("exit"),
+        "STUB_OF_RETURN": stubs.RETURN_POINT - preserving_stub.AFTER_CALL, "LIST_EXIT": ProbeList.offset("exit"),
         "SLOW_TO_RETURN": stubs.SLOW_RETURN - stubs.RETURN_POINT,
         "USER_FLAGS": USER_FLAGS, "EXIT_FROM_RETURN": stubs.EXIT_POINT - stubs.RETURN_POINT,
         "HOOKED": dispatch.HOOKED, "REDIRECTED": dispatch.REDIRECTED,

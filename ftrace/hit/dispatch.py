@@ -356,7 +356,7 @@ def count_without_task(probes: ptr[ProbeList]) -> void:
 
 call_foreign = extern("ftrace_call_foreign", fn[i32, Handler, u64, u64, u64, u64, u64])
 call_foreign_return = extern("ftrace_call_foreign_return", fn[i32, Handler, u64, u64, u64, u64, u64])
-call_foreign_keeping = extern("ftrace_call_foreign_keeping", fn[i32, Handler, u64, u64, u64, u64, u64])
+call_foreign_preserving = extern("ftrace_call_foreign_preserving", fn[i32, Handler, u64, u64, u64, u64, u64])
 
 
 @native(inline=True)
@@ -377,8 +377,8 @@ def call_handler(
         return handler(fp, ip, ret, regs, data)
     saved = task.errno[0]
     result: i32 = 0
-    if probes.keeping != 0:
-        result = call_foreign_keeping(handler, fp, ip, ret, regs, data)
+    if probes.preserving != 0:
+        result = call_foreign_preserving(handler, fp, ip, ret, regs, data)
     elif at_return:
         result = call_foreign_return(handler, fp, ip, ret, regs, data)
     else:

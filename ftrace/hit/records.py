@@ -136,7 +136,7 @@ class ProbeList(Structure):
     wants_regs: u16  # an ops requires all registers
     last: u16  # offset of the last item from the first, if there are no more than ARMED_IN_NODE
     armed_at: u32  # where in the entry data the bits are, if there are more
-    keeping: u32  # 1: for code without stubs, where every vector register is live
+    preserving: u32  # 1: for code without stubs, where every vector register is live
     items: array[Item, 1025]
 
 

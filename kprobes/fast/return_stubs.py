@@ -19,7 +19,7 @@ from ftrace.core.tracer import tracer
 from ftrace.core.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_EXIT
 from ftrace.hit.x86_64.frames import HOOKED_TO
-from ftrace.hit.x86_64.keeping_stub import DROP_RETURN_KEEPING, SLOT_RESTORED, keeping_stub
+from ftrace.hit.x86_64.preserving_stub import DROP_RETURN_PRESERVING, SLOT_RESTORED, preserving_stub
 from ftrace.hit.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes.breakpoint import patching
 from kprobes.fast.single import FastReturn
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 _PIECE = 16 * mappings.PAGE
 
 
-_EXIT_KEEPING = 16
+_EXIT_PRESERVING = 16
 """Offset of the third word at the start of an allocation; only stubs that keep every register need it."""
 
 
 class _StubSpace:
     """The stubs of one kind near one text. Each allocation begins with the addresses that every stub uses."""
 
-    def __init__(self, text: TextMapping, keeping: bool) -> None:
+    def __init__(self, text: TextMapping, preserving: bool) -> None:
         self.text = text
-        self._keeping = keeping
+        self._preserving = preserving
         self.pieces: list[TextMapping] = []
         self._frames: list[FrameDescription] = []
         self._next = self._end = 0
@@ -67,11 +67,11 @@ class _StubSpace:
         name = f"{self.text.name}-returns"
         piece = mappings.allocate_text((self.text.base, self.text.end), _PIECE, name)
         address = runtime().image.address
-        words = tuple(map(address, ("ftrace_exit_full", "ftrace_entry_slow", "ftrace_exit_keeping_all")))
+        words = tuple(map(address, ("ftrace_exit_full", "ftrace_entry_slow", "ftrace_exit_preserving_all")))
         patching.write(piece, piece.base, b"".join(word.to_bytes(8, "little") for word in words))
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
-        hooked_to = SLOT_RESTORED if self._keeping else HOOKED_TO
+        hooked_to = SLOT_RESTORED if self._preserving else HOOKED_TO
         size = piece.end - self._next
         self._frames.append(describe_stubs(runtime().slab, name, self._next, size, False, hooked_to))
 
@@ -96,10 +96,10 @@ def return_list() -> ListRecord:
     return ListRecord(runtime(), (probe,))
 
 
-def take_stub(text: TextMapping, keeping: bool = False) -> tuple[TextMapping, int, int]:
+def take_stub(text: TextMapping, preserving: bool = False) -> tuple[TextMapping, int, int]:
     """Memory for a stub near a text: its mapping, its address, and the address of the words that every stub uses."""
     _register_own_code()
-    space = _spaces.setdefault((text, keeping), _StubSpace(text, keeping))
+    space = _spaces.setdefault((text, preserving), _StubSpace(text, preserving))
     piece, where = space.take()
     return piece, where, piece.base
 
@@ -108,10 +108,10 @@ def give_return_stub(place: Place) -> None:
     """Give the place a return stub, unless it has one. Within `patching()`."""
     if place.record.return_stub:
         return
-    keeping = not place.scratch_is_free
-    piece, where, pointers = take_stub(place.text, keeping)
-    if keeping:
-        code = keeping_stub(where, place.address, pointers + _EXIT_KEEPING)
+    preserving = not place.scratch_is_free
+    piece, where, pointers = take_stub(place.text, preserving)
+    if preserving:
+        code = preserving_stub(where, place.address, pointers + _EXIT_PRESERVING)
     else:
         code = return_stub(runtime().template, where, place.address, pointers)
     patching.write(piece, where, code)
@@ -132,14 +132,14 @@ def hooked_point(place: Place) -> int:
     """The address at which a hooked call continues, with its return address on top of the stack; 0 without a stub."""
     if not place.record.return_stub:
         return 0
-    drop = DROP_RETURN if place.scratch_is_free else DROP_RETURN_KEEPING
+    drop = DROP_RETURN if place.scratch_is_free else DROP_RETURN_PRESERVING
     return int(place.record.return_stub) - RETURN_POINT + drop
 
 
 def release_return_stubs(text: TextMapping) -> None:
     """The mapping is about to be freed: free its stubs."""
-    for keeping in (False, True):
-        space = _spaces.pop((text, keeping), None)
+    for preserving in (False, True):
+        space = _spaces.pop((text, preserving), None)
         if space is not None:
             space.close()
 

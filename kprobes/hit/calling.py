@@ -12,7 +12,7 @@ from sandbox.threads.tasks import Task
 
 python_barred = extern("python_barred", fn[bool_, ptr[pt_regs]])
 in_sub_interpreter = extern("in_sub_interpreter_now", fn[bool_])
-call_foreign = extern("ftrace_call_foreign_keeping", fn[i32, u64, u64, u64, u64, u64, u64])
+call_foreign = extern("ftrace_call_foreign_preserving", fn[i32, u64, u64, u64, u64, u64, u64])
 
 
 @native

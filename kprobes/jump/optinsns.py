@@ -86,7 +86,7 @@ class OptinsnCache:
         """The address of the routine that a place's detours call, given its present children. `hooked`: as for `detour`."""
         name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
         if hooked:
-            return kprobe_runtime().image.address(f"{name}_return" + "_keeping" * (not place.scratch_is_free))
+            return kprobe_runtime().image.address(f"{name}_return" + "_preserving" * (not place.scratch_is_free))
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
 
     def _lead_inside(self, insn: Instruction, copy: int) -> None:

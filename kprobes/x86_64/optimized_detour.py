@@ -27,7 +27,7 @@ from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.hit.x86_64.assembly_text import with_call_frames
-from ftrace.hit.x86_64.keeping_stub import RESTORE_FLAGS
+from ftrace.hit.x86_64.preserving_stub import RESTORE_FLAGS
 from kprobes.x86_64 import unwinding
 from kprobes.x86_64.unwinding import REGISTERS, step, steps_of
 from sandbox.x86_64.encoding import INT3, jump
@@ -211,7 +211,7 @@ _NONE = {
 # return is hooked, else to the instruction after this jump.
 _STEP_OVER = f"addq ${_JMP_SIZE}, "
 _KEPT = {
-    "name": "kprobe_optimized_return_keeping",
+    "name": "kprobe_optimized_return_preserving",
     "save_flags": "    pushfq\n    popq 144(%rsp)",
     "flags_word": "    cld\n    mov 144(%rsp), %rcx",
     "continuation": f"    test %eax, %eax\n    jne 7f\n    {_STEP_OVER}168(%rsp)\n7:",
@@ -240,8 +240,8 @@ _PLAIN_NONE = {
 
 _PLAIN_KEPT = {
     **_PLAIN_FEW,
-    "name": "kprobe_optimized_plain_return_keeping",
-    "otherwise": "kprobe_optimized_return_keeping",
+    "name": "kprobe_optimized_plain_return_preserving",
+    "otherwise": "kprobe_optimized_return_preserving",
     "restore_flags": f"    {_STEP_OVER}48(%rsp)\n    add $0x7f, %al\n    sahf",
 }
 
@@ -274,19 +274,19 @@ class DetourCode(NamedTuple):
 
 
 def detour_code(
-    insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0, keeping: bool = False
+    insns: Sequence[Instruction], detour: int, routine: int, record: int, hooked: int = 0, preserving: bool = False
 ) -> DetourCode:
     """The code of a detour at address `detour` for successive instructions, of which the first is probed.
 
     `routine`: address of kprobe_optimized or a variant. `record`: address of the kprobe's record, which leads to the handlers.
     `hooked`: address of the return stub, where calls with a hooked return continue; 0 if the address has no return probes.
-    `keeping`: flags are live at the address. The size is a multiple of 64. Raises OverflowError if a target is beyond 2 GB,
+    `preserving`: flags are live at the address. The size is a multiple of 64. Raises OverflowError if a target is beyond 2 GB,
     ValueError for an instruction that cannot be moved.
     """
     code = routine.to_bytes(8, "little") + record.to_bytes(8, "little") + _ENTRY_CODE
     copies = []
     if hooked:
-        code += jump(detour + COPY, hooked) if keeping else bytes(_JNE_SIZE)
+        code += jump(detour + COPY, hooked) if preserving else bytes(_JNE_SIZE)
     for insn in insns:
         copies.append(len(code))
         code += expand(insn, detour + copies[-1])
@@ -297,7 +297,7 @@ def detour_code(
         COPY: step(0),
     }
     code += jump(detour + len(code), insns[-1].end)
-    if hooked and not keeping:
+    if hooked and not preserving:
         steps[len(code)] = step(0)
         jne = _JNE + (len(code) - COPY - _JNE_SIZE).to_bytes(4, "little")
         code = code[:COPY] + jne + code[COPY + _JNE_SIZE :] + jump(detour + len(code), hooked)

@@ -1,7 +1,7 @@
 """Return stubs: calls whose return was hooked at a breakpoint or jump return to them.
 
 Where r10, r11 and the flags are free, a return stub is the second half of an ftrace stub; elsewhere it preserves every
-register and flag (ftrace.hit.x86_64.keeping_stub).
+register and flag (ftrace.hit.x86_64.preserving_stub).
 """
 
 from __future__ import annotations

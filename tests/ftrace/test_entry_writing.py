@@ -11,7 +11,7 @@ import pytest
 from ftrace.hit.x86_64 import entry_writing
 from ftrace.hit.x86_64.entry_detour import DETOUR_SIZE, detour_template, entry_detour
 from ftrace.hit.x86_64.entry_writing import COPY_SIZES, Detour, Stubs
-from ftrace.hit.x86_64.keeping_stub import keeping_stub
+from ftrace.hit.x86_64.preserving_stub import preserving_stub
 from ftrace.hit.x86_64.stubs import SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
@@ -82,7 +82,7 @@ def test_stubs_are_those_that_python_makes():
         (ctypes.c_uint64 * 4)(1 << 20, 2 << 20, 3 << 20, 4 << 20),
         (ctypes.c_uint64 * 4)(*range(0x800, 0x804)),
     )
-    template = ctypes.create_string_buffer(keeping_stub(0, 0, 0), STUB_SIZE)
+    template = ctypes.create_string_buffer(preserving_stub(0, 0, 0), STUB_SIZE)
     at = ctypes.addressof
     given = Stubs.ctypes(
         base=STUB,
@@ -94,10 +94,10 @@ def test_stubs_are_those_that_python_makes():
         template=at(template),
     )
     chosen = (ctypes.c_uint32 * 2)(1, 3)  # a name keeps the memory alive during the call
-    image().call("write_keeping_stubs", at(given), at(chosen), 2)
+    image().call("write_preserving_stubs", at(given), at(chosen), 2)
     for index in range(4):
         where = STUB + index * STUB_SIZE
-        expected = bytearray(keeping_stub(where, sites[index], ROUTINE) if index % 2 else bytes(STUB_SIZE))
+        expected = bytearray(preserving_stub(where, sites[index], ROUTINE) if index % 2 else bytes(STUB_SIZE))
         if index % 2:
             expected[TO_BODY_BY_CALL : TO_BODY_BY_CALL + 4] = (bodies[index] - where - TO_BODY_BY_CALL - 4).to_bytes(
                 4, "little", signed=True

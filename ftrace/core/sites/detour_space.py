@@ -37,7 +37,7 @@ class DetourSpace:
     def __init__(self, text: TextMapping, runtime: Runtime) -> None:
         self._text = text
         self._image = runtime.image
-        self._routine = runtime.image.address("ftrace_entry_keeping_all")
+        self._routine = runtime.image.address("ftrace_entry_preserving_all")
         self._template = detour_template(runtime.key.offset, FAST, Task.offset("rec"))
         self._whole = ctypes.create_string_buffer(self._template.ljust(DETOUR_SIZE, bytes([INT3])), DETOUR_SIZE)
         self._waiting: list[int] = []

@@ -21,7 +21,7 @@ from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.refusals import runs_python
 from ftrace.hit.x86_64.entry_detour import ENTRY
 from ftrace.hit.x86_64.entry_writing import Stubs as NativeStubs
-from ftrace.hit.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
+from ftrace.hit.x86_64.preserving_stub import SLOT_RESTORED, preserving_stub
 from ftrace.hit.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.memory.address_space import read_once
@@ -49,7 +49,7 @@ class DetouredBlock(ImageBlock):
     `mechanisms`: how each existing location is patched, by its position in the block. `refusals`: why others cannot be patched.
     """
 
-    _routines = ("ftrace_exit_keeping", "ftrace_entry_keeping_all")
+    _routines = ("ftrace_exit_preserving", "ftrace_entry_preserving_all")
     _hooked_to = SLOT_RESTORED
 
     def __init__(
@@ -61,7 +61,7 @@ class DetouredBlock(ImageBlock):
         read: Read,
         free: Free,
     ) -> None:
-        super().__init__(image, functions, text, lists, Stubs.KEEPING, read)
+        super().__init__(image, functions, text, lists, Stubs.PRESERVING, read)
         self.mechanisms: dict[int, Mechanism] = {}
         self.refusals: dict[int, str] = {}
         self._refused_as: dict[int, bytes] = {}
@@ -244,13 +244,13 @@ class DetouredBlock(ImageBlock):
         assert self._stub_text is not None
         at, new = ctypes.addressof, (ctypes.c_uint32 * len(self._new))(*self._new)
         self._new.clear()
-        code = keeping_stub(0, 0, 0)
+        code = preserving_stub(0, 0, 0)
         template = ctypes.create_string_buffer(code[:8] + bytes(2) + code[10:], STUB_SIZE)
         stubs = NativeStubs.ctypes(
             base=self._stub_text.base, delta=self._space.delta(self._stub_text), sites=at(self._site_array),
             bodies=at(self._bodies), slots=self._slot_address(0), exit=self._pointers, template=at(template),
         )  # fmt: skip
-        self._runtime.image.call("write_keeping_stubs", at(stubs), at(new), len(new))
+        self._runtime.image.call("write_preserving_stubs", at(stubs), at(new), len(new))
 
     def owned_at(self, index: int) -> int:
         """How many bytes a location's patch changes."""

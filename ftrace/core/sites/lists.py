@@ -49,7 +49,7 @@ class Stubs(enum.Enum):
     AT_ENTRY = enum.auto()
     AFTER_PROLOGUE = enum.auto()
     """The return slot is not on top of the stack (mcount)."""
-    KEEPING = enum.auto()
+    PRESERVING = enum.auto()
     """Detours of code without stubs, where no register is free (ftrace.hit.x86_64.entry_detour)."""
 
 
@@ -81,7 +81,7 @@ class ListRecord:
     def _fill(self, runtime: Runtime) -> None:
         members = (Member.ctypes * len(self.probes))(*[(probe.address, probe.header) for probe in self.probes])
         runtime.image.call("fill_list", self.address, ctypes.addressof(members), len(self.probes))
-        ProbeList.ctypes.from_address(self.address).keeping = self.stubs is Stubs.KEEPING
+        ProbeList.ctypes.from_address(self.address).preserving = self.stubs is Stubs.PRESERVING
         self.choose_trampolines(runtime)
 
     def choose_trampolines(self, runtime: Runtime) -> None:
@@ -93,8 +93,8 @@ class ListRecord:
         """The names of the entry and exit trampolines."""
         if not self.probes:
             return "ftrace_entry_none", "ftrace_exit_from_list"
-        if self.stubs is Stubs.KEEPING:
-            return _keeping(self.probes, data_size)
+        if self.stubs is Stubs.PRESERVING:
+            return _preserving(self.probes, data_size)
         if self.stubs is Stubs.AT_ENTRY and data_size <= _FAST_DATA:
             if _is_fast(self.probes):
                 if self.probes[0].native.kind & LEAN:
@@ -115,17 +115,17 @@ def _is_fast(probes: tuple[NativeProbe, ...]) -> bool:
     return len(probes) == 1 and not native.flags and bool(native.kind & (HAS_ENTRY | HAS_EXIT))
 
 
-def _keeping(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]:
+def _preserving(probes: tuple[NativeProbe, ...], data_size: int) -> tuple[str, str]:
     """The trampolines for code without stubs."""
     kind = probes[0].native.kind
-    entry, exit_ = "ftrace_keeping_full", "ftrace_exit_keeping_full"
+    entry, exit_ = "ftrace_preserving_full", "ftrace_exit_preserving_full"
     if data_size > _FAST_DATA or not _is_fast(probes):
         return entry, exit_
     if not kind & ENTRY_REGS:
-        entry = _entry_of_one(probes[0], data_size).replace("ftrace_", "keeping_")
+        entry = _entry_of_one(probes[0], data_size).replace("ftrace_", "preserving_")
     if not kind & EXIT_REGS:
-        # There is no keeping form for ax alone: the one for both result registers serves it.
-        exit_ = _exit_of_one(probes[0], data_size).replace("ftrace_", "keeping_").replace("_value", "_results")
+        # There is no preserving form for ax alone: the one for both result registers serves it.
+        exit_ = _exit_of_one(probes[0], data_size).replace("ftrace_", "preserving_").replace("_value", "_results")
     return entry, exit_
 
 

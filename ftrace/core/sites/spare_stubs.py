@@ -39,7 +39,7 @@ class SpareStubs:
     def make(self) -> None:
         """Treat calls that look dead as calls of other greenlets from now on."""
         from ftrace.core.unwind.unwinding import describe_stubs
-        from ftrace.hit.x86_64.keeping_stub import SLOT_RESTORED, keeping_stub
+        from ftrace.hit.x86_64.preserving_stub import SLOT_RESTORED, preserving_stub
 
         if self._text is not None:
             return
@@ -47,8 +47,8 @@ class SpareStubs:
         near = image.address("dispatch_exit")
         text = mappings.allocate_text((near, near), size, "spare-stubs")
         first = text.base + STUB_SIZE
-        stubs = [keeping_stub(first + number * STUB_SIZE, 0, text.base) for number in range(SPARES)]
-        exit_ = image.address("ftrace_exit_keeping_all").to_bytes(8, "little")
+        stubs = [preserving_stub(first + number * STUB_SIZE, 0, text.base) for number in range(SPARES)]
+        exit_ = image.address("ftrace_exit_preserving_all").to_bytes(8, "little")
         text.write(text.base, exit_.ljust(STUB_SIZE, b"\xcc") + b"".join(stubs))
         self._frames = describe_stubs(
             self._slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=SLOT_RESTORED

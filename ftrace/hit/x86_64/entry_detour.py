@@ -1,11 +1,11 @@
 """Detours: the code that the patched entry of a function without a stub leads to. Bytes in, bytes out.
 
-In code that was not compiled here no register is free, at an entry and at a return (ftrace.hit.x86_64.keeping_stub). The detour
-of a function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them:
+In code that was not compiled here no register is free, at an entry and at a return (ftrace.hit.x86_64.preserving_stub). The
+detour of a function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them:
 
-      0  .quad return point            of the function's keeping stub, by which nodes name it
+      0  .quad return point            of the function's preserving stub, by which nodes name it
       8  restore                       slow: no task yet, in tracing code already, or nothing that the fast path serves
-     34  call *entry(%rip)             ftrace_entry_keeping_all, which continues at 40 or, over it, at 45
+     34  call *entry(%rip)             ftrace_entry_preserving_all, which continues at 40 or, over it, at 45
      40  jmp  hooked
      45  jmp  body
      64  save                          the patch leads here: rax, r10, r11 and the flags, in 32 bytes below the return slot
@@ -17,7 +17,7 @@ of a function belongs to it for as long as its code is there. It has 256 bytes, 
     112  movl $FAST,REC(%r11)
     120  mov  slot(%rip),%r10          the probe list
     127  mov  (%rsp),%rax
-    131  call *(%r10)                  its entry trampoline (ftrace.hit.x86_64.keeping_trampolines); ZF says whether to hook
+    131  call *(%r10)                  its entry trampoline (ftrace.hit.x86_64.preserving_trampolines); ZF says whether to hook
     134  jne  167
     136  restore
     162  jmp  hooked                   the stub drops the return address and calls the body
@@ -47,7 +47,7 @@ from ftrace.hit.x86_64.frames import (
     rule,
     section,
 )
-from ftrace.hit.x86_64.keeping_stub import DROP_RETURN_KEEPING
+from ftrace.hit.x86_64.preserving_stub import DROP_RETURN_PRESERVING
 from ftrace.hit.x86_64.stubs import RETURN_POINT
 from sandbox.x86_64.encoding import INT3, jump
 from sandbox.x86_64.relocate import expand
@@ -111,12 +111,12 @@ def entry_detour(
 ) -> EntryDetour:
     """The detour at `where` of a function that begins with `insns`, which a patch covers, and returns through `stub`.
 
-    At `entry` lies the address of ftrace_entry_keeping_all, and at `slot` that of the function's probe list. Raises
+    At `entry` lies the address of ftrace_entry_preserving_all, and at `slot` that of the function's probe list. Raises
     OverflowError if something is beyond 2 GB, ValueError for an instruction that cannot be moved, or too many of them.
     """
     code = bytearray(template)
     code[:8] = (stub + RETURN_POINT).to_bytes(8, "little")
-    hooked = stub + DROP_RETURN_KEEPING - 4 - where
+    hooked = stub + DROP_RETURN_PRESERVING - 4 - where
     targets = (
         (ROUTINE, entry - 4 - where),
         (HOOKED_SLOW, hooked),

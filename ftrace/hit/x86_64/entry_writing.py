@@ -1,12 +1,12 @@
 """Writing the detours and stubs of functions without stubs natively, for thousands of them at a time.
 
-The same bytes as `entry_detour` and `keeping_stub` make, for functions whose first instructions `entry_bytes` has read.
+The same bytes as `entry_detour` and `preserving_stub` make, for functions whose first instructions `entry_bytes` has read.
 """
 
 from __future__ import annotations
 
 from ftrace.hit.x86_64.entry_detour import BODY, DETOUR_SIZE, HOOKED, HOOKED_SLOW, ROUTINE, SLOT_AT
-from ftrace.hit.x86_64.keeping_stub import AFTER_CALL, DROP_RETURN_KEEPING
+from ftrace.hit.x86_64.preserving_stub import AFTER_CALL, DROP_RETURN_PRESERVING
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Structure, addressof, cast, i8, i64, native, ptr, struct, u8, u32, u64, void
 from sandbox.native.x86_64.entry_bytes import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, Head
@@ -21,8 +21,8 @@ COPY_SIZES = {CALL: CALL_SIZE, JUMP: JUMP_SIZE, CONDITIONAL: CONDITIONAL_SIZE}
 class Detour(Structure):
     """One to write: for a thread at `where`, through the alias at `alias`. `count`: the instructions that are copied.
 
-    `stub`, `slot`: the addresses of the function's keeping stub and of its probe list; at `routine` lies the address of
-    ftrace_entry_keeping_all.
+    `stub`, `slot`: the addresses of the function's preserving stub and of its probe list; at `routine` lies the address of
+    ftrace_entry_preserving_all.
     """
 
     head: ptr[Head]
@@ -117,7 +117,7 @@ def write_detours(detours: ptr[Detour], count: u64, template: ptr[u8]) -> void:
         detour = addressof(detours[index])
         where = detour.where
         alias = detour.alias
-        hooked = detour.stub + DROP_RETURN_KEEPING
+        hooked = detour.stub + DROP_RETURN_PRESERVING
         put_words(alias, template, DETOUR_SIZE)
         cast(ptr[u64], alias)[0] = detour.stub + RETURN_POINT
         put_distance(alias + ROUTINE, where + ROUTINE + 4, detour.routine)
@@ -132,7 +132,7 @@ class Stubs(Structure):
     """The stubs of the sites of a block: from `base` on, through an alias that is `delta` further.
 
     `bodies`: where the calls of each continue. `slots`: the address of the first site's probe list; at `exit` lies the address of
-    ftrace_exit_keeping_all. `template`: a stub.
+    ftrace_exit_preserving_all. `template`: a stub.
     """
 
     base: u64
@@ -145,7 +145,7 @@ class Stubs(Structure):
 
 
 @native
-def write_keeping_stubs(stubs: ptr[Stubs], indexes: ptr[u32], count: u64) -> void:
+def write_preserving_stubs(stubs: ptr[Stubs], indexes: ptr[u32], count: u64) -> void:
     """Write the stubs of the sites with these indexes."""
     for position in range(count):
         index = cast(u64, indexes[position])
@@ -158,4 +158,4 @@ def write_keeping_stubs(stubs: ptr[Stubs], indexes: ptr[u32], count: u64) -> voi
         cast(ptr[u64], alias + SLOT)[0] = stubs.slots + 8 * index
 
 
-FUNCTIONS = (write_detours, write_keeping_stubs)
+FUNCTIONS = (write_detours, write_preserving_stubs)

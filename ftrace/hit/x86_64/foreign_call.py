@@ -141,7 +141,7 @@ ftrace_call_foreign_return:
     .cfi_startproc
     fnstsw %ax
     test $$0x38, %ah
-    jne ftrace_call_foreign_keeping
+    jne ftrace_call_foreign_preserving
 ftrace_call_foreign:
 """
     + _FRAME
@@ -170,15 +170,15 @@ $keep_vectors
 """
     + _END
     + """
-# i32 ftrace_call_foreign_keeping(function, a, b, c, d, e): the same anywhere else: at the entry or return of a function that was
-# not compiled here, in the middle of one, or with a long double on the x87 stack. All vector and x87 state is live, and kept;
+# i32 ftrace_call_foreign_preserving(function, a, b, c, d, e): the same anywhere else: at the entry or return of a function that
+# was not compiled here, in the middle of one, or with a long double on the x87 stack. All vector and x87 state is live, and kept;
 # the called code finds an empty x87 stack. XSAVE and XRSTOR take longer than everything else, so where XGETBV says that x87 is
 # not in use, registers are kept one by one, as wide as they are in use, with mxcsr above them; and x87 is initialised again if
 # the called code has used it. Registers 16 to 31 and the masks, where there are such, are kept in any case.
 #   rbx = the function, then its result; r12 = b, r13 = c; eax = what is in use; rbp = frame; the area is 64-byte aligned
-    .globl ftrace_call_foreign_keeping
+    .globl ftrace_call_foreign_preserving
     .p2align 4
-ftrace_call_foreign_keeping:
+ftrace_call_foreign_preserving:
     .cfi_startproc
 """
     + _FRAME

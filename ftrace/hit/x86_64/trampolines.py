@@ -24,9 +24,9 @@ from ftrace.hit.x86_64.assembly_text import with_blocks
 from ftrace.hit.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
 from ftrace.hit.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
 from ftrace.hit.x86_64.guard import GUARD, frame_rules
-from ftrace.hit.x86_64.keeping_stub import EXIT_KEEPING
-from ftrace.hit.x86_64.keeping_trampolines import keeping_trampolines
 from ftrace.hit.x86_64.multi_probe_trampolines import ITEM_DATA, MULTI_PROBE, NOTHING, WALK
+from ftrace.hit.x86_64.preserving_stub import EXIT_PRESERVING
+from ftrace.hit.x86_64.preserving_trampolines import preserving_trampolines
 from ftrace.hit.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 
 _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
@@ -171,13 +171,13 @@ def _texts() -> list[str]:
         MULTI_PROBE,
         NOTHING,
         ENTRY_COMPLETE,
-        EXIT_KEEPING,
+        EXIT_PRESERVING,
         CALL_FOREIGN,
         LOST,
         EMPTY,
         GUARD,
         *fast_trampolines(),
-        *keeping_trampolines(),
+        *preserving_trampolines(),
     ]
 
 

@@ -13,7 +13,7 @@ void begin(void) { for (int at = 0; at < 7; at++) words[at] = 0; }
 void answer(int value) { words[0] = value; }
 #define DESTROY "mov $-1, %rdi; mov %rdi, %rsi; mov %rdi, %rdx; mov %rdi, %rcx;" \
     "mov %rdi, %r8; mov %rdi, %r9; mov %rdi, %r10; mov %rdi, %r11;"
-__attribute__((naked)) void keeping(void) { asm("xor %eax, %eax; ret"); }
+__attribute__((naked)) void preserving(void) { asm("xor %eax, %eax; ret"); }
 __attribute__((naked)) void at_entry(void) {
     asm("incq words+8(%rip); mov %rsi, (%r8); mov %rcx, words+24(%rip); mov words(%rip), %rax;" DESTROY "ret");
 }
@@ -55,18 +55,19 @@ class Lean:
 
         self.module, self.handlers = program(PROGRAM, "lean"), load_c(HANDLERS)
         at = {
-            name: self.handlers.symbol(name).address for name in ("keeping", "at_entry", "at_entry_only", "at_return")
+            name: self.handlers.symbol(name).address
+            for name in ("preserving", "at_entry", "at_entry_only", "at_return")
         }
         values = {"lean_entry": at["at_entry" if both_ends else "at_entry_only"]}
         if both_ends:
-            values |= {"exit": at["keeping"], "lean_exit": at["at_return"], "data_size": 8}
+            values |= {"exit": at["preserving"], "lean_exit": at["at_return"], "data_size": 8}
             values |= {"pool_unclaimed": NODES, "nr_nodes": NODES}
         kind = HAS_ENTRY | LEAN | (HAS_EXIT | EXIT_VALUE) * both_ends
-        self.ops = ftrace_ops(at["keeping"])
+        self.ops = ftrace_ops(at["preserving"])
         self.ops.hooks_return = both_ends
         for name in NAMES:
             ftrace_set_filter(self.ops, name)
-        self.probe = NativeProbe(tracer().table.lines, None, kind=kind, entry=at["keeping"], **values)
+        self.probe = NativeProbe(tracer().table.lines, None, kind=kind, entry=at["preserving"], **values)
         register_ops(self.ops, self.probe)
         self.module["run"](0)  # a thread's first hit with an exit handler takes the slow path
         self.handlers["begin"]()
@@ -125,7 +126,7 @@ def test_a_call_that_the_entry_declines_gives_its_node_back_and_has_no_return() 
 
 
 @isolated
-def test_beside_another_probe_the_keeping_forms_are_called() -> None:
+def test_beside_another_probe_the_preserving_forms_are_called() -> None:
     import fprobe
 
     lean = Lean(both_ends=True)

@@ -7,7 +7,7 @@ functions whose register use it knows (-fipa-ra). The return stub there is
      54  lea  8(%rsp),%rsp             calls whose return was hooked by a jump: the return address is dropped
      59  call body
      64  lea  -8(%rsp),%rsp            calls return here: space for the address that they really return to
-     69  call *exit(%rip)              ftrace_exit_keeping_all
+     69  call *exit(%rip)              ftrace_exit_preserving_all
      75  ret
 
 whose calls and returns match for the CPU's return predictor.
@@ -19,7 +19,7 @@ from ftrace.hit.x86_64.images import GET_REGISTERS, whole
 from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT, SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.x86_64.encoding import INT3
 
-DROP_RETURN_KEEPING = 54
+DROP_RETURN_PRESERVING = 54
 """Offset after the decision to hook: the return address is taken off the stack, and the body called."""
 SLOT_RESTORED = 69
 """Up to this offset the return address is in the node only (ftrace.hit.x86_64.frames)."""
@@ -27,12 +27,13 @@ AFTER_CALL = 75
 _DROP_AND_CALL = bytes.fromhex("488d642408") + b"\xe8" + bytes(4)
 _CALL_EXIT = bytes.fromhex("488d6424f8") + b"\xff\x15" + bytes(4) + b"\xc3"
 _TEMPLATE = (
-    (bytes(8).ljust(DROP_RETURN_KEEPING, bytes([INT3])) + _DROP_AND_CALL).ljust(EXIT_POINT, bytes([INT3])) + _CALL_EXIT
+    (bytes(8).ljust(DROP_RETURN_PRESERVING, bytes([INT3])) + _DROP_AND_CALL).ljust(EXIT_POINT, bytes([INT3]))
+    + _CALL_EXIT
 ).ljust(STUB_SIZE, bytes([INT3]))
 
 
-def keeping_stub(where: int, site: int, exit_: int) -> bytes:
-    """The stub at `where` of the function at `site`. At `exit_` lies the address of ftrace_exit_keeping_all.
+def preserving_stub(where: int, site: int, exit_: int) -> bytes:
+    """The stub at `where` of the function at `site`. At `exit_` lies the address of ftrace_exit_preserving_all.
 
     Only the return path can be run until the body's address is filled in.
     """
@@ -55,7 +56,7 @@ RESTORE_FLAGS = """    mov %ecx, %eax
     sahf"""
 """Set the flags that ecx holds; if there are others than the six arithmetic ones, go to 9. Uses eax and ecx."""
 
-RETURN_KEEPING = f"""    mov $REGS_FLAGS(%rsp), %rcx
+RETURN_PRESERVING = f"""    mov $REGS_FLAGS(%rsp), %rcx
 {RESTORE_FLAGS}
 8:
     .cfi_def_cfa %rsp, 176
@@ -72,15 +73,15 @@ WHOLE_FLAGS = """9:  # a flag is set that sahf does not: take the word as it is
     popfq
     jmp 8b"""
 
-EXIT_KEEPING = f"""
+EXIT_PRESERVING = f"""
 # The return path of a hooked call, called by its return stub. Every register and flag is live; the stub's `ret` takes the address
 # that is left in the return slot. Vector registers are saved around the calls of code that uses them.
 #   stack inside: pt_regs (168 bytes), return into the stub at 168(%rsp), return slot at 176(%rsp)
 #   rbx = the stack pointer, over the call
-    .globl ftrace_exit_keeping_all
-    .type ftrace_exit_keeping_all,@function
+    .globl ftrace_exit_preserving_all
+    .type ftrace_exit_preserving_all,@function
     .p2align 6
-ftrace_exit_keeping_all:
+ftrace_exit_preserving_all:
     .cfi_startproc
 {whole("push %rax")}
     cld
@@ -98,6 +99,6 @@ ftrace_exit_keeping_all:
     mov %rax, 176(%rbx)
     mov %rbx, %rsp
     .cfi_def_cfa %rsp, 176
-{RETURN_KEEPING}
+{RETURN_PRESERVING}
 {WHOLE_FLAGS}
 """

@@ -1,9 +1,9 @@
 """The trampolines of functions without stubs, as assembly text (AT&T).
 
-The fast ones are those of ftrace.hit.x86_64.fast_trampolines, with what detours and keeping stubs have saved between the return
-into them and the return slot: at an entry rax, r10, r11 and the flags, at a return those and every register that a handler's
-caller may change. Other cases go to the slow path's ftrace_entry_keeping_all and ftrace_exit_keeping_all before anything has been
-changed.
+The fast ones are those of ftrace.hit.x86_64.fast_trampolines, with what detours and preserving stubs have saved between the
+return into them and the return slot: at an entry rax, r10, r11 and the flags, at a return those and every register that a
+handler's caller may change. Other cases go to the slow path's ftrace_entry_preserving_all and ftrace_exit_preserving_all before
+anything has been changed.
 
 At an entry: r11 = task, r10 = probe list; (%rsp) the return into the detour, then 32 bytes, then the return slot.
 """
@@ -27,17 +27,17 @@ from ftrace.hit.x86_64.fast_trampolines import (
     WITH_SP,
 )
 from ftrace.hit.x86_64.images import whole
-from ftrace.hit.x86_64.keeping_stub import RETURN_KEEPING, WHOLE_FLAGS
+from ftrace.hit.x86_64.preserving_stub import RETURN_PRESERVING, WHOLE_FLAGS
 
-ENTRY_KEEPING = f"""
+ENTRY_PRESERVING = f"""
 # Entry of a function without a stub, called by its detour. Every register and flag is live. Vector registers are kept by whoever
 # calls something that touches them.
 #   stack inside: pt_regs (168 bytes), return into the detour at 168(%rsp), return slot at 176(%rsp)
 #   rbx = the stack pointer, over the call
-    .globl ftrace_entry_keeping_all
-    .type ftrace_entry_keeping_all,@function
+    .globl ftrace_entry_preserving_all
+    .type ftrace_entry_preserving_all,@function
     .p2align 6
-ftrace_entry_keeping_all:
+ftrace_entry_preserving_all:
     .cfi_startproc
 {whole("push %rax")}
     cld
@@ -60,7 +60,7 @@ ftrace_entry_keeping_all:
     addq $$$STEP_OVER, 168(%rsp)
 6:
     .cfi_def_cfa %rsp, 176
-{RETURN_KEEPING}
+{RETURN_PRESERVING}
 7:  # a handler has sent the call elsewhere
     .cfi_def_cfa %rsp, 176
     mov $REGS_IP(%rsp), %rax
@@ -69,9 +69,9 @@ ftrace_entry_keeping_all:
 {WHOLE_FLAGS}
 
 # What a list names as its entry trampoline that the fast path does not serve, and where that leaves to: the detour's slow path.
-    .globl ftrace_keeping_full
+    .globl ftrace_preserving_full
     .p2align 4
-ftrace_keeping_full:
+ftrace_preserving_full:
     .cfi_startproc
     movq $$0, $REC(%r11)
     subq $$$CALLED_TO_SLOW, (%rsp)
@@ -87,14 +87,14 @@ _GET_FLAGS = """    pop %rax
     pop %r10
     pop %rax"""
 
-EXIT_FAST_KEEPING = f"""
+EXIT_FAST_PRESERVING = f"""
 # The return path of a hooked call, called by its return stub.
 #   rax = list, r10 = node, r11 = task
 #   stack inside: flags, r11, r10, rax, return into the stub at 32(%rsp), return slot at 40(%rsp)
-    .globl ftrace_exit_keeping
-    .type ftrace_exit_keeping,@function
+    .globl ftrace_exit_preserving
+    .type ftrace_exit_preserving,@function
     .p2align 6
-ftrace_exit_keeping:
+ftrace_exit_preserving:
     .cfi_startproc
     push %rax
     push %r10
@@ -121,17 +121,17 @@ ftrace_exit_keeping:
     jmp *$LIST_EXIT(%rax)
 9:
 {_GET_FLAGS}
-    jmp ftrace_exit_keeping_all
+    jmp ftrace_exit_preserving_all
 
 # The exit trampoline of lists whose calls return through the slow path.
-    .globl ftrace_exit_keeping_full
+    .globl ftrace_exit_preserving_full
     .p2align 4
-ftrace_exit_keeping_full:
+ftrace_exit_preserving_full:
     .cfi_startproc
     .cfi_def_cfa_offset 40
     movq $$0, $REC(%r11)
 {_GET_FLAGS}
-    jmp ftrace_exit_keeping_all
+    jmp ftrace_exit_preserving_all
 """
 
 _EXIT = f"""
@@ -193,7 +193,7 @@ $unimage
     jmp 3b
 4:
 {_UNSAVED}
-    jmp ftrace_exit_keeping_full
+    jmp ftrace_exit_preserving_full
 """
 _PLAIN_EXIT = {"image": "", "regs": "", "unimage": "", "slot": "88"}
 _WITH_RESULTS = {
@@ -211,22 +211,22 @@ def _lowered(saving: dict[str, str]) -> dict[str, str]:
     slot = int(saving["slot"])
     stub = saving["stub"] + "\n    mov $STUB_OF_FAST(%rsi), %rsi"
     regs = saving["regs"].replace(f"{slot}(%rsp)", f"{slot + KEPT}(%rsp)")
-    return {**saving, "stub": stub, "regs": regs, "slot": str(slot + KEPT), "complete": "ftrace_keeping_full"}
+    return {**saving, "stub": stub, "regs": regs, "slot": str(slot + KEPT), "complete": "ftrace_preserving_full"}
 
 
-def keeping_trampolines() -> Iterator[str]:
+def preserving_trampolines() -> Iterator[str]:
     """All of them."""
-    yield ENTRY_KEEPING
-    yield EXIT_FAST_KEEPING
+    yield ENTRY_PRESERVING
+    yield EXIT_FAST_PRESERVING
     for size, data in (("", _NO_DATA), ("_data", _INLINE_DATA)):
-        yield with_blocks(_EXIT, {"name": f"keeping_exit_fast{size}", **_PLAIN_EXIT, "data": data})
-        yield with_blocks(_EXIT, {"name": f"keeping_exit_results{size}", **_WITH_RESULTS, "data": data})
+        yield with_blocks(_EXIT, {"name": f"preserving_exit_fast{size}", **_PLAIN_EXIT, "data": data})
+        yield with_blocks(_EXIT, {"name": f"preserving_exit_results{size}", **_WITH_RESULTS, "data": data})
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
         yield with_blocks(
-            ENTRY_FAST, {"name": f"keeping_entry_only{given}", "call": saving["only"], **_lowered(saving)}
+            ENTRY_FAST, {"name": f"preserving_entry_only{given}", "call": saving["only"], **_lowered(saving)}
         )
-        yield from _with_return(f"keeping_both{given}", saving["both"], _lowered(saving))
-    yield from _with_return("keeping_exit_only", NO_ENTRY, _lowered(PLAIN_ENTRY))
+        yield from _with_return(f"preserving_both{given}", saving["both"], _lowered(saving))
+    yield from _with_return("preserving_exit_only", NO_ENTRY, _lowered(PLAIN_ENTRY))
 
 
 def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:
