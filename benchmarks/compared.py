@@ -14,7 +14,7 @@ import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
 from ftrace import pt_regs
-from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import BoundHandler
 from sandbox.compile.codegen import ProgramError
 from sandbox.loading.csource import find_compiler
 from sandbox.native import array, cast, global_var, i32, native, ptr, u32, u64
@@ -49,12 +49,12 @@ def by_argument(fp: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: u64) ->
 
 
 @cache
-def _in_c() -> Resolved:
+def _in_c() -> BoundHandler:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "handler.c")
         path.write_text(_IN_C)
         module = sandbox.load(path, flavour="none", cflags=_FLAGS)
-    return Resolved(module["by_argument"].address, keep=module)
+    return BoundHandler(module["by_argument"].address, keep=module)
 
 
 def _nanoseconds(handler: Any, calls: int) -> tuple[float, int]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.core.summary import Row, Summary, table
 from ftrace.core.tracer import tracer
@@ -46,8 +46,8 @@ class Action(Summary, ProcessBound):
     entry_data_size = 0
 
     def __init__(self) -> None:
-        self.entry: Resolved | None = None
-        self.exit: Resolved | None = None
+        self.entry: BoundHandler | None = None
+        self.exit: BoundHandler | None = None
 
     def belong_to(self, fp: fprobe) -> None:
         """Called before `prepare`, with the fprobe that uses the action.
@@ -67,8 +67,8 @@ class Action(Summary, ProcessBound):
         return []
 
 
-def _handler(name: str, keep: Any = None) -> Resolved:
-    return Resolved(runtime().image.address(name), plain=True, registers=Fields(), keep=keep)
+def _handler(name: str, keep: Any = None) -> BoundHandler:
+    return BoundHandler(runtime().image.address(name), plain=True, registers=Fields(), keep=keep)
 
 
 class Count(Action):

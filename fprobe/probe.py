@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ftrace.core import ops as ftrace
-from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.probe import Counts
@@ -73,14 +73,14 @@ class fprobe(Summary, ProcessBound):
     """The functions that the pattern of the last registration matched, if the pattern names images."""
     pattern: tuple[str, str | None] | None = None
     """The pattern of the last registration if it names images, and the pattern of excluded functions."""
-    _handlers: tuple[Resolved, ...] = ()
+    _handlers: tuple[BoundHandler, ...] = ()
     _claimed = 0
     """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""
 
     def __init__(
         self,
-        entry_handler: EntryHandler | NativeFunction | Resolved | None = None,
-        exit_handler: ExitHandler | NativeFunction | Resolved | None = None,
+        entry_handler: EntryHandler | NativeFunction | BoundHandler | None = None,
+        exit_handler: ExitHandler | NativeFunction | BoundHandler | None = None,
         *,
         flags: int = 0,
         entry_data_size: int = 0,
@@ -106,7 +106,7 @@ class fprobe(Summary, ProcessBound):
     def _summary_rows(self) -> list[Row]:
         state = "not registered" if not self.registered else "disabled" if self.is_disabled else "registered"
         handlers = [("entry", self.entry_handler), ("exit", self.exit_handler)]
-        names = {role: "built-in" if isinstance(it, Resolved) else handler_name(it) for role, it in handlers}
+        names = {role: "built-in" if isinstance(it, BoundHandler) else handler_name(it) for role, it in handlers}
         named = [(role, name) for role, name in names.items() if name]
         functions = [("functions", self.ops.selection().count())] if self.registered else []
         return [("state", state), *named, *functions, ("hits", self.hits), ("missed", self.nmissed)]

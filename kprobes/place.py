@@ -29,7 +29,7 @@ from sandbox.x86_64.instruction import Flow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrace.core.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import BoundHandler
     from kprobes.breakpoint.detours import Detour
     from kprobes.x86_64.classify import Classified
     from kprobes.x86_64.emulation import Emulation
@@ -84,7 +84,7 @@ class PlacedProbe(Protocol):
     """The part of `kprobes.probe.kprobe` that a place and kprobes.fast use."""
 
     native: Any
-    codes: tuple[Resolved, ...]
+    codes: tuple[BoundHandler, ...]
     post_handler: Any
     foreign: bool
     has_fault: int

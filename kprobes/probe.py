@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.summary import Row, Summary, handler_name
 from ftrace.hit.records import FOREIGN, PYTHON
@@ -90,7 +90,7 @@ class kprobe(Summary, ProcessBound):
     """Whether a handler is a Python callable."""
     has_fault = 0
     """1: it has a fault_handler; 2: one that is not a native function."""
-    codes: tuple[Resolved, ...] = ()
+    codes: tuple[BoundHandler, ...] = ()
     """Its handlers' code, and the objects that keep the code alive."""
     return_hook: ReturnHook | None = None
     """For the kprobe of a kretprobe: how returns are hooked."""

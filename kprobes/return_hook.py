@@ -42,7 +42,7 @@ from sandbox.process import fork
 from sandbox.process.once import once
 
 if TYPE_CHECKING:
-    from ftrace.core.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import BoundHandler
     from kprobes.fast.single import FastPath
     from kprobes.place import Place
 
@@ -57,7 +57,12 @@ class ReturnHook:
     """
 
     def __init__(
-        self, handlers: tuple[Any, Any], codes: tuple[Resolved, Resolved], maxactive: int, data_size: int, action: int
+        self,
+        handlers: tuple[Any, Any],
+        codes: tuple[BoundHandler, BoundHandler],
+        maxactive: int,
+        data_size: int,
+        action: int,
     ) -> None:
         self._handlers = handlers
         self._entry, self._return = self._codes = codes

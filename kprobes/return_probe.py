@@ -19,7 +19,7 @@ from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from ftrace.core.handlers.kinds import Resolved, Role
+    from ftrace.core.handlers.kinds import BoundHandler, Role
 
 _MOST = 1 << 20
 _OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}
@@ -196,10 +196,10 @@ class kretprobe(Summary, ProcessBound):
         self.kp.pre_handler = self.kp.post_handler = None
         self.kp.return_hook = self._hook
 
-    def _resolve(self, handler: Any, role: Role) -> Resolved:
+    def _resolve(self, handler: Any, role: Role) -> BoundHandler:
         return resolve_for(handler, role, self, self.errors.report, _with_instance)
 
-    def _data_used(self, code: Resolved) -> int:
+    def _data_used(self, code: BoundHandler) -> int:
         """Bytes of data that an instance needs for a handler. Bytes that native handlers read beyond `data_size` are 0."""
         use = instance_data(code)
         if use.changed > self.data_size:

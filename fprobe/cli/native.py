@@ -13,7 +13,7 @@ from fprobe.handlers.native_file import NativeFileError, NativeHandlers, load_fi
 if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
-    from ftrace.core.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import BoundHandler
     from sandbox.native.native_image import NativeImage
 
 
@@ -101,7 +101,7 @@ def compile_handler(handler: Any) -> NativeImage:
     return image
 
 
-def _compiled(handler: Any, is_exit: bool) -> Resolved:
+def _compiled(handler: Any, is_exit: bool) -> BoundHandler:
     from fprobe.handlers.resolve import ENTRY, EXIT
     from ftrace.core.handlers.resolve import native
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.core.handlers.kinds import Resolved, Role
+from ftrace.core.handlers.kinds import BoundHandler, Role
 from ftrace.core.handlers.python_handler import python_handler
 from ftrace.core.handlers.resolve import resolve
 from ftrace.hit.records import FOREIGN, PYTHON
@@ -21,15 +21,17 @@ ENTRY = Role("entry_handler", _PARAMETERS, _NUMBERS, i32, False, _PARAMETERS.ind
 EXIT = Role("exit_handler", _PARAMETERS, _NUMBERS, void, True, _PARAMETERS.index("regs"))
 
 
-def resolve_pair(entry: Any, exit_: Any, this: Any, errors: HandlerErrors, data_size: int) -> tuple[Resolved, Resolved]:
+def resolve_pair(
+    entry: Any, exit_: Any, this: Any, errors: HandlerErrors, data_size: int
+) -> tuple[BoundHandler, BoundHandler]:
     """The code of an fprobe's handlers. `this`: the argument `fp` of Python handlers.
 
     Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
     """
 
-    def of_python(handler: Callable[..., Any], role: Role) -> Resolved:
+    def of_python(handler: Callable[..., Any], role: Role) -> BoundHandler:
         address, cookie, keep = python_handler(handler, this, errors.report, data_size, role.is_exit)
-        return Resolved(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
+        return BoundHandler(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
 
     return resolve(entry, ENTRY, of_python), resolve(exit_, EXIT, of_python)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ftrace.core.handlers import native_link, resolve
-from ftrace.core.handlers.kinds import Resolved, Role
+from ftrace.core.handlers.kinds import BoundHandler, Role
 from ftrace.core.handlers.python_handler import python_handler
 from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.hit.records import Instance
@@ -29,17 +29,17 @@ _ignoring: native_link.Once[bool] = native_link.Once()
 
 def resolve_for(
     handler: Any, role: Role, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]
-) -> Resolved:
+) -> BoundHandler:
     """The code of a handler of the probe `this`. A Python handler is called as adapt(handler)(this, ip, ret_ip, regs, data).
 
     Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
     """
 
-    def of_python(handler: Callable[..., Any], role: Role) -> Resolved:
+    def of_python(handler: Callable[..., Any], role: Role) -> BoundHandler:
         adapted = functools.update_wrapper(adapt(handler), handler)
         made = python_handler(adapted, this, _reporting(report, handler), 0, role.is_exit, lambda _ip: _place(this))
         name = getattr(handler, "__name__", type(handler).__name__)
-        return Resolved(made.address, FOREIGN | PYTHON, cookie=made.cookie, keep=made.keep, name=name)
+        return BoundHandler(made.address, FOREIGN | PYTHON, cookie=made.cookie, keep=made.keep, name=name)
 
     return resolve.resolve(handler, role, of_python)
 
@@ -56,7 +56,7 @@ def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
     return report_error
 
 
-def instance_data(code: Resolved) -> DataUse:
+def instance_data(code: BoundHandler) -> DataUse:
     """How much of a kretprobe instance's data a native handler uses."""
     native = code.code
     if native is None:

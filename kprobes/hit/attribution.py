@@ -35,7 +35,7 @@ from sandbox.threads.tasks import TEXT, Task, Text, current
 from sandbox.x86_64.syscalls import SYS_WRITE
 
 if TYPE_CHECKING:
-    from ftrace.core.handlers.kinds import Resolved
+    from ftrace.core.handlers.kinds import BoundHandler
     from sandbox.native.native_image import NativeImage
     from sandbox.symbols.table import Symbol
 
@@ -180,6 +180,6 @@ def name_place(child: Any, symbol: Symbol) -> None:
     child.owner = text_of(f" [{symbol.module}]") if symbol.module else 0
 
 
-def handler_text(code: Resolved, role: str) -> int:
+def handler_text(code: BoundHandler, role: str) -> int:
     """The address of a text that names the handler; 0 if there is none."""
     return text_of(f"{role} {code.name}") if code.address else 0

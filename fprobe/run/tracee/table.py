@@ -7,7 +7,7 @@ from typing import Any
 
 from fprobe.actions import Action
 from fprobe.run import session
-from ftrace.core.handlers.kinds import Resolved
+from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.hit.call_table import CELL, EVENTS_AT, UNCLAIMED, CallTable
 from sandbox.memory import mappings
@@ -95,7 +95,7 @@ class Calls(Action):
     def prepare(self, functions: int) -> None:
         """See `Action`."""
         made: list[Any] = [
-            Resolved(runtime().image.address(name), plain=True, registers=fields, keep=self._table)
+            BoundHandler(runtime().image.address(name), plain=True, registers=fields, keep=self._table)
             for name, fields in zip(self._names, self._fields, strict=True)
         ]
         self.entry, self.exit = made

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sandbox.native import NativeFunction
 
 
-class Resolved(NamedTuple):
+class BoundHandler(NamedTuple):
     """A handler's code.
 
     `kind`: FOREIGN and PYTHON (ftrace.hit.records). `plain`: native code that keeps its registers. `registers`: the fields
@@ -48,7 +48,7 @@ class Resolved(NamedTuple):
 _CFunction: Any = ctypes.CFUNCTYPE(None).__base__
 """The class of every ctypes function pointer."""
 
-NO_HANDLER = Resolved(0, registers=Fields())
+NO_HANDLER = BoundHandler(0, registers=Fields())
 
 
 def entry_kind(used: Fields | None) -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ftrace.core.handlers.kinds import Resolved, Role, check_native
+from ftrace.core.handlers.kinds import BoundHandler, Role, check_native
 from ftrace.core.handlers.native_link import HandlerCode, Once, link
 from sandbox.native import NativeFunction
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.native_image import NativeImage
 
-_resolved: Once[Resolved] = Once()
+_resolved: Once[BoundHandler] = Once()
 
 
-def linked(handler: NativeFunction, role: Role) -> Resolved:
+def linked(handler: NativeFunction, role: Role) -> BoundHandler:
     """The code of a native handler; the same handler in the same role is compiled once.
 
     Raises TypeError if its signature is not the role's, NativeError if it is not in the language.
@@ -21,13 +21,13 @@ def linked(handler: NativeFunction, role: Role) -> Resolved:
     return _resolved.get(handler, role, lambda: _link(handler, role))
 
 
-def _link(handler: NativeFunction, role: Role) -> Resolved:
+def _link(handler: NativeFunction, role: Role) -> BoundHandler:
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(role.result)
     check_native(handler, role)
     code = HandlerCode(handler, role.name)
     image = link(f"{role.name}:{handler.name}", code.verified_object())
-    return Resolved(
+    return BoundHandler(
         image.address(handler.name),
         plain=handler.options.cc == "preserve_most",
         registers=code.registers(role.regs),

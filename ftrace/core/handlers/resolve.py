@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.core.handlers.kinds import NO_HANDLER, Resolved, Role, check_callable, foreign_address
+from ftrace.core.handlers.kinds import NO_HANDLER, BoundHandler, Role, check_callable, foreign_address
 from ftrace.core.handlers.python_names import check_names
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 
 
-def resolve(handler: Any, role: Role, of_python: Callable[[Callable[..., Any], Role], Resolved]) -> Resolved:
+def resolve(handler: Any, role: Role, of_python: Callable[[Callable[..., Any], Role], BoundHandler]) -> BoundHandler:
     """The code of `handler`: None, code already resolved, or one of the three kinds; `of_python` makes a callable's.
 
     Raises TypeError naming what cannot be a handler, or has the wrong parameters.
     """
     if handler is None:
         return NO_HANDLER
-    if isinstance(handler, Resolved):
+    if isinstance(handler, BoundHandler):
         return handler
     if isinstance(handler, NativeFunction):
         return native(handler, role)
     address = foreign_address(handler)
     if address is not None:
-        return Resolved(address, FOREIGN, keep=handler, name=f"in C at {address:#x}")
+        return BoundHandler(address, FOREIGN, keep=handler, name=f"in C at {address:#x}")
     if callable(handler):
         check_callable(handler, role)
         check_names(handler, role.regs)
@@ -32,7 +32,7 @@ def resolve(handler: Any, role: Role, of_python: Callable[[Callable[..., Any], R
     raise TypeError(f"not {role}: {handler!r}; give a callable, a C function pointer or a native function")
 
 
-def native(handler: NativeFunction, role: Role) -> Resolved:
+def native(handler: NativeFunction, role: Role) -> BoundHandler:
     """The code of a native handler, which is compiled once in each role."""
     from ftrace.core.handlers.native_handler import linked  # it brings the compiler's front, which few programs need
 
