@@ -19,7 +19,7 @@ from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from ftrace.core.handlers.kinds import BoundHandler, Role
+    from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
 
 _MOST = 1 << 20
 _OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}
@@ -196,7 +196,7 @@ class kretprobe(Summary, ProcessBound):
         self.kp.pre_handler = self.kp.post_handler = None
         self.kp.return_hook = self._hook
 
-    def _resolve(self, handler: Any, role: Role) -> BoundHandler:
+    def _resolve(self, handler: Any, role: HandlerRole) -> BoundHandler:
         return resolve_for(handler, role, self, self.errors.report, _with_instance)
 
     def _data_used(self, code: BoundHandler) -> int:

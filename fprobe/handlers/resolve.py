@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.core.handlers.kinds import BoundHandler, Role
+from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
 from ftrace.core.handlers.python_handler import python_handler
 from ftrace.core.handlers.resolve import resolve
 from ftrace.hit.records import FOREIGN, PYTHON
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _PARAMETERS = ("fp", "entry_ip", "ret_ip", "regs", "entry_data")
 _NUMBERS = frozenset({"entry_ip", "ret_ip"})
-ENTRY = Role("entry_handler", _PARAMETERS, _NUMBERS, i32, False, _PARAMETERS.index("regs"))
-EXIT = Role("exit_handler", _PARAMETERS, _NUMBERS, void, True, _PARAMETERS.index("regs"))
+ENTRY = HandlerRole("entry_handler", _PARAMETERS, _NUMBERS, i32, False, _PARAMETERS.index("regs"))
+EXIT = HandlerRole("exit_handler", _PARAMETERS, _NUMBERS, void, True, _PARAMETERS.index("regs"))
 
 
 def resolve_pair(
@@ -29,7 +29,7 @@ def resolve_pair(
     Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
     """
 
-    def of_python(handler: Callable[..., Any], role: Role) -> BoundHandler:
+    def of_python(handler: Callable[..., Any], role: HandlerRole) -> BoundHandler:
         address, cookie, keep = python_handler(handler, this, errors.report, data_size, role.is_exit)
         return BoundHandler(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ftrace.core.handlers import native_link, resolve
-from ftrace.core.handlers.kinds import BoundHandler, Role
+from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
 from ftrace.core.handlers.python_handler import python_handler
 from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.hit.records import Instance
@@ -17,25 +17,25 @@ from sandbox.native.handler import Fields, HandlerFunction
 from sandbox.native.tree import Call, Constant, ElementPlace, FieldPlace, Load, Place, nodes
 
 _NUMBERS = frozenset({"flags", "trapnr"})
-PRE = Role("pre_handler", ("p", "regs"), _NUMBERS, i32, False, 1)
-POST = Role("post_handler", ("p", "regs", "flags"), _NUMBERS, void, True, 1)
-FAULT = Role("fault_handler", ("p", "regs", "trapnr"), _NUMBERS, i32, False, 1)
-ENTRY = Role("entry_handler", ("ri", "regs"), _NUMBERS, i32, False, 1)
-RETURN = Role("handler", ("ri", "regs"), _NUMBERS, void, True, 1)
+PRE = HandlerRole("pre_handler", ("p", "regs"), _NUMBERS, i32, False, 1)
+POST = HandlerRole("post_handler", ("p", "regs", "flags"), _NUMBERS, void, True, 1)
+FAULT = HandlerRole("fault_handler", ("p", "regs", "trapnr"), _NUMBERS, i32, False, 1)
+ENTRY = HandlerRole("entry_handler", ("ri", "regs"), _NUMBERS, i32, False, 1)
+RETURN = HandlerRole("handler", ("ri", "regs"), _NUMBERS, void, True, 1)
 
 _ignoring: native_link.Once[bool] = native_link.Once()
 """Cached: whether a native handler does not use the registers that it is given."""
 
 
 def resolve_for(
-    handler: Any, role: Role, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]
+    handler: Any, role: HandlerRole, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]
 ) -> BoundHandler:
     """The code of a handler of the probe `this`. A Python handler is called as adapt(handler)(this, ip, ret_ip, regs, data).
 
     Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
     """
 
-    def of_python(handler: Callable[..., Any], role: Role) -> BoundHandler:
+    def of_python(handler: Callable[..., Any], role: HandlerRole) -> BoundHandler:
         adapted = functools.update_wrapper(adapt(handler), handler)
         made = python_handler(adapted, this, _reporting(report, handler), 0, role.is_exit, lambda _ip: _place(this))
         name = getattr(handler, "__name__", type(handler).__name__)
@@ -69,7 +69,7 @@ def keeps_registers(handler: Any) -> bool:
     return isinstance(handler, HandlerFunction) and handler.options.cc == "preserve_most"
 
 
-def registers(handler: NativeFunction | None, role: Role) -> Fields | None:
+def registers(handler: NativeFunction | None, role: HandlerRole) -> Fields | None:
     """The fields of `regs` that a native handler uses; None: perhaps all."""
     return resolve.native(handler, role).registers if handler is not None else Fields()
 

@@ -91,7 +91,7 @@ def _cffi_address(handler: Any) -> int:
     return int(cffi.FFI().cast("uintptr_t", handler))
 
 
-class Role(NamedTuple):
+class HandlerRole(NamedTuple):
     """One of the handlers of a kind of probe.
 
     `parameters`: their names, of which `numbers` cannot be pointers. `result`: what a native handler returns.
@@ -109,7 +109,7 @@ class Role(NamedTuple):
         return f"{'an' if self.name[0] in 'aeiou' else 'a'} {self.name}"
 
 
-def check_callable(handler: Callable[..., Any], role: Role) -> None:
+def check_callable(handler: Callable[..., Any], role: HandlerRole) -> None:
     """Raise TypeError for a Python callable that cannot be called with the role's arguments.
 
     A callable without a known signature, such as some functions written in C, passes.
@@ -128,7 +128,7 @@ def check_callable(handler: Callable[..., Any], role: Role) -> None:
         raise TypeError(f"{name}{signature} cannot be {role}, which is {wanted}") from None
 
 
-def check_native(handler: NativeFunction, role: Role) -> None:
+def check_native(handler: NativeFunction, role: HandlerRole) -> None:
     """Raise TypeError for a native function whose signature is not the role's."""
     types, names = handler.signature.parameters, role.parameters
     if len(types) != len(names):

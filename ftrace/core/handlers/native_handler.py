@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ftrace.core.handlers.kinds import BoundHandler, Role, check_native
+from ftrace.core.handlers.kinds import BoundHandler, HandlerRole, check_native
 from ftrace.core.handlers.native_link import HandlerCode, Once, link
 from sandbox.native import NativeFunction
 from sandbox.native.handler import HandlerFunction
@@ -13,7 +13,7 @@ from sandbox.native.native_image import NativeImage
 _resolved: Once[BoundHandler] = Once()
 
 
-def linked(handler: NativeFunction, role: Role) -> BoundHandler:
+def linked(handler: NativeFunction, role: HandlerRole) -> BoundHandler:
     """The code of a native handler; the same handler in the same role is compiled once.
 
     Raises TypeError if its signature is not the role's, NativeError if it is not in the language.
@@ -21,7 +21,7 @@ def linked(handler: NativeFunction, role: Role) -> BoundHandler:
     return _resolved.get(handler, role, lambda: _link(handler, role))
 
 
-def _link(handler: NativeFunction, role: Role) -> BoundHandler:
+def _link(handler: NativeFunction, role: HandlerRole) -> BoundHandler:
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(role.result)
     check_native(handler, role)

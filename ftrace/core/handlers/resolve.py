@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.core.handlers.kinds import NO_HANDLER, BoundHandler, Role, check_callable, foreign_address
+from ftrace.core.handlers.kinds import NO_HANDLER, BoundHandler, HandlerRole, check_callable, foreign_address
 from ftrace.core.handlers.python_names import check_names
 from ftrace.hit.records import FOREIGN
 from sandbox.native import NativeFunction
 
 
-def resolve(handler: Any, role: Role, of_python: Callable[[Callable[..., Any], Role], BoundHandler]) -> BoundHandler:
+def resolve(
+    handler: Any, role: HandlerRole, of_python: Callable[[Callable[..., Any], HandlerRole], BoundHandler]
+) -> BoundHandler:
     """The code of `handler`: None, code already resolved, or one of the three kinds; `of_python` makes a callable's.
 
     Raises TypeError naming what cannot be a handler, or has the wrong parameters.
@@ -32,7 +34,7 @@ def resolve(handler: Any, role: Role, of_python: Callable[[Callable[..., Any], R
     raise TypeError(f"not {role}: {handler!r}; give a callable, a C function pointer or a native function")
 
 
-def native(handler: NativeFunction, role: Role) -> BoundHandler:
+def native(handler: NativeFunction, role: HandlerRole) -> BoundHandler:
     """The code of a native handler, which is compiled once in each role."""
     from ftrace.core.handlers.native_handler import linked  # it brings the compiler's front, which few programs need
 

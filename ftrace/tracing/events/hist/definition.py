@@ -14,7 +14,7 @@ from ftrace.ring_buffer.clock import CLOCKS
 from ftrace.tracing.events.hist.actions import Action, ActionParser
 from ftrace.tracing.events.hist.errors import HistErrorCode, HistErrors, silent
 from ftrace.tracing.events.hist.expressions import HITCOUNT, ExpressionParser, Variables
-from ftrace.tracing.events.hist.values import HistField, Role, Sort
+from ftrace.tracing.events.hist.values import FieldUse, HistField, Sort
 from ftrace.tracing.events.triggers.interfaces import EventFile, TraceInstance
 
 MAX_VARIABLES = 16
@@ -250,7 +250,7 @@ class _Builder:
             if text == "hitcount" and is_first:
                 is_first = False
             else:
-                found.append(self._parser.parse(text, Role.VALUE))
+                found.append(self._parser.parse(text, FieldUse.VALUE))
         if not found and self._attributes.no_hitcount:
             raise self._errors.error(HistErrorCode.NEED_NOHC_VAL, None, errno.ENOENT)
         return tuple(found)
@@ -258,7 +258,7 @@ class _Builder:
     def _variable(self, name: str, text: str) -> HistField:
         if self._known.is_defined(name):
             raise self._errors.error(HistErrorCode.DUPLICATE_VAR, name)
-        made = self._parser.parse(text, Role.VARIABLE).as_variable(name)
+        made = self._parser.parse(text, FieldUse.VARIABLE).as_variable(name)
         self._known.defined(name, made)
         return made
 
@@ -274,7 +274,7 @@ class _Builder:
         return tuple(found)
 
     def _key(self, text: str) -> HistField:
-        found = self._parser.parse(text, Role.KEY)
+        found = self._parser.parse(text, FieldUse.KEY)
         if found.refers:
             raise self._errors.error(HistErrorCode.INVALID_REF_KEY, text)
         return found

@@ -22,13 +22,13 @@ from ftrace.tracing.events.hist.values import (
     Comm,
     Constant,
     Cpu,
+    FieldUse,
     FieldValue,
     HistField,
     Log2,
     Negative,
     Quotient,
     Reference,
-    Role,
     Sort,
     Stack,
     StackValue,
@@ -42,10 +42,10 @@ from ftrace.tracing.events.triggers.interfaces import EventFile
 
 _MAX_SUBEXPRESSIONS = 3
 _PLAIN = ("hex", "sym", "symXoffset", "syscall", "stacktrace", "log2", "usecs")
-_FORBIDDEN: Mapping[Role, tuple[str, ...]] = {
-    Role.KEY: (),
-    Role.VALUE: ("graph", "percent", "buckets", "log2", "sym", "sym-offset", "syscall", "stacktrace"),
-    Role.VARIABLE: ("graph", "percent", "buckets", "log2"),
+_FORBIDDEN: Mapping[FieldUse, tuple[str, ...]] = {
+    FieldUse.KEY: (),
+    FieldUse.VALUE: ("graph", "percent", "buckets", "log2", "sym", "sym-offset", "syscall", "stacktrace"),
+    FieldUse.VARIABLE: ("graph", "percent", "buckets", "log2"),
 }
 _WIDTHS = (1, 2, 4, 8)
 
@@ -83,23 +83,23 @@ class ExpressionParser:
         self._time_unit = time_unit
         """Units of the trace clock in a unit of its times."""
         self._subexpressions = 0
-        self._role = Role.VALUE
+        self._role = FieldUse.VALUE
 
-    def parse(self, text: str, role: Role) -> HistField:
+    def parse(self, text: str, role: FieldUse) -> HistField:
         """The field that `text` describes. Raises OSError, mostly with an entry in error_log."""
         self._subexpressions, self._role = 0, role
         found = self._expression(text, outermost=True)
         if found.modifier in _FORBIDDEN[role]:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
-        if role is Role.VALUE and found.sort is Sort.STACKTRACE:
+        if role is FieldUse.VALUE and found.sort is Sort.STACKTRACE:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, text)
-        if role is Role.VARIABLE and found.modifier == "execname":
+        if role is FieldUse.VARIABLE and found.modifier == "execname":
             return replace(found, value=Comm(), sort=Sort.COMM, type="char[]", size=TEXT_SIZE)
         return found
 
     def atom(self, text: str) -> HistField:
         """A field or a variable, not an expression, for an action to save. Raises OSError."""
-        self._role = Role.VARIABLE
+        self._role = FieldUse.VARIABLE
         return self._atom(text, outermost=True)
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class ExpressionParser:
             if local is None:
                 found = self._variables.find(group, event, name[1:])
                 if found is not None and self._variables.refer(*found.refers):
-                    is_alias = outermost and self._role is Role.VARIABLE
+                    is_alias = outermost and self._role is FieldUse.VARIABLE
                     return replace(found, sort=Sort.ALIAS, constant=None) if is_alias else found
                 self._errors.error(HistErrorCode.VAR_NOT_FOUND, name[1:])
             name = local or name
@@ -196,7 +196,7 @@ class ExpressionParser:
             return text.replace("X", "-"), 0
         if text.startswith("bucket"):
             return "buckets", self._buckets(text[len("bucket") :])
-        is_value = nested or self._role is Role.VALUE
+        is_value = nested or self._role is FieldUse.VALUE
         for known in ("percent", "graph"):
             if text.startswith(known) and is_value:
                 return known, 0
@@ -237,13 +237,13 @@ class ExpressionParser:
         """A stack in the record, of a synthetic event. As in the kernel, a variable gets the stack of the hit instead."""
         if field is None or "long[" not in field.type:
             raise self._errors.error(HistErrorCode.BAD_FIELD_MODIFIER, modifier)
-        if self._role is Role.VARIABLE:
+        if self._role is FieldUse.VARIABLE:
             return replace(_STACK, name=field.name)
         return replace(_STACK, name=field.name, value=StackValue(field.offset), field=field)
 
     def _stack(self, field: EventField, is_modified: bool) -> HistField:
         """The stack by its older names. As a key, only a bare `stacktrace` stands for common_stacktrace."""
-        if self._role is Role.VARIABLE:
+        if self._role is FieldUse.VARIABLE:
             return replace(_STACK, name=field.name)
         return replace(_STACK, name=field.name, field=field) if is_modified or field.name != "stacktrace" else _STACK
 

@@ -140,7 +140,7 @@ class Negative(Value):
     operand: Value
 
 
-class Role(enum.Enum):
+class FieldUse(enum.Enum):
     """The use of a field."""
 
     KEY = "key"
