@@ -41,7 +41,7 @@ class Row(NamedTuple):
         return self.total_ns / self.returned if self.returned else 0.0
 
 
-class Functions:
+class CallsByFunction:
     """Calls by function. `with_hist`: also by duration."""
 
     def __init__(self, with_hist: bool) -> None:
@@ -61,7 +61,7 @@ class Functions:
         return rows
 
 
-class Origins:
+class CallsByOrigin:
     """A table of calls by function and caller or thread, as that of `fprobe run`. `by`: caller or thread.
 
     Raises Failure if there is no memory for it.
@@ -107,9 +107,9 @@ def _place(address: int) -> str:
     return str(Named(f"{symbol.name}+{address - symbol.address:#x}", short_name(symbol.module)))
 
 
-def counting(by: str, with_hist: bool) -> Functions | Origins:
+def counting(by: str, with_hist: bool) -> CallsByFunction | CallsByOrigin:
     """Counts by function, caller or thread."""
-    return Functions(with_hist) if by == "function" else Origins(by)
+    return CallsByFunction(with_hist) if by == "function" else CallsByOrigin(by)
 
 
 def durations_by_name(match: Match, action: Action) -> dict[str, FunctionStat]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ftrace.core.sites.locations import LocationTable
 
 
-class _Due(NamedTuple):
+class _PendingFree(NamedTuple):
     """The arguments of one call of `settle`."""
 
     disabled: NativeProbe | None
@@ -27,7 +27,7 @@ class _Deferred(threading.local):
 
     def __init__(self) -> None:
         self.depth = 0
-        self.due: list[_Due] = []
+        self.pending: list[_PendingFree] = []
 
 
 class Reclaimer:
@@ -65,7 +65,7 @@ class Reclaimer:
         `before_free` is called in between, while `disabled`, the probe that the caller has taken off, can still be read.
         `whole`: wait for the hits in all lists.
         """
-        self._deferred.due.append(_Due(disabled, before_free, whole))
+        self._deferred.pending.append(_PendingFree(disabled, before_free, whole))
         if not self._deferred.depth:
             self._settle()
 
@@ -77,11 +77,11 @@ class Reclaimer:
             yield
         finally:
             self._deferred.depth -= 1
-            if not self._deferred.depth and self._deferred.due:
+            if not self._deferred.depth and self._deferred.pending:
                 self._settle()
 
     def _settle(self) -> None:
-        due, self._deferred.due = self._deferred.due, []
+        due, self._deferred.pending = self._deferred.pending, []
         with self._table.lock:
             lists, probes = self._table.lists.retired(), list(self._waiting)
         whole = any(one.whole for one in due)

@@ -110,7 +110,7 @@ return_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_ret
 
 
 @struct
-class Lent(Structure):
+class BorrowedObjects(Structure):
     """The objects that a handler gets for one call."""
 
     registers: Object
@@ -144,53 +144,53 @@ def memory_of(object: Object) -> ptr[u64]:
 
 
 @native
-def lend_registers(this: ptr[PythonHandler], lent: ptr[Lent], regs: u64) -> bool_:
+def lend_registers(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], regs: u64) -> bool_:
     """The spare, or if another call has that a new one. False: with an exception set."""
     if this.spare_taken == 0:
         this.spare_taken = 1
         incref(this.spare)
-        lent.registers = this.spare
-        lent.memory = this.spare_memory
-        lent.owned = 2
+        borrowed.registers = this.spare
+        borrowed.memory = this.spare_memory
+        borrowed.owned = 2
     else:
         none: array[Object, 1] = zeroed
-        lent.registers = vectorcall(this.registers, addressof(none[0]), 0, null)
-        if lent.registers == null:
+        borrowed.registers = vectorcall(this.registers, addressof(none[0]), 0, null)
+        if borrowed.registers == null:
             return False
-        lent.memory = memory_of(lent.registers)
-        lent.owned = 1
-        if lent.memory == null:
+        borrowed.memory = memory_of(borrowed.registers)
+        borrowed.owned = 1
+        if borrowed.memory == null:
             return False
-    copy_words(lent.memory, cast(ptr[u64], regs))
+    copy_words(borrowed.memory, cast(ptr[u64], regs))
     return True
 
 
 @native
-def lend_data(this: ptr[PythonHandler], lent: ptr[Lent], data: u64) -> bool_:
+def lend_data(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], data: u64) -> bool_:
     if data == 0:
-        lent.view = this.none
+        borrowed.view = this.none
         return True
-    lent.bytes = bytes_copy(data, this.data_size)
-    if lent.bytes != null:
-        lent.view = memory_view(lent.bytes)
-    return lent.view != null
+    borrowed.bytes = bytes_copy(data, this.data_size)
+    if borrowed.bytes != null:
+        borrowed.view = memory_view(borrowed.bytes)
+    return borrowed.view != null
 
 
 @native
-def write_back(this: ptr[PythonHandler], lent: ptr[Lent], regs: u64, data: u64) -> void:
-    copy_words(cast(ptr[u64], regs), lent.memory)
-    if lent.bytes != null and bytes_size(lent.bytes) == this.data_size:
-        copy_bytes(cast(ptr[u8], data), bytes_memory(lent.bytes), cast(u64, this.data_size))
+def write_back(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], regs: u64, data: u64) -> void:
+    copy_words(cast(ptr[u64], regs), borrowed.memory)
+    if borrowed.bytes != null and bytes_size(borrowed.bytes) == this.data_size:
+        copy_bytes(cast(ptr[u8], data), bytes_memory(borrowed.bytes), cast(u64, this.data_size))
 
 
 @native(noinline=True)
-def expire(this: ptr[PythonHandler], lent: ptr[Lent], ip: u64) -> void:
+def expire(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], ip: u64) -> void:
     """The handler has kept a reference: expire the object. A pending exception is preserved."""
     pending: array[Object, 3] = zeroed
     error_fetch(addressof(pending[0]), addressof(pending[1]), addressof(pending[2]))
     arguments: array[Object, 3] = zeroed
-    arguments[0] = lent.registers
-    arguments[1] = lent.view
+    arguments[0] = borrowed.registers
+    arguments[1] = borrowed.view
     arguments[2] = int_from(ip)
     if arguments[2] != null:
         result = vectorcall(this.expire, addressof(arguments[0]), 3, null)
@@ -202,11 +202,11 @@ def expire(this: ptr[PythonHandler], lent: ptr[Lent], ip: u64) -> void:
 
 
 @native
-def take_back(this: ptr[PythonHandler], lent: ptr[Lent], ip: u64) -> void:
-    is_kept = cast(u64, references(lent.registers)) > lent.owned
-    if is_kept or (lent.bytes != null and references(lent.view) > 1):
-        expire(this, lent, ip)
-    if lent.owned == 2 and not is_kept:
+def take_back(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], ip: u64) -> void:
+    is_kept = cast(u64, references(borrowed.registers)) > borrowed.owned
+    if is_kept or (borrowed.bytes != null and references(borrowed.view) > 1):
+        expire(this, borrowed, ip)
+    if borrowed.owned == 2 and not is_kept:
         this.spare_taken = 0
 
 
@@ -234,25 +234,25 @@ def address_object(table: ptr[Address], value: u64) -> Object:
 @native
 def call_handler(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data: u64) -> Object:
     """handler(fp, entry_ip, ret_ip, regs, entry_data), or null with an exception set."""
-    lent: Lent = zeroed
+    borrowed: BorrowedObjects = zeroed
     arguments: array[Object, 5] = zeroed
     arguments[0] = this.fp
     arguments[1] = address_object(addressof(entry_addresses[0]), ip)
     arguments[2] = address_object(addressof(return_addresses[0]), ret_ip)
     result: Object = null
-    if lend_registers(this, addressof(lent), regs):
-        if lend_data(this, addressof(lent), data) and arguments[1] != null and arguments[2] != null:
-            arguments[3] = lent.registers
-            arguments[4] = lent.view
+    if lend_registers(this, addressof(borrowed), regs):
+        if lend_data(this, addressof(borrowed), data) and arguments[1] != null and arguments[2] != null:
+            arguments[3] = borrowed.registers
+            arguments[4] = borrowed.view
             result = vectorcall(this.handler, addressof(arguments[0]), 5, null)
-            write_back(this, addressof(lent), regs, data)
-        take_back(this, addressof(lent), ip)
+            write_back(this, addressof(borrowed), regs, data)
+        take_back(this, addressof(borrowed), ip)
     drop(arguments[1])
     drop(arguments[2])
-    drop(lent.registers)
-    if lent.bytes != null:
-        drop(lent.view)
-        decref(lent.bytes)
+    drop(borrowed.registers)
+    if borrowed.bytes != null:
+        drop(borrowed.view)
+        decref(borrowed.bytes)
     return result
 
 

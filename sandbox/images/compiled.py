@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sandbox.elf.tables import ElfError, ElfFile
 from sandbox.images.declared import DeclaredImage, DeclaredImages
 from sandbox.symbols import gdbjit, other_jits
-from sandbox.symbols.gdbjit import Listed
+from sandbox.symbols.gdbjit import JitEntry
 
 if TYPE_CHECKING:
     from sandbox.images.jit_image import JitImage
@@ -18,7 +18,7 @@ class _JitImages:
     is_named = True
 
     def __init__(self) -> None:
-        self._known: dict[Listed, JitImage | None] = {}
+        self._known: dict[JitEntry, JitImage | None] = {}
         """None: not an object for x86-64, without code, or one of ours."""
         self._declared = DeclaredImages()
 
@@ -35,7 +35,7 @@ class _JitImages:
         spans = [span for image in listed for span in image.object.text]
         return [image for image in self._declared.images() if not any(image.shares_pages_with(span) for span in spans)]
 
-    def _update(self, now: dict[Listed, bytes]) -> list[JitImage]:
+    def _update(self, now: dict[JitEntry, bytes]) -> list[JitImage]:
         """The images whose code has been freed. LLVM's list must not change meanwhile."""
         gone = [self._known.pop(listed) for listed in self._known.keys() - now.keys()]
         for listed, data in now.items():
@@ -62,11 +62,11 @@ class _JitImages:
         )
 
 
-def _with_images(listed: list[Listed]) -> dict[Listed, bytes]:
+def _with_images(listed: list[JitEntry]) -> dict[JitEntry, bytes]:
     return {each: ctypes.string_at(each.image, each.size) for each in listed}
 
 
-def _image_of(listed: Listed, data: bytes) -> JitImage | None:
+def _image_of(listed: JitEntry, data: bytes) -> JitImage | None:
     from sandbox.images.jit_objects import read_object, text_of
 
     try:

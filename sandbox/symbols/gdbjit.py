@@ -84,7 +84,7 @@ class Registration:
         _libc.free(self._memory)
 
 
-class Listed(NamedTuple):
+class JitEntry(NamedTuple):
     """An object as debuggers see it: addresses of its entry in the list and of its ELF image, and the image's size."""
 
     entry: int
@@ -127,7 +127,7 @@ def is_making_own() -> bool:
     return _making.depth > 0
 
 
-def listed(read: Callable[[list[Listed]], T]) -> T:
+def listed(read: Callable[[list[JitEntry]], T]) -> T:
     """The result of `read` for the list of all objects except those of `register`, oldest first.
 
     While it runs, nobody changes the list or the objects.
@@ -178,13 +178,13 @@ class _Interface:
             self._lock.acquire()  # the end of this block releases it
             ffi.register_lock_callback(self._lock.acquire, self._lock.release)
 
-    def read(self, read: Callable[[list[Listed]], T]) -> T:
+    def read(self, read: Callable[[list[JitEntry]], T]) -> T:
         with self._lock:
             found, entry = [], self._descriptor.first
             while entry:
                 contents = entry.contents
                 if ctypes.addressof(contents) not in _own_entries:
-                    found.append(Listed(ctypes.addressof(contents), contents.image or 0, contents.size))
+                    found.append(JitEntry(ctypes.addressof(contents), contents.image or 0, contents.size))
                 entry = contents.next
             return read(found[::-1])
 

@@ -20,7 +20,7 @@ from sandbox.symbols.gdbjit import (
     UNREGISTERED,
     Descriptor,
     Entry,
-    Listed,
+    JitEntry,
     llvms_library,
     static_symbols,
 )
@@ -61,21 +61,21 @@ def _found_in(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def listed() -> dict[Listed, bytes]:
+def listed() -> dict[JitEntry, bytes]:
     """The present entries of all lists, each list's oldest first, with the images."""
-    found: dict[Listed, bytes] = {}
+    found: dict[JitEntry, bytes] = {}
     for interface in interfaces():
         with contextlib.suppress(OSError):
             found |= reversed(_entries(interface).items())
     return found
 
 
-def _entries(interface: Interface) -> dict[Listed, bytes]:
+def _entries(interface: Interface) -> dict[JitEntry, bytes]:
     descriptor = Descriptor.from_buffer_copy(read(interface.descriptor, ctypes.sizeof(Descriptor)))
-    address, found = ctypes.cast(descriptor.first, ctypes.c_void_p).value, dict[Listed, bytes]()
+    address, found = ctypes.cast(descriptor.first, ctypes.c_void_p).value, dict[JitEntry, bytes]()
     while address and len(found) < _MOST:
         entry = Entry.from_buffer_copy(read(address, ctypes.sizeof(Entry)))
-        shown = Listed(address, entry.image or 0, entry.size)
+        shown = JitEntry(address, entry.image or 0, entry.size)
         if shown in found:
             break
         found[shown] = read(shown.image, shown.size) if shown.size <= _MOST << 10 else b""

@@ -41,7 +41,7 @@ class PerfMap:
         """The last line of each address. Addresses are used again: there are no more lines than there is code."""
         self._late: list[str] = []
         """Lines that have not been written yet."""
-        self._own = Written()
+        self._own = WrittenRanges()
         self.is_wanted = True
         """Whether lines of ours are written."""
         self._pid = 0
@@ -97,12 +97,12 @@ class PerfMap:
         if status.st_mtime < began() - 1:  # left by another process that had this number
             os.ftruncate(descriptor, 0)
         if self._own.inode != status.st_ino:
-            self._own = Written(status.st_ino)
+            self._own = WrittenRanges(status.st_ino)
         return FileIO(descriptor, "a")
 
 
-class Written:
-    """Which bytes of a map file this process has written: stretches in their order, one for all that follow each other."""
+class WrittenRanges:
+    """The bytes of a map file that this process has written: ranges in their order; adjacent ones are one."""
 
     def __init__(self, inode: int = 0) -> None:
         self.inode = inode
