@@ -74,13 +74,13 @@ class AttachedProcess:
     def _read(self, process: Attached) -> dict[str, Any]:
         from fprobe.run.launcher.document import document
         from fprobe.run.launcher.report import recorded_of
+        from fprobe.run.launcher.report_selection import ReportSelection
         from fprobe.run.launcher.results import read
-        from fprobe.run.launcher.wanted import Wanted
 
-        wanted = Wanted(self._stat, (), self._trace, "function", events=self._event)
+        selection = ReportSelection(self._stat, (), self._trace, "function", events=self._event)
         found = read(process.counts, process.journal)
-        recorded = recorded_of(found, process.counts, wanted)
-        made = document(found, self._ticks.per_nanosecond(), wanted, recorded)["processes"]
+        recorded = recorded_of(found, process.counts, selection)
+        made = document(found, self._ticks.per_nanosecond(), selection, recorded)["processes"]
         return dict(made[0])
 
 

@@ -16,7 +16,7 @@ from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.attached import AttachedProcesses, Targets
-    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -68,7 +68,7 @@ def refuse_with_pid(**given: object) -> None:
 
 
 def attach_and_report(
-    targets: Targets, settings: Settings, wanted: Wanted, output: str | None = None, format_: str = "text"
+    targets: Targets, settings: Settings, selection: ReportSelection, output: str | None = None, format_: str = "text"
 ) -> None:
     """Attach, wait, detach, and write the report to the file, or to standard output. Ends this process."""
     from fprobe.cli.interrupting import end_process
@@ -84,7 +84,7 @@ def attach_and_report(
         if processes is None:
             raise
         failure = error  # of detaching: what was counted is there
-    write(processes, wanted, descriptor, format_)
+    write(processes, selection, descriptor, format_)
     if failure is not None:
         raise failure
     end_process(0)

@@ -233,7 +233,7 @@ def run_command(
 
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
     """
-    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
 
     recorded = () if native else traces
@@ -245,10 +245,10 @@ def run_command(
     check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map)
-    wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
+    selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks)
     if targets is not None:
         _refuse_program(settings)
-        attach_and_report(targets, settings, wanted, output, format_)
+        attach_and_report(targets, settings, selection, output, format_)
     if not (counted or stacked or handled or events):
         _check_no_report(output, as_json)
         from fprobe.run.launcher.launching import replace
@@ -259,7 +259,7 @@ def run_command(
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after
 
-    end_like(report_after(program, counts, journal, wanted, report, format_))
+    end_like(report_after(program, counts, journal, selection, report, format_))
 
 
 def _refuse_program(settings: Settings) -> None:

@@ -92,15 +92,15 @@ def _stat_running(
 ) -> None:  # fmt: skip
     """`fprobe stat -p`. Ends this process."""
     from fprobe.cli.run import checked
-    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
 
     refuse_with_pid(exclude=exclude, sort=sort != "total", call=call_words())
     if not patterns:
         raise Failure("no function is named; give a library and its functions, such as 'libz:*'")
     counted = checked(patterns)
-    wanted = Wanted(() if with_hist else counted, counted if with_hist else (), (), by)
-    attach_and_report(targets, Settings(counted, BY[by]), wanted, None, "json" if console.json else "text")
+    selection = ReportSelection(() if with_hist else counted, counted if with_hist else (), (), by)
+    attach_and_report(targets, Settings(counted, BY[by]), selection, None, "json" if console.json else "text")
 
 
 def ordered(rows: list[Row], key: str) -> list[Row]:

@@ -84,14 +84,14 @@ def _trace_running(
 ) -> None:  # fmt: skip
     """`fprobe trace -p`. Ends this process."""
     from fprobe.cli.run import checked, checked_native
-    from fprobe.run.launcher.wanted import Wanted
+    from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
 
     refuse_with_pid(exclude=exclude, limit=limit, call=call_words())
     traced, handlers = checked(patterns), checked_native(native, patterns)
     settings = Settings(handled=traced, native=handlers) if handlers else Settings(traced, with_events=True)
-    wanted = Wanted((), (), traced, "function", handlers)
-    attach_and_report(targets, settings, wanted, None, "json" if console.json else "text")
+    selection = ReportSelection((), (), traced, "function", handlers)
+    attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
 
 
 def _views(module: Module, match: Match) -> Views:

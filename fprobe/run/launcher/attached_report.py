@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from fprobe.run.launcher.attached import AttachedProcesses
 from fprobe.run.launcher.report import recorded_of, rendered
+from fprobe.run.launcher.report_selection import Recorded, ReportSelection
 from fprobe.run.launcher.results import Results, read
-from fprobe.run.launcher.wanted import Recorded, Wanted
 from sandbox.process.writing import write_all
 
 
-def write(processes: AttachedProcesses, wanted: Wanted, output: int, format_: str) -> None:
+def write(processes: AttachedProcesses, selection: ReportSelection, output: int, format_: str) -> None:
     """Write the report on all of them to the descriptor `output`. Raises OSError."""
     found, recorded = Results([], {}, 0), Recorded({}, {}, {})
     for each in processes.members:
         own = read(each.counts, each.journal)
-        also = recorded_of(own, each.counts, wanted)
+        also = recorded_of(own, each.counts, selection)
         found = found.joined(own)
         recorded = Recorded(
             {**recorded.calls, **also.calls}, {**recorded.events, **also.events}, {**recorded.maps, **also.maps}
         )
-    write_all(output, rendered(found, wanted, recorded, processes.ticks, format_))
+    write_all(output, rendered(found, selection, recorded, processes.ticks, format_))

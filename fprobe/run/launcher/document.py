@@ -10,27 +10,27 @@ from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.durations import powers
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
+from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
 from fprobe.run.launcher.results import Calls, Process, Results
 from fprobe.run.launcher.returned import Returned
-from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 
 _PERCENTILES = (0.5, 0.9, 0.99)
 
 
 def document(
-    results: Results, rate: float, wanted: Wanted, recorded: Recorded, *, is_empty: bool = False
+    results: Results, rate: float, selection: ReportSelection, recorded: Recorded, *, is_empty: bool = False
 ) -> dict[str, Any]:
     """The report as an object. `rate`: ticks per nanosecond; `is_empty`: whether nothing was counted."""
     return {
         "interrupted": results.is_interrupted,
         "nothing_counted": why_nothing(results) if is_empty else None,
-        "processes": [_process(each, rate, wanted, recorded) for each in results.processes],
+        "processes": [_process(each, rate, selection, recorded) for each in results.processes],
         "not_covered": [{"pid": pid, **each._asdict()} for pid, each in results.not_covered.items()],
         "more_not_covered": results.uncounted,
     }
 
 
-def _process(process: Process, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
+def _process(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:
     found = {
         "pid": process.pid,
         "command": process.command,
@@ -41,16 +41,16 @@ def _process(process: Process, rate: float, wanted: Wanted, recorded: Recorded) 
         "errors": process.errors,
         "remarks": process.remarks,
         "calls_without_place": process.dropped,
-        "functions": list(_functions(process, rate, wanted)),
+        "functions": list(_functions(process, rate, selection)),
     }
-    return found | _recorded(process, rate, wanted, recorded)
+    return found | _recorded(process, rate, selection, recorded)
 
 
-def _functions(process: Process, rate: float, wanted: Wanted) -> Iterator[dict[str, Any]]:
+def _functions(process: Process, rate: float, selection: ReportSelection) -> Iterator[dict[str, Any]]:
     """The rows of the tables and of the histograms. The latter have their buckets, too."""
-    for calls in rows(process, wanted.by, (*wanted.stats, *wanted.hists)):
-        buckets = list(_histogram(calls, rate)) if process.matches(wanted.hists, calls.ip) else None
-        yield _row(process, calls, rate, wanted.by) | ({} if buckets is None else {"histogram": buckets})
+    for calls in rows(process, selection.by, (*selection.stats, *selection.hists)):
+        buckets = list(_histogram(calls, rate)) if process.matches(selection.hists, calls.ip) else None
+        yield _row(process, calls, rate, selection.by) | ({} if buckets is None else {"histogram": buckets})
 
 
 def _row(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def _histogram(calls: Calls, rate: float) -> Iterator[dict[str, Any]]:
         yield {"low_ns": round(low / rate), "high_ns": round(high / rate), "count": count}
 
 
-def _recorded(process: Process, rate: float, wanted: Wanted, recorded: Recorded) -> dict[str, Any]:
+def _recorded(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:
     """The members that only some options add."""
     found: dict[str, Any] = {}
     if (call_events := recorded.calls.get(process.pid)) is not None:
-        found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, rate, wanted.traces))}
+        found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, rate, selection.traces))}
     if (events := recorded.events.get(process.pid)) is not None:
         found |= {"probe_events_lost": events.lost, "probe_events": events.objects()}
-    if wanted.stacks:
+    if selection.stacks:
         found["stacks"] = list(_stacks(process, rate))
     if (maps := recorded.maps.get(process.pid)) is not None:
         found["maps"] = list(maps.objects())

@@ -13,8 +13,8 @@ from fprobe.run.launcher.durations import Ticks, bars, duration
 from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
+from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
 from fprobe.run.launcher.results import FAILED, Calls, Process, Results, group_heading, read
-from fprobe.run.launcher.wanted import Recorded, Wanted, of_patterns, rows
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 
@@ -30,14 +30,14 @@ _STACKS = 10
 """Stacks shown as text."""
 
 
-def text(results: Results, rate: float, wanted: Wanted, recorded: Recorded) -> Iterator[str]:
+def text(results: Results, rate: float, selection: ReportSelection, recorded: Recorded) -> Iterator[str]:
     """The report's lines. `rate`: ticks per nanosecond."""
     shown = [process for process in results.processes if process.has_anything or process.pid in recorded.events]
     for process in shown:
-        yield from _process(process, rate, wanted)
+        yield from _process(process, rate, selection)
         yield from _stacks(process, rate)
         if process.pid in recorded.calls:
-            calls = of_patterns(process, recorded.calls[process.pid], wanted.traces)
+            calls = of_patterns(process, recorded.calls[process.pid], selection.traces)
             yield from tree_lines(calls, process.names, rate)
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
@@ -72,18 +72,18 @@ def _stacks(process: Process, rate: float) -> Iterator[str]:
         yield f"# {len(found) - _STACKS:,} more stacks; --format folded has every one"
 
 
-def _process(process: Process, rate: float, wanted: Wanted) -> Iterator[str]:
+def _process(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
     origin = f" (forked by {process.parent})" if process.parent else ""
     yield f"# process {process.pid}{origin}: {shown_command(process.command)}"
     yield from troubles(process)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
-    calls = rows(process, wanted.by, wanted.stats)
+    calls = rows(process, selection.by, selection.stats)
     if calls:
-        yield from table(process, calls, rate, wanted.by)
-    if wanted.hists:
-        for each in rows(process, wanted.by, wanted.hists):
-            name = f"{process.names.function(each.ip)}{process.group(each, wanted.by)}"
+        yield from table(process, calls, rate, selection.by)
+    if selection.hists:
+        for each in rows(process, selection.by, selection.hists):
+            name = f"{process.names.function(each.ip)}{process.group(each, selection.by)}"
             yield f"{name}: {each.returns:,} calls, {duration(each.total / rate)}"
             yield from bars(each.buckets, rate)
 
@@ -107,7 +107,9 @@ def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Ite
             yield f"{'':88}{each.missed:,} of these calls were not timed"
 
 
-def report_after(program: Program, counts: int, journal: int, wanted: Wanted, output: int, format_: str) -> int:
+def report_after(
+    program: Program, counts: int, journal: int, selection: ReportSelection, output: int, format_: str
+) -> int:
     """Wait for the program, and write the report to the descriptor `output`. Returns an exit status, as from waitpid.
 
     It is the program's or, if that is 0, 1 if there is no report or nothing was probed.
@@ -117,7 +119,7 @@ def report_after(program: Program, counts: int, journal: int, wanted: Wanted, ou
     try:
         found = read(counts, journal)
         found.status = status
-        _write_report(output, found, counts, wanted, ticks, format_)
+        _write_report(output, found, counts, selection, ticks, format_)
         return found.exit_status
     except OSError as error:
         _say(f"the report could not be written: {error.strerror}")
@@ -126,9 +128,11 @@ def report_after(program: Program, counts: int, journal: int, wanted: Wanted, ou
     return status or FAILED
 
 
-def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
-    recorded = recorded_of(found, counts, wanted)
-    write_all(output, rendered(found, wanted, recorded, ticks, format_))
+def _write_report(
+    output: int, found: Results, counts: int, selection: ReportSelection, ticks: Ticks, format_: str
+) -> None:
+    recorded = recorded_of(found, counts, selection)
+    write_all(output, rendered(found, selection, recorded, ticks, format_))
     if format_ in _WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
@@ -151,7 +155,7 @@ def _say_all(lines: Iterable[str]) -> None:
         write_all(_STANDARD_ERROR, _text_of(lines))
 
 
-def rendered(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
+def rendered(found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
     """The report in one of the formats."""
     rate = ticks.per_nanosecond()
     if format_ == "folded":
@@ -161,41 +165,41 @@ def rendered(found: Results, wanted: Wanted, recorded: Recorded, ticks: Ticks, f
     if format_ == "perfetto":
         processes = [
             RecordedProcess(
-                each.pid, each.command, each.names, of_patterns(each, recorded.calls[each.pid], wanted.traces)
+                each.pid, each.command, each.names, of_patterns(each, recorded.calls[each.pid], selection.traces)
             )
             for each in found.processes
         ]
         return perfetto_trace(processes, ticks.first, rate)
     if format_ == "json":
         is_empty = not has_counted(found, recorded)
-        return _text_of([json.dumps(document(found, rate, wanted, recorded, is_empty=is_empty), indent=2)])
-    return _text_of(text(found, rate, wanted, recorded))
+        return _text_of([json.dumps(document(found, rate, selection, recorded, is_empty=is_empty), indent=2)])
+    return _text_of(text(found, rate, selection, recorded))
 
 
-def recorded_of(found: Results, counts: int, wanted: Wanted) -> Recorded:
+def recorded_of(found: Results, counts: int, selection: ReportSelection) -> Recorded:
     """Everything besides counts that is wanted, from the file of counts."""
-    is_recorded = bool(wanted.traces) and not wanted.native
+    is_recorded = bool(selection.traces) and not selection.native
     calls = (
         {each.pid: read_events(counts, each.parts, each.own_threads) for each in found.processes} if is_recorded else {}
     )
-    return Recorded(calls, _probe_events(found, counts, wanted), _native_maps(found, counts, wanted))
+    return Recorded(calls, _probe_events(found, counts, selection), _native_maps(found, counts, selection))
 
 
-def _probe_events(found: Results, counts: int, wanted: Wanted) -> Mapping[int, RecordedEvents]:
-    if not wanted.events:
+def _probe_events(found: Results, counts: int, selection: ReportSelection) -> Mapping[int, RecordedEvents]:
+    if not selection.events:
         return {}
     from fprobe.run.launcher.probe_events import read_records
 
     return read_records(counts, found.processes)
 
 
-def _native_maps(found: Results, counts: int, wanted: Wanted) -> Mapping[int, Contents]:
-    if not wanted.native:
+def _native_maps(found: Results, counts: int, selection: ReportSelection) -> Mapping[int, Contents]:
+    if not selection.native:
         return {}
     from fprobe.run.launcher.native_maps import read_maps
 
     try:
-        return read_maps(wanted.native, found.processes, counts)
+        return read_maps(selection.native, found.processes, counts)
     except Exception as error:  # of the user's file, which is executed again
         _say(f"the maps of native handlers could not be read: {error}")
         return {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fprobe.run.launcher.probe_events import RecordedEvents
 
 
-class Wanted(NamedTuple):
+class ReportSelection(NamedTuple):
     """Patterns of the functions to show in tables, in histograms, call by call, and with their callers.
 
     `by`: function, caller or thread.
