@@ -19,8 +19,8 @@ from fprobe.calls.capture_handlers import (
     TEXT,
     VECTORS,
     Capture,
-    Place,
-    Sight,
+    FunctionPlan,
+    NativeParts,
     capture_entry,
     capture_exit,
 )
@@ -61,7 +61,7 @@ class Followed(NamedTuple):
         return self.size + self.is_text
 
 
-class Wanted(NamedTuple):
+class CaptureParts(NamedTuple):
     """The parts of a function's entry or return to record, in addition to the general registers.
 
     `stack`: bytes above the return address. `follow`: pointers to follow; only the first 32 are.
@@ -72,9 +72,9 @@ class Wanted(NamedTuple):
     follow: tuple[Followed, ...] = ()
 
 
-Sights = tuple[Wanted, Wanted]
+CapturePlan = tuple[CaptureParts, CaptureParts]
 """The records to make at the entry, and at the return."""
-REGISTERS_ONLY: Sights = (Wanted(), Wanted())
+REGISTERS_ONLY: CapturePlan = (CaptureParts(), CaptureParts())
 
 
 class Event(NamedTuple):
@@ -93,55 +93,57 @@ class Event(NamedTuple):
     images: Images
 
 
-class _Kept:
+class _CaptureState:
     """The native state, its tables and the buffer; freed when neither the action nor a probe refers to them."""
 
-    def __init__(self, sights: Mapping[int, Sights], others: Sights, limit: int, patience: int, size_kb: int) -> None:
+    def __init__(
+        self, plans: Mapping[int, CapturePlan], others: CapturePlan, limit: int, patience: int, size_kb: int
+    ) -> None:
         self.buffer = Buffer("calls", size_kb=size_kb, overwrite=False)
         weakref.finalize(self, self.buffer.close).atexit = False
-        bits = max(4, (2 * len(sights)).bit_length())
-        self.places: Any = (Place.ctypes * (1 << bits))()
-        self._natives: dict[Wanted, Any] = {}
+        bits = max(4, (2 * len(plans)).bit_length())
+        self.plans: Any = (FunctionPlan.ctypes * (1 << bits))()
+        self._natives: dict[CaptureParts, Any] = {}
         self.state: Any = Capture.ctypes(
-            buffer=self.buffer.address, tracing_on=switch_address(), places=ctypes.addressof(self.places),
+            buffer=self.buffer.address, tracing_on=switch_address(), plans=ctypes.addressof(self.plans),
             mask=(1 << bits) - 1, shift=64 - bits, limit=limit, patience=patience,
         )  # fmt: skip
         self._fill(self.state.others, 0, others)
-        for ip, wanted in sights.items():
+        for ip, plan in plans.items():
             index = int(first_place(ip, 64 - bits) or 0)
-            while self.places[index].ip:
+            while self.plans[index].ip:
                 index = index + 1 & (1 << bits) - 1
-            self._fill(self.places[index], ip, wanted)
+            self._fill(self.plans[index], ip, plan)
 
-    def _fill(self, place: Any, ip: int, wanted: Sights) -> None:
-        place.ip, place.entry, place.leave = ip, *map(self._native, wanted)
+    def _fill(self, planned: Any, ip: int, plan: CapturePlan) -> None:
+        planned.ip, planned.entry, planned.leave = ip, *map(self._native, plan)
 
-    def _native(self, wanted: Wanted) -> int:
-        if wanted not in self._natives:
-            self._natives[wanted] = _sight(wanted)
-        return ctypes.addressof(self._natives[wanted])
+    def _native(self, parts: CaptureParts) -> int:
+        if parts not in self._natives:
+            self._natives[parts] = _native_parts(parts)
+        return ctypes.addressof(self._natives[parts])
 
 
 class CallCapture(Action):
     """Record entries and returns of functions while tracing is on.
 
-    `sights`: entry address -> what to record at the entry and at the return. `others`: the same for all other functions.
+    `plans`: entry address -> what to record at the entry and at the return. `others`: the same for all other functions.
     `limit`: calls to record (0: all); further calls are counted in `over_limit`. `patience`: how often a thread pauses for
     50 us when the buffer is full; 0: never.
     """
 
     def __init__(
         self,
-        sights: Mapping[int, Sights] | None = None,
-        others: Sights = REGISTERS_ONLY,
+        plans: Mapping[int, CapturePlan] | None = None,
+        others: CapturePlan = REGISTERS_ONLY,
         *,
         limit: int = 0,
         patience: int = PATIENCE,
         size_kb: int = SIZE_KB,
     ) -> None:
         super().__init__()
-        self._sights, self._others = sights or {}, others
-        self._kept = _Kept(self._sights, others, limit, patience, size_kb)
+        self._plans, self._others = plans or {}, others
+        self._native = _CaptureState(self._plans, others, limit, patience, size_kb)
         self._pending: deque[Event] = deque()
 
     def prepare(self, functions: int) -> None:
@@ -152,22 +154,22 @@ class CallCapture(Action):
 
     @property
     def state(self) -> int:
-        return ctypes.addressof(self._kept.state)
+        return ctypes.addressof(self._native.state)
 
     @property
     def over_limit(self) -> int:
         """Calls beyond the limit."""
-        state = self._kept.state
+        state = self._native.state
         return max(0, state.calls - state.limit) if state.limit else 0
 
     @property
     def lost(self) -> int:
         """Records that did not fit into the buffer."""
-        return self._kept.buffer.lost()
+        return self._native.buffer.lost()
 
     def stop_waiting(self) -> None:
         """Reading has ended: threads do not wait for the reader any more."""
-        self._kept.state.patience = 0
+        self._native.state.patience = 0
 
     def take(self) -> list[Event]:
         """The next events, each once, by time; at most a thousand, so that the caller stays responsive."""
@@ -176,7 +178,7 @@ class CallCapture(Action):
         return [self._pending.popleft() for _ in range(min(len(self._pending), _BATCH))]
 
     def _read(self) -> Iterator[Event]:
-        buffer = self._kept.buffer
+        buffer = self._native.buffer
         for slot in buffer.slots():
             for _ in range(_PAGES):
                 page = buffer.take_page(slot)
@@ -188,40 +190,40 @@ class CallCapture(Action):
     def _event(self, stamp: int, data: bytes) -> Event:
         common, (ip, caller, place) = pages.common(data), _HEAD.unpack_from(data, _COMMON)
         is_entry = common.type == ENTRY
-        wanted = self._sights.get(ip, self._others)[not is_entry]
-        return Event(is_entry, stamp, common.pid, ip, caller, place >> 1, not place & 1, _images(wanted, data))
+        parts = self._plans.get(ip, self._others)[not is_entry]
+        return Event(is_entry, stamp, common.pid, ip, caller, place >> 1, not place & 1, _images(parts, data))
 
 
-def _places(wanted: Wanted) -> tuple[int, list[int]]:
+def _places(parts: CaptureParts) -> tuple[int, list[int]]:
     """The offset in a record at which the targets of followed pointers begin, and the offset of each."""
-    at = HEAD + REGISTERS + VECTORS * wanted.vectors + wanted.stack
+    at = HEAD + REGISTERS + VECTORS * parts.vectors + parts.stack
     found = []
-    for followed in wanted.follow[:MAX_FOLLOWED]:
+    for followed in parts.follow[:MAX_FOLLOWED]:
         found.append(at)
         at += _LENGTH.size + (followed.space + 7 & ~7)
     return at, found
 
 
-def _sight(wanted: Wanted) -> Any:
-    """The native form of a Wanted."""
-    size, _ = _places(wanted)
-    sight = Sight.ctypes(length=size, vectors=int(wanted.vectors), stack=wanted.stack)
-    for number, followed in enumerate(wanted.follow[:MAX_FOLLOWED]):
-        missing = VECTORS if followed.offset >= REGISTERS + VECTORS and not wanted.vectors else 0
+def _native_parts(parts: CaptureParts) -> Any:
+    """The native form of the parts."""
+    size, _ = _places(parts)
+    native_parts = NativeParts.ctypes(length=size, vectors=int(parts.vectors), stack=parts.stack)
+    for number, followed in enumerate(parts.follow[:MAX_FOLLOWED]):
+        missing = VECTORS if followed.offset >= REGISTERS + VECTORS and not parts.vectors else 0
         where = HEAD + followed.offset - missing
-        sight.follow[number] = where << FOLLOW_SHIFT | followed.is_text * TEXT | followed.space
-        sight.count = number + 1
-    return sight
+        native_parts.follow[number] = where << FOLLOW_SHIFT | followed.is_text * TEXT | followed.space
+        native_parts.count = number + 1
+    return native_parts
 
 
-def _images(wanted: Wanted, data: bytes) -> Images:
+def _images(parts: CaptureParts, data: bytes) -> Images:
     """The images in a record. Vector registers are zero if the stack was recorded without them."""
-    start, places = _places(wanted)
+    start, places = _places(parts)
     start = places[0] if places else start
     image = data[HEAD:start]
-    if wanted.stack and not wanted.vectors:
+    if parts.stack and not parts.vectors:
         image = image[:REGISTERS] + bytes(VECTORS) + image[REGISTERS:]
-    return image, tuple(_target(data, at, followed) for at, followed in zip(places, wanted.follow, strict=False))
+    return image, tuple(_target(data, at, followed) for at, followed in zip(places, parts.follow, strict=False))
 
 
 def _target(data: bytes, at: int, followed: Followed) -> bytes | None:

@@ -1,6 +1,6 @@
 """Native handlers that record calls with registers, stack, and the targets of pointers.
 
-For each function, one `Sight` says what to record at the entry and another at the return; they are found by entry address.
+For each function, `NativeParts` say what to record at the entry, others at the return; both are found by entry address.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PAUSE_NS = 50_000
 
 
 @struct
-class Sight(Structure):
+class NativeParts(Structure):
     """The parts of a function's entry, or of its return, to record."""
 
     length: u64  # of the record
@@ -61,12 +61,12 @@ class Sight(Structure):
 
 
 @struct
-class Place(Structure):
+class FunctionPlan(Structure):
     """A function, in a hash table."""
 
     ip: u64  # 0: none
-    entry: ptr[Sight]
-    leave: ptr[Sight]
+    entry: ptr[NativeParts]
+    leave: ptr[NativeParts]
 
 
 @struct
@@ -75,8 +75,8 @@ class Capture(Structure):
 
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
-    others: Place  # of functions that are not in the table
-    places: ptr[Place]
+    others: FunctionPlan  # of functions that are not in the table
+    plans: ptr[FunctionPlan]
     mask: u64
     shift: u64
     limit: u64  # calls that are recorded; 0: all
@@ -85,12 +85,12 @@ class Capture(Structure):
 
 
 @native(inline=True, bounded=False)
-def place_of(state: ptr[Capture], ip: u64) -> ptr[Place]:
+def plan_of(state: ptr[Capture], ip: u64) -> ptr[FunctionPlan]:
     """The entry of a function in the table, or `others`."""
     index = first_place(ip, state.shift)
-    while state.places[index].ip != ip and state.places[index].ip != 0:
+    while state.plans[index].ip != ip and state.plans[index].ip != 0:
         index = (index + 1) & state.mask
-    return addressof(state.places[index]) if state.places[index].ip != 0 else addressof(state.others)
+    return addressof(state.plans[index]) if state.plans[index].ip != 0 else addressof(state.others)
 
 
 @native(inline=True)
@@ -123,10 +123,10 @@ def take_vectors(words: ptr[u64]) -> void:
 
 
 @native(bounded=False, cc="c")
-def follow(sight: ptr[Sight], record: ptr[u8], at: u64) -> void:
+def follow(parts: ptr[NativeParts], record: ptr[u8], at: u64) -> void:
     """Append the targets of pointers in the record: the number of bytes (negative for a fault), then the bytes."""
-    for number in range(sight.count):
-        what = sight.follow[number]
+    for number in range(parts.count):
+        what = parts.follow[number]
         address = cast(ptr[u64], addressof(record[what >> FOLLOW_SHIFT]))[0]
         size = what & FOLLOW_MASK
         length: i64 = -1
@@ -141,7 +141,7 @@ def follow(sight: ptr[Sight], record: ptr[u8], at: u64) -> void:
 
 @native(inline=True)
 def take(
-    state: ptr[Capture], sight: ptr[Sight], kind: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], at_place: u64
+    state: ptr[Capture], parts: ptr[NativeParts], kind: u64, ip: u64, ret_ip: u64, regs: ptr[pt_regs], at_place: u64
 ) -> void:
     """Record an entry or a return. `at_place`: as place_at_return()."""
     ring = volatile_load(addressof(state.buffer.ring))
@@ -149,7 +149,7 @@ def take(
         wait_for_reader(state)
     mark: Mark = zeroed
     place: Reservation = zeroed
-    if not reserve(state.buffer, addressof(mark), addressof(place), kind, sight.length):
+    if not reserve(state.buffer, addressof(mark), addressof(place), kind, parts.length):
         return
     record = place.event
     words = cast(ptr[u64], record)
@@ -160,14 +160,14 @@ def take(
     for index in range(21):
         words[4 + index] = held[index]
     at: u64 = HEAD + REGISTERS
-    if sight.vectors != 0:
+    if parts.vectors != 0:
         take_vectors(cast(ptr[u64], addressof(record[at])))
         at += VECTORS
-    if sight.stack != 0:
-        probe_read(addressof(record[at]), regs.sp + 8, sight.stack)
-        at += sight.stack
-    if sight.count != 0:
-        follow(sight, record, at)
+    if parts.stack != 0:
+        probe_read(addressof(record[at]), regs.sp + 8, parts.stack)
+        at += parts.stack
+    if parts.count != 0:
+        follow(parts, record, at)
     commit(addressof(mark), addressof(place))
 
 
@@ -179,7 +179,7 @@ def capture_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data
         return 0
     if state.limit != 0 and atomic_add(addressof(state.calls), 1, "relaxed") >= state.limit:
         return 1
-    take(state, place_of(state, ip).entry, ENTRY, ip, ret_ip, regs, place_at_entry(current(), regs.sp, ip) << 1)
+    take(state, plan_of(state, ip).entry, ENTRY, ip, ret_ip, regs, place_at_entry(current(), regs.sp, ip) << 1)
     return 0
 
 
@@ -189,4 +189,4 @@ def capture_exit(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data:
     state = cast(ptr[Capture], fp.action)
     if volatile_load(state.tracing_on) == 0:
         return
-    take(state, place_of(state, ip).leave, EXIT, ip, ret_ip, regs, place_at_return(current(), regs.sp - 8, ip))
+    take(state, plan_of(state, ip).leave, EXIT, ip, ret_ip, regs, place_at_return(current(), regs.sp - 8, ip))

@@ -10,7 +10,7 @@ from fprobe.calls.capture import Event, Images
 from fprobe.calls.text import CallTree, duration_text
 from fprobe.calls.unreturned import drop_ended, returning
 from fprobe.cli.console import Console
-from fprobe.cli.views import Side, View, entry_text, result_text
+from fprobe.cli.views import CallEnd, FunctionView, entry_text, result_text
 
 
 @dataclass
@@ -81,7 +81,7 @@ def _lost(call: Call) -> Call:
 class Tree:
     """Turns steps of calls into lines."""
 
-    def __init__(self, views: Mapping[int, View], console: Console) -> None:
+    def __init__(self, views: Mapping[int, FunctionView], console: Console) -> None:
         self._views = views
         self._console = console
         self._tree = CallTree(dim=console.dim)
@@ -100,7 +100,7 @@ class Tree:
             else:
                 yield from self._tree.exit(call, duration_text(call.duration), view.name, self._result(view, call))
 
-    def _result(self, view: View, call: Call) -> str:
+    def _result(self, view: FunctionView, call: Call) -> str:
         assert call.result is not None
         text = result_text(view, call.result)
         return self._console.bad(text) if text.startswith("-") else text
@@ -112,7 +112,7 @@ Describe = Callable[[int], str]
 class Objects:
     """Turns steps of calls into objects for JSON. `describe`: from an address to its description."""
 
-    def __init__(self, views: Mapping[int, View], describe: Describe) -> None:
+    def __init__(self, views: Mapping[int, FunctionView], describe: Describe) -> None:
         self._views = views
         self._describe = describe
 
@@ -127,27 +127,27 @@ class Objects:
         return {"type": kind, "time_ns": time, **place}
 
     def _entry(self, call: Call) -> dict[str, Any]:
-        side = self._views[call.ip].entry
+        end = self._views[call.ip].entry
         found = self._common("entry", call.entered, call) | {"caller": self._describe(call.caller)}
-        return found | {"arguments": decoded(side, call.arguments)} | _strings(side, call.arguments)
+        return found | {"arguments": decoded(end, call.arguments)} | _strings(end, call.arguments)
 
     def _exit(self, call: Call) -> dict[str, Any]:
         if call.result is None or call.left is None:
             return self._common("lost", call.entered, call)
-        side = self._views[call.ip].leave
+        end = self._views[call.ip].leave
         found = self._common("exit", call.left, call) | {"duration_ns": call.duration}
-        values = side.values[0].decode(call.result) if side.values else None
-        return found | {"result": values} | _strings(side, call.result)
+        values = end.values[0].decode(call.result) if end.values else None
+        return found | {"result": values} | _strings(end, call.result)
 
 
-def decoded(side: Side, images: Images) -> dict[str, Any]:
+def decoded(end: CallEnd, images: Images) -> dict[str, Any]:
     """Name -> value; None for values that cannot be read."""
-    return {value.name: value.decode(images) for value in side.values}
+    return {value.name: value.decode(images) for value in end.values}
 
 
-def _strings(side: Side, images: Images) -> dict[str, Any]:
+def _strings(end: CallEnd, images: Images) -> dict[str, Any]:
     """The strings by the names of what points to them, and the names of those that are cut, if there are any."""
-    found = {value.name or "result": value.string(images) for value in side.values}
+    found = {value.name or "result": value.string(images) for value in end.values}
     strings = {name: string for name, string in found.items() if string is not None}
     cut = [name for name, string in strings.items() if string.is_cut]
     texts = {"strings": {name: string.text for name, string in strings.items()}} if strings else {}

@@ -16,7 +16,7 @@ from sandbox.symbols.names import name_of_python, split_owner
 if TYPE_CHECKING:
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.launching import Program
-    from fprobe.run.launcher.live import View
+    from fprobe.run.launcher.live import TopOptions
     from fprobe.run.session import Settings
 
 
@@ -317,14 +317,14 @@ def top_command(
 
     On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
     """
-    from fprobe.run.launcher.live import View
+    from fprobe.run.launcher.live import TopOptions
     from fprobe.run.session import Settings, memory_file
 
     patterns = checked(stats)
     settings = Settings(patterns, BY[by])
     if targets is not None:
         _refuse_program(settings)
-        _top_running(targets, settings, View(sort, delay, rows, by))
+        _top_running(targets, settings, TopOptions(sort, delay, rows, by))
     try:
         output = memory_file("fprobe-top")
     except OSError as error:
@@ -333,10 +333,10 @@ def top_command(
     from fprobe.run.ending import end_like
     from fprobe.run.launcher import live
 
-    end_like(live.follow(program, counts, journal, View(sort, delay, rows, by), output))
+    end_like(live.follow(program, counts, journal, TopOptions(sort, delay, rows, by), output))
 
 
-def _top_running(targets: Targets, settings: Settings, view: View) -> None:
+def _top_running(targets: Targets, settings: Settings, view: TopOptions) -> None:
     """`fprobe top -p`. Ends this process."""
     from fprobe.cli.interrupting import end_process
     from fprobe.run.launcher.live import follow_attached

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import Match
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from fprobe.cli.views import Views
+    from fprobe.cli.views import FunctionViews
     from fprobe.run.launcher.attached import Targets
     from sandbox.loading.module import Module
 
@@ -94,18 +94,20 @@ def _trace_running(
     attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
 
 
-def _views(module: Module, match: Match) -> Views:
+def _views(module: Module, match: Match) -> FunctionViews:
     from fprobe.cli.program import signature_of
-    from fprobe.cli.views import Views
+    from fprobe.cli.views import FunctionViews
 
-    return Views({site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol))
+    return FunctionViews(
+        {site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol)
+    )
 
 
 class _Session:
     """One run of the program, traced."""
 
     def __init__(
-        self, console: Console, module: Module, match: Match, call: ProgramCall, views: Views, limit: int
+        self, console: Console, module: Module, match: Match, call: ProgramCall, views: FunctionViews, limit: int
     ) -> None:
         from fprobe.calls.capture import CallCapture
         from fprobe.cli.calls import Calls, Objects, Tree
@@ -114,7 +116,7 @@ class _Session:
 
         self.console, self.module, self.match, self.call = console, module, match, call
         self.views, self.limit = views, limit
-        self.capture = CallCapture(views.sights(), ANYTHING, limit=limit)
+        self.capture = CallCapture(views.plans(), ANYTHING, limit=limit)
         self.calls = Calls()
         self.tree = Tree(views, console)
         self.objects = Objects(views, symbol_table.describe)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fprobe.calls.capture import Event, Followed, Images, Sights, Wanted
+from fprobe.calls.capture import CaptureParts, CapturePlan, Event, Followed, Images
 from fprobe.calls.capture_handlers import MAX_FOLLOWED
 from fprobe.calls.values import UNREADABLE, value_text
 from fprobe.cli import values
@@ -19,8 +19,8 @@ _ANY_STACK = 64
 _SPACE = 3600
 """Bytes of a record besides the registers: a record is in one page of the buffer."""
 ANYTHING = (
-    Wanted(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
-    Wanted(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
+    CaptureParts(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
+    CaptureParts(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
 )
 """The parts recorded for functions without a view."""
 
@@ -59,32 +59,32 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Side:
-    """The values at the entry or at the return, with the bytes of stack and the pointers that they need."""
+class CallEnd:
+    """The values at one end of a call, its entry or its return, with the bytes of stack and the pointers that they need."""
 
     values: tuple[Value, ...]
     stack: int = 0
     follow: tuple[Followed, ...] = ()
 
     @property
-    def wanted(self) -> Wanted:
+    def parts(self) -> CaptureParts:
         """The parts to record for these values."""
         vectors = any(value.place is not None and value.place.in_vectors for value in self.values)
-        return Wanted(vectors, self.stack, self.follow)
+        return CaptureParts(vectors, self.stack, self.follow)
 
-    def of(self, images: Images, wanted: Wanted) -> Images:
-        """The images of a call, with followed pointers numbered as on this side. `wanted`: what was recorded."""
-        found = {followed.offset: target for followed, target in zip(wanted.follow, images[1], strict=False)}
+    def of(self, images: Images, parts: CaptureParts) -> Images:
+        """The images of a call, with followed pointers numbered as on this end. `parts`: what was recorded."""
+        found = {followed.offset: target for followed, target in zip(parts.follow, images[1], strict=False)}
         return images[0], tuple(found.get(followed.offset) for followed in self.follow)
 
 
 @dataclass(frozen=True)
-class View:
+class FunctionView:
     """A function, its arguments and its result. `known`: the source gives its signature."""
 
     symbol: Symbol
-    entry: Side = field(default_factory=lambda: Side(()))
-    leave: Side = field(default_factory=lambda: Side(()))
+    entry: CallEnd = field(default_factory=lambda: CallEnd(()))
+    leave: CallEnd = field(default_factory=lambda: CallEnd(()))
     variadic: bool = False
     known: bool = False
 
@@ -94,7 +94,7 @@ class View:
         return self.symbol.name
 
 
-class Views(dict[int, View]):
+class FunctionViews(dict[int, FunctionView]):
     """Entry address -> view. For a very large number of functions, each view is made at the first call.
 
     `symbols`: entry address -> function; `signature_of`: function -> signature, None if that is not known.
@@ -110,28 +110,28 @@ class Views(dict[int, View]):
             for ip in symbols:
                 self[ip]
 
-    def __missing__(self, ip: int) -> View:
+    def __missing__(self, ip: int) -> FunctionView:
         symbol = self._symbols[ip]
         view = self[ip] = view_of(symbol, self._signature_of(symbol))
         return view
 
-    def sights(self) -> dict[int, Sights]:
+    def plans(self) -> dict[int, CapturePlan]:
         """The parts to record for each function that has a view."""
-        return {ip: (view.entry.wanted, view.leave.wanted) for ip, view in self.items()}
+        return {ip: (view.entry.parts, view.leave.parts) for ip, view in self.items()}
 
     def seen(self, event: Event) -> Event:
         """An event, adapted to the function's view."""
         if len(self._symbols) <= self.AT_ONCE:
             return event
         view = self[event.ip]
-        side = view.entry if event.is_entry else view.leave
-        return event._replace(images=side.of(event.images, ANYTHING[not event.is_entry]))
+        end = view.entry if event.is_entry else view.leave
+        return event._replace(images=end.of(event.images, ANYTHING[not event.is_entry]))
 
 
-def view_of(symbol: Symbol, signature: Signature | None) -> View:
+def view_of(symbol: Symbol, signature: Signature | None) -> FunctionView:
     """The view of a function. `signature`: None if it is not known."""
     if signature is None:
-        return View(symbol)
+        return FunctionView(symbol)
     places, _ = x86_64.argument_places(signature)
     arguments = [
         (parameter.name or f"arg{number}", parameter.copied or parameter.type, place)
@@ -139,10 +139,10 @@ def view_of(symbol: Symbol, signature: Signature | None) -> View:
     ]
     kind = signature.result
     result = [] if isinstance(kind, Void) else [("", kind, x86_64.result_place(signature))]
-    return View(symbol, _side(arguments), _side(result), signature.variadic, True)
+    return FunctionView(symbol, _call_end(arguments), _call_end(result), signature.variadic, True)
 
 
-def _side(described: list[tuple[str, Type, x86_64.Place | None]]) -> Side:
+def _call_end(described: list[tuple[str, Type, x86_64.Place | None]]) -> CallEnd:
     """The values of one end. Those that a record has no space for cannot be read, and pointers are not followed then."""
     stack, follow, found = 0, list[Followed](), []
     for name, kind, where in described:
@@ -156,7 +156,7 @@ def _side(described: list[tuple[str, Type, x86_64.Place | None]]) -> Side:
         stack = above if place is not None else stack
         found.append(Value(name, kind, place, len(follow) if followed else -1))
         follow += followed
-    return Side(tuple(found), stack, tuple(follow))
+    return CallEnd(tuple(found), stack, tuple(follow))
 
 
 def _fits(stack: int, follow: list[Followed]) -> bool:
@@ -172,7 +172,7 @@ def _size_to_follow(kind: Type, place: x86_64.Place | None) -> int:
     return values.STRING_LIMIT if values.is_character_pointer(kind) or values.is_untyped_pointer(kind) else 0
 
 
-def entry_text(view: View, images: Images) -> str:
+def entry_text(view: FunctionView, images: Images) -> str:
     """The arguments: `file=0x7f.., count=64`; with `...` if there may be more."""
     if not view.known:
         return "?"
@@ -180,6 +180,6 @@ def entry_text(view: View, images: Images) -> str:
     return ", ".join(listed + ["..."] * view.variadic)
 
 
-def result_text(view: View, images: Images) -> str:
+def result_text(view: FunctionView, images: Images) -> str:
     """The result; '' if the function has none, or if that is not known."""
     return view.leave.values[0].text(images) if view.leave.values else ""

@@ -32,7 +32,7 @@ _Key = tuple[Named, str]
 """A function, and the group of its calls: a caller, a thread or nothing."""
 
 
-class View(NamedTuple):
+class TopOptions(NamedTuple):
     """The user's options. `delay`: seconds between updates; `rows`: maximum number of rows, None for as many as fit.
 
     `by`: function, caller or thread.
@@ -83,7 +83,7 @@ class Table:
             return [self.rows[each] for each in sorted(self.rows)]
         return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name, row.group))
 
-    def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
+    def text(self, view: TopOptions, rate: float, height: int, width: int) -> Iterator[str]:
         """The lines of the table. `rate`: ticks per nanosecond."""
         rows = self.ordered(view.sort)
         shown = rows[: view.rows or max(height - _HEAD - 1, 1)]
@@ -134,7 +134,7 @@ def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
     return "".join(f"{texts[head]:>{space}} " for head, space in columns.items()) + name
 
 
-def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
+def follow(program: Program, counts: int, journal: int, view: TopOptions, output: int) -> int:
     """Show the table until the program ends, then print its output from the descriptor `output`. Returns an exit status.
 
     It is the program's, or that of a failure if nothing was probed.
@@ -162,7 +162,7 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
     return found.exit_status
 
 
-def follow_attached(processes: AttachedProcesses, view: View) -> None:
+def follow_attached(processes: AttachedProcesses, view: TopOptions) -> None:
     """Show the table on standard output as long as the processes are wanted, and once more at the end."""
     table, screen, before = Table(view.by), Screen(1), time.monotonic()
     due = before + min(_FIRST_UPDATE, view.delay)

@@ -11,7 +11,7 @@ from fprobe.calls.text import duration_text
 from fprobe.cli import values
 from fprobe.cli.calls import Calls, Tree
 from fprobe.cli.console import Console
-from fprobe.cli.views import Views, view_of
+from fprobe.cli.views import FunctionViews, view_of
 from sandbox.abi import convention as x86_64
 from sandbox.abi.signatures import Array, Integer, Parameter, Pointer, Record, Signature
 from sandbox.symbols.table import Symbol
@@ -144,12 +144,12 @@ def test_of_very_many_functions_each_is_looked_at_when_it_is_called():
         asked.append(function.name)
         return SIGNATURE
 
-    views = Views({ip: Symbol(f"f{ip}", ip, 1, "m") for ip in range(Views.AT_ONCE + 1)}, signature_of)
+    views = FunctionViews({ip: Symbol(f"f{ip}", ip, 1, "m") for ip in range(FunctionViews.AT_ONCE + 1)}, signature_of)
     assert asked == []
-    assert views.sights() == {}
+    assert views.plans() == {}
     assert views[7].name == "f7"
     assert views[7] is views[7]
     assert asked == ["f7"]
-    few = Views({7: Symbol("f7", 7, 1, "m")}, signature_of)
+    few = FunctionViews({7: Symbol("f7", 7, 1, "m")}, signature_of)
     assert asked == ["f7", "f7"]
-    assert not any(wanted.vectors for wanted in few.sights()[7])
+    assert not any(parts.vectors for parts in few.plans()[7])
