@@ -46,8 +46,7 @@ from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
 from sandbox.native.unit import Assembly
-from sandbox.native.x86_64 import entry_bytes as heads
-from sandbox.native.x86_64 import plain_returns
+from sandbox.native.x86_64 import entry_bytes, plain_returns
 from sandbox.process import fork, hooks
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
@@ -146,7 +145,7 @@ FUNCTIONS = (
     *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
     plain_returns.plain_functions,
-    *heads.FUNCTIONS,
+    *entry_bytes.FUNCTIONS,
     *entry_writing.FUNCTIONS,
 )
 

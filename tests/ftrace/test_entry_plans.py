@@ -11,20 +11,20 @@ from isolation import isolated
 from ftrace.core.sites.entry_plans import Choice, Mechanism, choices
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
-from sandbox.native.x86_64 import entry_bytes as heads
-from sandbox.native.x86_64.entry_bytes import Heads
+from sandbox.native.x86_64 import entry_bytes
+from sandbox.native.x86_64.entry_bytes import Entries
 
 AT = 0x7000_0000
 
 
 @cache
 def image():
-    return NativeImage.of(Unit("entry-plans", heads.FUNCTIONS, bounded=False))
+    return NativeImage.of(Unit("entry-plans", entry_bytes.FUNCTIONS, bounded=False))
 
 
 def plans(code: str, usable: int = 8) -> dict[Mechanism, Choice]:
     """The first choice of each kind."""
-    read = Heads(image(), [bytes.fromhex(code).ljust(60, b"\x90")], [AT])
+    read = Entries(image(), [bytes.fromhex(code).ljust(60, b"\x90")], [AT])
     found: dict[Mechanism, Choice] = {}
     for choice in choices(read[0], usable):
         found.setdefault(choice.mechanism, choice)

@@ -15,8 +15,8 @@ from ftrace.hit.x86_64.preserving_stub import preserving_stub
 from ftrace.hit.x86_64.stubs import SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
-from sandbox.native.x86_64 import entry_bytes as heads
-from sandbox.native.x86_64.entry_bytes import Heads
+from sandbox.native.x86_64 import entry_bytes
+from sandbox.native.x86_64.entry_bytes import Entries
 from sandbox.x86_64.encoding import INT3
 
 STUB, SLOT_AT, ROUTINE = 0x40_0000, 0x50_0000, 0x60_0000
@@ -39,13 +39,13 @@ COVERED = (
 
 @cache
 def image():
-    return NativeImage.of(Unit("entry-writing", (*heads.FUNCTIONS, *entry_writing.FUNCTIONS), bounded=False))
+    return NativeImage.of(Unit("entry-writing", (*entry_bytes.FUNCTIONS, *entry_writing.FUNCTIONS), bounded=False))
 
 
-def written(head, count, where):
+def written(entry, count, where):
     memory = ctypes.create_string_buffer(bytes([0x5A]) * DETOUR_SIZE, DETOUR_SIZE)
     template = ctypes.create_string_buffer(TEMPLATE.ljust(DETOUR_SIZE, bytes([INT3])), DETOUR_SIZE)
-    detour = (ctypes.c_uint64 * 7)(head.where, where, ctypes.addressof(memory), count, STUB, SLOT_AT, ROUTINE)
+    detour = (ctypes.c_uint64 * 7)(entry.where, where, ctypes.addressof(memory), count, STUB, SLOT_AT, ROUTINE)
     assert ctypes.sizeof(detour) == Detour.size
     image().call("write_detours", ctypes.addressof(detour), 1, ctypes.addressof(template))
     return memory.raw
@@ -54,23 +54,23 @@ def written(head, count, where):
 @pytest.mark.parametrize("code", COVERED)
 @pytest.mark.parametrize("where", [0x4_0000, 0x1000_0000])
 def test_a_detour_has_the_copy_of_each_instruction(code, where):
-    read = Heads(image(), [bytes.fromhex(code) + bytes([0x90] * 16)], [AT])
-    head = read[0]
-    assert head.is_read(1)
-    assert written(head, 1, where) == entry_detour(TEMPLATE, head.instructions(1), where, STUB, ROUTINE, SLOT_AT).code
+    read = Entries(image(), [bytes.fromhex(code) + bytes([0x90] * 16)], [AT])
+    entry = read[0]
+    assert entry.is_read(1)
+    assert written(entry, 1, where) == entry_detour(TEMPLATE, entry.instructions(1), where, STUB, ROUTINE, SLOT_AT).code
 
 
 def test_detours_of_several_instructions_are_those_that_python_makes():
     rng = random.Random(2)
     codes = [bytes.fromhex("".join(rng.choices(COVERED, k=6))).ljust(60, b"\x90") for _ in range(300)]
-    read = Heads(image(), codes, [AT] * len(codes))
+    read = Entries(image(), codes, [AT] * len(codes))
     seen = 0
     for number in range(len(codes)):
-        head = read[number]
-        for count in range(1, len(head.kinds.rstrip(b"\0")) + 1):
-            made = entry_detour(TEMPLATE, head.instructions(count), 0x9_0000, STUB, ROUTINE, SLOT_AT)
-            assert written(head, count, 0x9_0000) == made.code, codes[number].hex()
-            sizes = [COPY_SIZES.get(kind, length) for kind, length in zip(head.kinds, head.lengths, strict=True)]
+        entry = read[number]
+        for count in range(1, len(entry.kinds.rstrip(b"\0")) + 1):
+            made = entry_detour(TEMPLATE, entry.instructions(count), 0x9_0000, STUB, ROUTINE, SLOT_AT)
+            assert written(entry, count, 0x9_0000) == made.code, codes[number].hex()
+            sizes = [COPY_SIZES.get(kind, length) for kind, length in zip(entry.kinds, entry.lengths, strict=True)]
             assert [b - a for a, b in zip(made.copies, made.copies[1:], strict=False)] == sizes[: count - 1]
             seen += count > 1
     assert seen > 150

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ftrace.core.runtime import Runtime
     from sandbox.memory.mappings import TextMapping
     from sandbox.memory.scattered import ScatteredText
-    from sandbox.native.x86_64.entry_bytes import FunctionHead, Heads
+    from sandbox.native.x86_64.entry_bytes import Entries, EntryInstructions
     from sandbox.x86_64.puns import Window
 
 _MOST = 1 << 20
@@ -54,14 +54,14 @@ class DetourSpace:
         return any(address in piece for piece in self._pieces)
 
     @contextlib.contextmanager
-    def open(self, heads: Heads) -> Iterator[None]:
-        """Open the memory for writing, for functions with these heads.
+    def open(self, entries: Entries) -> Iterator[None]:
+        """Open the memory for writing, for functions with these entries.
 
         Looks again which addresses are free: other code may have mapped memory.
         """
         if self._landings is not None:
             self._landings.refresh()
-        self._named, self._wanted = (heads.low, heads.high), len(heads)
+        self._named, self._wanted = (entries.low, entries.high), len(entries)
         try:
             with self._stack:
                 try:
@@ -94,7 +94,7 @@ class DetourSpace:
         """Store four aligned bytes that threads may be executing."""
         ctypes.c_uint32.from_address(address + self.delta(text)).value = int.from_bytes(word, "little")
 
-    def detour(self, head: FunctionHead, count: int, stub: int, slot: int) -> tuple[int, list[int]]:
+    def detour(self, entry: EntryInstructions, count: int, stub: int, slot: int) -> tuple[int, list[int]]:
         """A detour of a function with copies of its first `count` instructions: its address, and those of the copies.
 
         It is written when the memory is closed. Raises as `entry_detour` does.
@@ -102,14 +102,14 @@ class DetourSpace:
         if not self._pieces or self._next == self._pieces[-1].end:
             self._grow()
         piece, where = self._pieces[-1], self._next
-        if not (head.is_read(count) and self._reaches(piece)):
-            made = entry_detour(self._template, head.instructions(count), where, stub, piece.base, slot)
+        if not (entry.is_read(count) and self._reaches(piece)):
+            made = entry_detour(self._template, entry.instructions(count), where, stub, piece.base, slot)
             self.write(piece, where, made.code)
             copies = made.copies
         else:
-            self._waiting += head.where, where, where + self.delta(piece), count, stub, slot, piece.base
+            self._waiting += entry.where, where, where + self.delta(piece), count, stub, slot, piece.base
             copies = [where + BODY]
-            for kind, length in zip(head.kinds[: count - 1], head.lengths, strict=False):
+            for kind, length in zip(entry.kinds[: count - 1], entry.lengths, strict=False):
                 copies.append(copies[-1] + COPY_SIZES.get(kind, length))
         self._next += DETOUR_SIZE
         self._wanted -= 1

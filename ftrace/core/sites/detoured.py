@@ -25,14 +25,14 @@ from ftrace.hit.x86_64.preserving_stub import SLOT_RESTORED, preserving_stub
 from ftrace.hit.x86_64.stubs import SITE_SIZE, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.memory import mappings
 from sandbox.memory.address_space import read_once
-from sandbox.native.x86_64.entry_bytes import REACH, Heads
+from sandbox.native.x86_64.entry_bytes import REACH, Entries
 from sandbox.process import hooks
 from sandbox.x86_64.encoding import INT3, NOP5, displacement
 
 if TYPE_CHECKING:
     from ftrace.core.sites.lists import ListCache
     from sandbox.images.image import Image
-    from sandbox.native.x86_64.entry_bytes import FunctionHead
+    from sandbox.native.x86_64.entry_bytes import EntryInstructions
     from sandbox.symbols.table import Symbol
 
 _SCANNED = 4096
@@ -101,11 +101,11 @@ class DetouredBlock(ImageBlock):
         with mappings.text_mutex, read_once():
             if self._slots is None:
                 self._prepare()
-            heads = self._heads_of(todo)
-            with self._space.open(heads):
+            entries = self._entries_of(todo)
+            with self._space.open(entries):
                 try:
                     for position, index in enumerate(todo):
-                        self._make(index, heads[position])
+                        self._make(index, entries[position])
                 finally:
                     self._write_new_stubs()
 
@@ -130,40 +130,40 @@ class DetouredBlock(ImageBlock):
         self.unpatchable &= ~(1 << index)
         return False
 
-    def _refuse(self, index: int, head: FunctionHead, why: str) -> None:
-        self.refusals[index], self._refused_as[index] = why, head.code[:SITE_SIZE]
+    def _refuse(self, index: int, entry: EntryInstructions, why: str) -> None:
+        self.refusals[index], self._refused_as[index] = why, entry.code[:SITE_SIZE]
         self.unpatchable |= 1 << index
         self.mechanisms.pop(index, None)
         self._leads.pop(index, None)
         self._retreated.discard(index)
 
-    def _heads_of(self, indexes: Sequence[int], most: int = _SCANNED) -> Heads:
+    def _entries_of(self, indexes: Sequence[int], most: int = _SCANNED) -> Entries:
         read, addresses = self._reader_of(indexes), [self.addresses[index] for index in indexes]
-        return Heads(self._runtime.image, [self._code_of(index, most, read) for index in indexes], addresses)
+        return Entries(self._runtime.image, [self._code_of(index, most, read) for index in indexes], addresses)
 
-    def _make(self, index: int, head: FunctionHead) -> None:
-        if head.code[0] == INT3 and self.image.code_in_file(head.address, 1) != INT3.to_bytes(1, "little"):
+    def _make(self, index: int, entry: EntryInstructions) -> None:
+        if entry.code[0] == INT3 and self.image.code_in_file(entry.address, 1) != INT3.to_bytes(1, "little"):
             self._refuse(
-                index, head, "it begins with a breakpoint of another tool, such as a debugger: delete it first"
+                index, entry, "it begins with a breakpoint of another tool, such as a debugger: delete it first"
             )
             return
         try:
-            self._find_mechanism(index, head)
+            self._find_mechanism(index, entry)
         except (ValueError, OverflowError) as error:
-            self._refuse(index, head, f"its first instruction cannot be moved: {error}")
+            self._refuse(index, entry, f"its first instruction cannot be moved: {error}")
 
-    def _find_mechanism(self, index: int, head: FunctionHead) -> None:
+    def _find_mechanism(self, index: int, entry: EntryInstructions) -> None:
         made: dict[int, tuple[int, list[int]]] = {}
-        for choice in choices(head, self._free(head.address, self._space_after(index))):
+        for choice in choices(entry, self._free(entry.address, self._space_after(index))):
             if choice.mechanism is Mechanism.BREAKPOINT and runs_python(self.name):
                 break
             copied = choice.copied
             if copied not in made:
-                made[copied] = self._detour_for(index, head, choice)
+                made[copied] = self._detour_for(index, entry, choice)
             detour, copies = made[copied]
-            if self._use(index, choice, head, detour, copies[: len(choice.lengths)]):
+            if self._use(index, choice, entry, detour, copies[: len(choice.lengths)]):
                 return
-        self._refuse(index, head, "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times")
+        self._refuse(index, entry, "only a breakpoint fits, and the C library runs with SIGTRAP blocked at times")
 
     def _code_of(self, index: int, most: int, read: Read) -> bytes:
         """The function's first bytes: at most `most`, but at least as many as its first instructions may have."""
@@ -171,18 +171,18 @@ class DetouredBlock(ImageBlock):
         least = min(REACH + 15, self._text.end - function.address)
         return read(function.address, max(min(function.size, most), least))
 
-    def _detour_for(self, index: int, head: FunctionHead, choice: Choice) -> tuple[int, list[int]]:
+    def _detour_for(self, index: int, entry: EntryInstructions, choice: Choice) -> tuple[int, list[int]]:
         with contextlib.suppress(ValueError, OverflowError):
-            return self._detour(index, head, choice.copied)
-        return self._detour(index, head, len(choice.lengths))
+            return self._detour(index, entry, choice.copied)
+        return self._detour(index, entry, len(choice.lengths))
 
-    def _detour(self, index: int, head: FunctionHead, copied: int) -> tuple[int, list[int]]:
-        return self._space.detour(head, copied, self._stub_address(index), self._slot_address(index))
+    def _detour(self, index: int, entry: EntryInstructions, copied: int) -> tuple[int, list[int]]:
+        return self._space.detour(entry, copied, self._stub_address(index), self._slot_address(index))
 
-    def _use(self, index: int, choice: Choice, head: FunctionHead, detour: int, copies: list[int]) -> bool:
+    def _use(self, index: int, choice: Choice, entry: EntryInstructions, detour: int, copies: list[int]) -> bool:
         """Use `choice` for a site if a target for its jump is found. Returns whether it was."""
-        original = head.code[:SITE_SIZE]
-        patch = self._aimed(choice, head.address, original, detour + ENTRY)
+        original = entry.code[:SITE_SIZE]
+        patch = self._aimed(choice, entry.address, original, detour + ENTRY)
         if patch is None:
             return False
         self._originals[index] = int.from_bytes(original, "little")
@@ -276,12 +276,12 @@ class DetouredBlock(ImageBlock):
 
     def retreat(self, index: int) -> None:
         """Patch the site with a breakpoint from now on: another probe needs its further bytes. With the lock."""
-        heads = self._heads_of([index], 0)
-        choice, original = only_breakpoint(heads[0]), self.text_of(index)
+        entries = self._entries_of([index], 0)
+        choice, original = only_breakpoint(entries[0]), self.text_of(index)
         patch = patch_of(choice, self.addresses[index], original, None, 0)
         former = self._leads.get(index, {})
-        with mappings.text_mutex, self._space.open(heads):
-            detour, copies = self._detour(index, heads[0], 1)
+        with mappings.text_mutex, self._space.open(entries):
+            detour, copies = self._detour(index, entries[0], 1)
             self._lead(index, choice, detour + ENTRY, copies)
             self._patched[index] = int.from_bytes(patch.code, "little")
         if self.is_live(index):

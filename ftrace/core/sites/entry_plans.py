@@ -17,7 +17,7 @@ from sandbox.x86_64.encoding import INT3, JMP32_SIZE
 from sandbox.x86_64.puns import Window, borrowed, jump_bytes, wider_windows, windows
 
 if TYPE_CHECKING:
-    from sandbox.native.x86_64.entry_bytes import FunctionHead
+    from sandbox.native.x86_64.entry_bytes import EntryInstructions
 
 _SITE = (1 << JMP32_SIZE) - 1
 """A bit for each byte of a site."""
@@ -60,37 +60,37 @@ class Patch(NamedTuple):
     inner: int
 
 
-def choices(head: FunctionHead, usable: int) -> Iterator[Choice]:
+def choices(entry: EntryInstructions, usable: int) -> Iterator[Choice]:
     """The ways to patch the entry of the function that begins so, best first.
 
     `usable`: how many bytes from its address on are not patched by another party. Raises ValueError if the first instruction
     cannot be moved.
     """
-    length, _is_call, is_last = head.at(0, 0)
+    length, _is_call, is_last = entry.at(0, 0)
     if usable >= JMP32_SIZE:
         if length >= JMP32_SIZE:
             yield Choice(Mechanism.JUMP, (length,))
             return
-        found = _punned(head, length, usable)
+        found = _punned(entry, length, usable)
         if found:
             end = JMP32_SIZE + max(window.prefixes for window in found)
-            yield Choice(Mechanism.PUN, (length,), found, 0 if is_last else _lent(head, 1, length, end))
+            yield Choice(Mechanism.PUN, (length,), found, 0 if is_last else _lent(entry, 1, length, end))
         if not is_last:
-            yield from _absorbing(head, length)
+            yield from _absorbing(entry, length)
     yield Choice(Mechanism.BREAKPOINT, (length,))
 
 
-def only_breakpoint(head: FunctionHead) -> Choice:
+def only_breakpoint(entry: EntryInstructions) -> Choice:
     """The last of the `choices`."""
-    return Choice(Mechanism.BREAKPOINT, (head.at(0, 0)[0],))
+    return Choice(Mechanism.BREAKPOINT, (entry.at(0, 0)[0],))
 
 
-def _punned(head: FunctionHead, length: int, usable: int) -> list[Window]:
-    found = windows(head.address, length, head.code[length:REACH])
+def _punned(entry: EntryInstructions, length: int, usable: int) -> list[Window]:
+    found = windows(entry.address, length, entry.code[length:REACH])
     return found if usable >= REACH else [w for w in found if w.prefixes + JMP32_SIZE <= usable]
 
 
-def _lent(head: FunctionHead, first: int, at: int, end: int) -> int:
+def _lent(entry: EntryInstructions, first: int, at: int, end: int) -> int:
     """How many instructions, of which the `first` is at offset `at`, begin before `end` and can be run elsewhere.
 
     None after a call: its copy does not return.
@@ -99,7 +99,7 @@ def _lent(head: FunctionHead, first: int, at: int, end: int) -> int:
         if at >= end:
             return number - first
         try:
-            length, is_call, is_last = head.at(number, at)
+            length, is_call, is_last = entry.at(number, at)
         except ValueError:
             return number - first
         if is_call or is_last:
@@ -108,21 +108,21 @@ def _lent(head: FunctionHead, first: int, at: int, end: int) -> int:
     return MOST_READ - first
 
 
-def _absorbing(head: FunctionHead, length: int) -> Iterator[Choice]:
+def _absorbing(entry: EntryInstructions, length: int) -> Iterator[Choice]:
     lengths, end, is_last = [length], length, False
     while end < JMP32_SIZE:
-        if is_last or head.entered >> end & 1 or end >= len(head.code):
+        if is_last or entry.entered >> end & 1 or end >= len(entry.code):
             return
         try:
-            length, is_call, is_last = head.at(len(lengths), end)
+            length, is_call, is_last = entry.at(len(lengths), end)
         except ValueError:
             return
         end += length
         if is_call and end < JMP32_SIZE:
             return
         lengths.append(length)
-        found = wider_windows(head.address, lengths, head.code[end : end + borrowed(end)])
-        lent = 0 if is_last else _lent(head, len(lengths), end, JMP32_SIZE)
+        found = wider_windows(entry.address, lengths, entry.code[end : end + borrowed(end)])
+        lent = 0 if is_last else _lent(entry, len(lengths), end, JMP32_SIZE)
         while some := tuple(itertools.islice(found, _AT_ONCE)):
             yield Choice(Mechanism.ABSORBING, tuple(lengths), some, lent)
 

@@ -9,7 +9,7 @@ from ftrace.hit.x86_64.entry_detour import BODY, DETOUR_SIZE, HOOKED, HOOKED_SLO
 from ftrace.hit.x86_64.preserving_stub import AFTER_CALL, DROP_RETURN_PRESERVING
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from sandbox.native import Structure, addressof, cast, i8, i64, native, ptr, struct, u8, u32, u64, void
-from sandbox.native.x86_64.entry_bytes import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, Head
+from sandbox.native.x86_64.entry_bytes import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, NativeEntry
 from sandbox.native.x86_64.reading import word_at
 
 CALL_SIZE, JUMP_SIZE, CONDITIONAL_SIZE = 19, 5, 6
@@ -25,7 +25,7 @@ class Detour(Structure):
     ftrace_entry_preserving_all.
     """
 
-    head: ptr[Head]
+    entry: ptr[NativeEntry]
     where: u64
     alias: u64
     count: u64
@@ -96,18 +96,18 @@ def put_copy(alias: u64, to: u64, code: ptr[u8], address: u64, length: u64, kind
 @native
 def put_body(detour: ptr[Detour]) -> void:
     """The copies, and a jump after the instructions."""
-    head = detour.head
+    entry = detour.entry
     at: u64 = BODY
     offset: u64 = 0
     for number in range(min(detour.count, MOST_READ)):
-        length = cast(u64, head.lengths[number])
-        code = cast(ptr[u8], cast(u64, head.code) + offset)
-        kind = cast(u64, head.kinds[number])
-        relative = cast(u64, head.relatives[number])
-        at += put_copy(detour.alias + at, detour.where + at, code, head.address + offset, length, kind, relative)
+        length = cast(u64, entry.lengths[number])
+        code = cast(ptr[u8], cast(u64, entry.code) + offset)
+        kind = cast(u64, entry.kinds[number])
+        relative = cast(u64, entry.relatives[number])
+        at += put_copy(detour.alias + at, detour.where + at, code, entry.address + offset, length, kind, relative)
         offset += length
     cast(ptr[u8], detour.alias + at)[0] = 0xE9
-    put_distance(detour.alias + at + 1, detour.where + at + JUMP_SIZE, head.address + offset)
+    put_distance(detour.alias + at + 1, detour.where + at + JUMP_SIZE, entry.address + offset)
 
 
 @native

@@ -44,7 +44,7 @@ _PADDING = 32
 
 
 @struct
-class Head(Structure):
+class NativeEntry(Structure):
     """The instructions that begin in the first 8 bytes of a function, up to the first that is not read, and at most 5.
 
     `entered`: the offsets below 8 that the function's code may jump to, a bit each. `lengths` and `kinds` are 0 after the last.
@@ -81,108 +81,108 @@ def kind_of(insn: ptr[Read]) -> u64:
 
 
 @native(inline=True)
-def target_of(head: ptr[Head], at: u64, insn: ptr[Read], kind: u64) -> u64:
+def target_of(entry: ptr[NativeEntry], at: u64, insn: ptr[Read], kind: u64) -> u64:
     """The address that an instruction at this offset names, if it is not PLAIN and no RETURN."""
-    end = head.address + at + insn.length
+    end = entry.address + at + insn.length
     if kind == RELATIVE:
-        return end + cast(u64, word_at(head.code, at + insn.relative))
+        return end + cast(u64, word_at(entry.code, at + insn.relative))
     return end + cast(u64, insn.immediate)
 
 
 @native
-def read_head(head: ptr[Head], size: u64, limits: ptr[u64]) -> void:
+def read_entry(entry: ptr[NativeEntry], size: u64, limits: ptr[u64]) -> void:
     """`limits`: the lowest and the highest address that is named."""
     insn: Read = zeroed
     at: u64 = 0
     for number in range(MOST_READ):
-        if at >= REACH or not read(cast(ptr[u8], cast(u64, head.code) + at), addressof(insn)):
+        if at >= REACH or not read(cast(ptr[u8], cast(u64, entry.code) + at), addressof(insn)):
             return
         kind = kind_of(addressof(insn))
         if kind == OTHER or at + insn.length > size:
             return
         if kind != PLAIN and kind != RETURN:
-            target = target_of(head, at, addressof(insn), kind)
-            if target - head.address + _FAR >= 2 * _FAR:
+            target = target_of(entry, at, addressof(insn), kind)
+            if target - entry.address + _FAR >= 2 * _FAR:
                 return
             limits[0] = min(limits[0], target)
             limits[1] = max(limits[1], target)
-        head.lengths[number] = cast(u8, insn.length)
-        head.kinds[number] = cast(u8, kind)
-        head.relatives[number] = cast(u8, insn.relative)
+        entry.lengths[number] = cast(u8, insn.length)
+        entry.kinds[number] = cast(u8, kind)
+        entry.relatives[number] = cast(u8, insn.relative)
         at += insn.length
 
 
 @native(inline=True)
-def enter(head: ptr[Head], at: i64) -> void:
+def enter(entry: ptr[NativeEntry], at: i64) -> void:
     if at > 0 and at < REACH:
-        head.entered |= cast(u64, 1) << cast(u64, at)
+        entry.entered |= cast(u64, 1) << cast(u64, at)
 
 
 @native
-def find_entered(head: ptr[Head], size: u64) -> void:
+def find_entered(entry: ptr[NativeEntry], size: u64) -> void:
     """All bytes that look like a jump count as one."""
-    code = head.code
+    code = entry.code
     at: u64 = 0
     while at + 1 < size:
         byte = cast(u32, code[at])
         following = cast(u32, code[at + 1])
         at += 1
         if byte & 0xF0 == 0x70 or byte & 0xFC == 0xE0 or byte == 0xEB:
-            enter(head, cast(i64, at) + 1 + (cast(i64, following) ^ 0x80) - 0x80)
+            enter(entry, cast(i64, at) + 1 + (cast(i64, following) ^ 0x80) - 0x80)
         elif byte == 0xE9 and at + 4 <= size:
-            enter(head, cast(i64, at) + 4 + word_at(code, at))
+            enter(entry, cast(i64, at) + 4 + word_at(code, at))
         elif byte == 0x0F and following & 0xF0 == 0x80 and at + 5 <= size:
             at += 1
-            enter(head, cast(i64, at) + 4 + word_at(code, at))
+            enter(entry, cast(i64, at) + 4 + word_at(code, at))
 
 
 @native
-def read_heads(
-    heads: ptr[Head], code: ptr[u8], addresses: ptr[u64], sizes: ptr[u64], count: u64, limits: ptr[u64]
+def read_entries(
+    entries: ptr[NativeEntry], code: ptr[u8], addresses: ptr[u64], sizes: ptr[u64], count: u64, limits: ptr[u64]
 ) -> void:
-    """Read the heads of consecutive functions, the last one followed by 32 readable bytes."""
+    """Read the entries of consecutive functions, the last one followed by 32 readable bytes."""
     start = cast(u64, code)
     for index in range(count):
-        head = addressof(heads[index])
-        head.code = cast(ptr[u8], start)
-        head.address = addresses[index]
-        read_head(head, sizes[index], limits)
-        find_entered(head, sizes[index])
+        entry = addressof(entries[index])
+        entry.code = cast(ptr[u8], start)
+        entry.address = addresses[index]
+        read_entry(entry, sizes[index], limits)
+        find_entered(entry, sizes[index])
         start += sizes[index]
 
 
-FUNCTIONS = (read_heads,)
+FUNCTIONS = (read_entries,)
 _FIELDS = binary.Struct("=16xQ8s8s8x")
 
 
-class Heads:
-    """The heads of functions at `addresses` with this code; at least its first 15 bytes, if the text has as many.
+class Entries:
+    """The entries of functions at `addresses` with this code; at least its first 15 bytes, if the text has as many.
 
-    `low`, `high`: the range of addresses that instructions which are read refer to. `image` has `read_heads`.
+    `low`, `high`: the range of addresses that instructions which are read refer to. `image` has `read_entries`.
     """
 
     def __init__(self, image: NativeImage, codes: Sequence[bytes], addresses: Sequence[int]) -> None:
         count, at = len(codes), ctypes.addressof
         self._codes, self._addresses = codes, addresses
         self._text = ctypes.create_string_buffer(b"".join(codes), sum(map(len, codes)) + _PADDING)
-        self._memory = ctypes.create_string_buffer(Head.size * count or 1)
+        self._memory = ctypes.create_string_buffer(NativeEntry.size * count or 1)
         given, sizes = (ctypes.c_uint64 * count)(*addresses), (ctypes.c_uint64 * count)(*map(len, codes))
         limits = (ctypes.c_uint64 * 2)((1 << 64) - 1, 0)
-        image.call("read_heads", at(self._memory), at(self._text), at(given), at(sizes), count, at(limits))
+        image.call("read_entries", at(self._memory), at(self._text), at(given), at(sizes), count, at(limits))
         self.low, self.high = limits
-        self._fields = list(_FIELDS.iter_unpack(self._memory.raw[: Head.size * count]))
+        self._fields = list(_FIELDS.iter_unpack(self._memory.raw[: NativeEntry.size * count]))
 
     def __len__(self) -> int:
         return len(self._codes)
 
-    def __getitem__(self, position: int) -> FunctionHead:
+    def __getitem__(self, position: int) -> EntryInstructions:
         entered, lengths, kinds = self._fields[position]
-        where = ctypes.addressof(self._memory) + position * Head.size
-        return FunctionHead(self._codes[position], self._addresses[position], lengths, kinds, entered, where)
+        where = ctypes.addressof(self._memory) + position * NativeEntry.size
+        return EntryInstructions(self._codes[position], self._addresses[position], lengths, kinds, entered, where)
 
 
-class FunctionHead:
-    """One of them. `where`: the address of its Head."""
+class EntryInstructions:
+    """One of them. `where`: the address of its NativeEntry."""
 
     __slots__ = ("_decoded", "address", "code", "entered", "kinds", "lengths", "where")
 

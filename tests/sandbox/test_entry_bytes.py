@@ -23,7 +23,7 @@ from sandbox.native.x86_64.entry_bytes import (
     REACH,
     RELATIVE,
     RETURN,
-    Heads,
+    Entries,
 )
 from sandbox.x86_64.instruction import Flow, decode
 
@@ -48,11 +48,11 @@ BRANCH = re.compile(rb"[\x70-\x7f\xe0-\xe3\xeb](?=(.))|(?:\xe9|\x0f[\x80-\x8f])(
 
 @cache
 def image():
-    return NativeImage.of(Unit("heads", FUNCTIONS, bounded=False))
+    return NativeImage.of(Unit("entries", FUNCTIONS, bounded=False))
 
 
-def heads(codes, addresses):
-    read = Heads(image(), codes, addresses)
+def entries(codes, addresses):
+    read = Entries(image(), codes, addresses)
     return [read[number] for number in range(len(codes))]
 
 
@@ -77,14 +77,14 @@ def test_first_instructions_are_as_decoded(library):
     functions = process_text.library_called(library).functions()
     codes = [ctypes.string_at(start, max(end - start, 23)) for start, end in functions]
     seen = 0
-    for head in heads(codes, [start for start, _end in functions]):
-        assert head.entered == entered(head.code)
+    for entry in entries(codes, [start for start, _end in functions]):
+        assert entry.entered == entered(entry.code)
         offset = 0
         for number in range(8):
-            if not head.kinds[number]:
+            if not entry.kinds[number]:
                 break
-            insn = decode(head.code[offset : offset + 15], head.address + offset)
-            assert (head.lengths[number], head.kinds[number]) == (insn.length, kind_by_decoding(insn)), insn.text
+            insn = decode(entry.code[offset : offset + 15], entry.address + offset)
+            assert (entry.lengths[number], entry.kinds[number]) == (insn.length, kind_by_decoding(insn)), insn.text
             offset += insn.length
             seen += 1
         assert offset >= 5 or number < 5
@@ -93,35 +93,35 @@ def test_first_instructions_are_as_decoded(library):
 
 @pytest.mark.parametrize("text", UNREAD)
 def test_an_instruction_that_cannot_simply_be_copied_is_not_read(text):
-    (head,) = heads([assembled(f"{text}; nop; nop; nop; nop; nop")], [0x1000])
-    assert head.kinds[0] == OTHER
-    assert not head.is_read(1)
+    (entry,) = entries([assembled(f"{text}; nop; nop; nop; nop; nop")], [0x1000])
+    assert entry.kinds[0] == OTHER
+    assert not entry.is_read(1)
 
 
 def test_an_instruction_that_the_text_cuts_off_is_not_read():
     """The next function's bytes, which lie behind it where it is read, are not part of it."""
-    first, second = heads([b"\x90\xe8\x00", b"\x00" * 16], [0x1000, 0x2000])
+    first, second = entries([b"\x90\xe8\x00", b"\x00" * 16], [0x1000, 0x2000])
     assert first.kinds[:2] == bytes([PLAIN, OTHER])
     assert second.kinds[0] == PLAIN
 
 
 def test_an_instruction_that_names_a_far_address_is_not_read():
     code = bytes.fromhex("488d05") + (0x7FFFFFF0).to_bytes(4, "little")
-    assert heads([code + bytes(16)], [0x1000])[0].kinds[0] == OTHER
+    assert entries([code + bytes(16)], [0x1000])[0].kinds[0] == OTHER
 
 
 def test_what_is_said_of_an_instruction_that_is_not_read_comes_from_decoding():
-    (head,) = heads([assembled("nop; jmp *%rax; nop; nop; nop")], [0x1000])
-    assert head.at(0, 0) == (1, False, False)
-    assert head.at(1, 1) == (2, False, True)
+    (entry,) = entries([assembled("nop; jmp *%rax; nop; nop; nop")], [0x1000])
+    assert entry.at(0, 0) == (1, False, False)
+    assert entry.at(1, 1) == (2, False, True)
     with pytest.raises(ValueError, match="a trap"):
-        heads([assembled("ud2; nop; nop; nop")], [0x1000])[0].at(0, 0)
+        entries([assembled("ud2; nop; nop; nop")], [0x1000])[0].at(0, 0)
 
 
 def test_bytes_that_look_like_a_jump_into_the_entry_are_found():
     rng = random.Random(11)
     alphabet = bytes([0x74, 0xEB, 0xE9, 0x0F, 0x85, 0x00, 0x01, 0xFF, 0xF8, 0xFC, 0xE2])
     codes = [bytes(rng.choices(alphabet, k=rng.randrange(1, 40))) for _ in range(2000)]
-    found = heads(codes, [0x1000] * len(codes))
-    assert [head.entered for head in found] == [entered(code) for code in codes]
-    assert any(head.entered for head in found)
+    found = entries(codes, [0x1000] * len(codes))
+    assert [entry.entered for entry in found] == [entered(code) for code in codes]
+    assert any(entry.entered for entry in found)
