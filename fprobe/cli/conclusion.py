@@ -15,7 +15,7 @@ from fprobe.cli.interrupting import INTERRUPTED, ctrl_c, end_process
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.matching import Match
+    from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.recorded_events import Event
@@ -26,7 +26,7 @@ def summarise(
     console: Console,
     call: ProgramCall,
     outcome: Outcome,
-    match: Match,
+    match: MatchedFunctions,
     probe: Attachment[Any],
     remarks: Sequence[str] = (),
     *,
@@ -64,7 +64,9 @@ def outcome_line(call: ProgramCall, outcome: Outcome) -> str:
     return f"{call}" if isinstance(kind, Void) else f"{call} = {value_text(outcome.result, kind)}"
 
 
-def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool) -> list[str]:
+def summary_lines(
+    match: MatchedFunctions, probe: Attachment[Any], remarks: Sequence[str], *, everything: bool
+) -> list[str]:
     """The lines of the summary: functions, skipped functions, hits, handler errors, remarks."""
     lines = [functions_line(match), *skipped_lines(match, everything=everything)]
     lines.append(hits_line(probe.counts))
@@ -72,7 +74,7 @@ def summary_lines(match: Match, probe: Attachment[Any], remarks: Sequence[str], 
     return [*lines, *([errors] if errors else []), *remarks]
 
 
-def summary_object(outcome: Outcome, match: Match, probe: Attachment[Any]) -> dict[str, Any]:
+def summary_object(outcome: Outcome, match: MatchedFunctions, probe: Attachment[Any]) -> dict[str, Any]:
     """The summary for JSON."""
     counts = probe.counts
     numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
@@ -151,12 +153,12 @@ def cause_numbers(counts: Counts) -> dict[str, int]:
     return {name: number for name, number in found if number and name != "hits"}
 
 
-def functions_line(match: Match) -> str:
+def functions_line(match: MatchedFunctions) -> str:
     """`12 functions matched: 10 attached, 2 skipped`."""
     return f"{count(match.matched, 'function')} matched: {len(match.sites):,} attached, {len(match.skipped):,} skipped"
 
 
-def skipped_lines(match: Match, *, everything: bool = False) -> Iterator[str]:
+def skipped_lines(match: MatchedFunctions, *, everything: bool = False) -> Iterator[str]:
     """For each reason, a line with the skipped functions."""
     by_reason = sorted(match.skipped, key=attrgetter("reason", "name"))
     for reason, group in groupby(by_reason, key=attrgetter("reason")):

@@ -13,7 +13,7 @@ from fprobe.cli.run import BY
 
 if TYPE_CHECKING:
     from fprobe.actions import Action, FunctionStat
-    from fprobe.cli.matching import Match
+    from fprobe.cli.matching import MatchedFunctions
     from fprobe.run.launcher.results import Calls
 
 _SHARES = (50, 90, 99)
@@ -47,7 +47,7 @@ class CallsByFunction:
     def __init__(self, with_hist: bool) -> None:
         self.action = Stat(durations=with_hist)
 
-    def rows(self, match: Match) -> list[Row]:
+    def rows(self, match: MatchedFunctions) -> list[Row]:
         """A row for each function that was attached, called or not."""
         found = self.action.functions()
         rows = []
@@ -78,7 +78,7 @@ class CallsByOrigin:
             raise Failure(f"there is no memory for counting by {by}: {error.strerror}", FAILED) from None
         self._by = by
 
-    def rows(self, match: Match) -> list[Row]:
+    def rows(self, match: MatchedFunctions) -> list[Row]:
         """A row for each function and caller or thread with calls in this process, and one for each function without calls."""
         from fprobe.run.launcher import results
 
@@ -112,7 +112,7 @@ def counting(by: str, with_hist: bool) -> CallsByFunction | CallsByOrigin:
     return CallsByFunction(with_hist) if by == "function" else CallsByOrigin(by)
 
 
-def durations_by_name(match: Match, action: Action) -> dict[str, FunctionStat]:
+def durations_by_name(match: MatchedFunctions, action: Action) -> dict[str, FunctionStat]:
     """The statistics of functions with histograms of their timed calls, by name; none if `action` makes no histograms."""
     found = action.functions() if isinstance(action, Stat) else {}
     known = ((site.symbol.name, found.get(site.address)) for site in match.sites)

@@ -13,7 +13,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.failure import input_errors
-from fprobe.cli.options import Target, output_options, program_options
+from fprobe.cli.options import ProgramTarget, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Site
@@ -45,7 +45,9 @@ _SHOWN = 8
 @click.option("--source", is_flag=True, help="The whole function under its lines of source, where those are known.")
 @program_options
 @output_options
-def disasm_command(function: str, stub: bool, everything: bool, source: bool, target: Target, console: Console) -> None:
+def disasm_command(
+    function: str, stub: bool, everything: bool, source: bool, target: ProgramTarget, console: Console
+) -> None:
     """Show the bytes at the entry of FUNC as loaded, and while a probe is on it. `=>` marks the patched place.
 
     FUNC may also be a native handler, as FILE.py:NAME.

@@ -8,7 +8,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.options import Target, output_options, program_options
+from fprobe.cli.options import ProgramTarget, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import Refusals, Site
@@ -33,7 +33,7 @@ Examples:
 @click.option("--all", "-a", "everything", is_flag=True, help="Also those that cannot be probed, with the reason.")
 @program_options
 @output_options
-def list_command(patterns: tuple[str, ...], everything: bool, target: Target, console: Console) -> None:
+def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTarget, console: Console) -> None:
     """List the functions that match PATTERN and can be probed; without PATTERN, all of them.
 
     -v adds address, size and signature.
@@ -102,7 +102,7 @@ _MEANING = {
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
 @program_options
 @output_options
-def explain_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
+def explain_command(patterns: tuple[str, ...], target: ProgramTarget, console: Console) -> None:
     """Say whether functions can be probed, where their stubs are, and how returns are hooked; if not, say why.
 
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: a list with an object for each function.

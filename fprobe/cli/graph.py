@@ -9,7 +9,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
 from sandbox.process.integers import INT_MAX
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def graph_command(
     trace_options: tuple[str, ...],
     tracer: str,
     output: str | None,
-    target: Target,
+    target: ProgramTarget,
     console: Console,
 ) -> None:
     """Run the program under the tracer function_graph, on the functions that match PATTERN (default: all)."""

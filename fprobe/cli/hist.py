@@ -13,7 +13,7 @@ from fprobe.cli.attaching import attached_to, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import (
     CallingCommand,
-    Target,
+    ProgramTarget,
     attached,
     call_option,
     call_words,
@@ -62,7 +62,11 @@ class Entry(NamedTuple):
 @program_options
 @output_options
 def hist_command(
-    parameters: tuple[str, ...], definitions: tuple[str, ...], filter_text: str | None, target: Target, console: Console
+    parameters: tuple[str, ...],
+    definitions: tuple[str, ...],
+    filter_text: str | None,
+    target: ProgramTarget,
+    console: Console,
 ) -> None:
     """Run the program with a histogram on the events of DEFINITION, and show it.
 

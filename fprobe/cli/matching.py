@@ -33,7 +33,7 @@ class Site(NamedTuple):
 
 
 @dataclass
-class Match:
+class MatchedFunctions:
     """The functions that patterns select."""
 
     sites: list[Site] = field(default_factory=list)
@@ -57,7 +57,9 @@ class Match:
         return [site.address for site in self.sites]
 
 
-def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()) -> Match:
+def match(
+    module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()
+) -> MatchedFunctions:
     """The functions that match any of `patterns` and none of `exclude`; a pattern with a leading `!` excludes, too.
 
     `notrace`: the functions named by --notrace. Raises Failure for a pattern that matches nothing.
@@ -70,7 +72,7 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
         meant = _without(meant, selected) if pattern.startswith("!") else meant | selected
     for pattern in exclude:
         meant = _without(meant, _selected(module, pattern, "--exclude {pattern!r} matches no function of {module}"))
-    found = Match(of_images.sites, of_images.skipped)
+    found = MatchedFunctions(of_images.sites, of_images.skipped)
     refusals = Refusals(module, notrace)
     for symbol in meant.values():
         reason = refusals.reason(symbol)
@@ -81,7 +83,7 @@ def match(module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), 
     return found
 
 
-def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> Match:
+def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> MatchedFunctions:
     """The functions selected by patterns that name images: `libz:inflate*`."""
     sites: dict[int, Site] = {}
     skipped: dict[Skipped, None] = {}
@@ -92,12 +94,12 @@ def _of_images(patterns: Sequence[str], exclude: Sequence[str]) -> Match:
         else:
             sites |= {site.address: site for site in found.sites}
             skipped |= dict.fromkeys(found.skipped)
-    return Match(list(sites.values()), list(skipped))
+    return MatchedFunctions(list(sites.values()), list(skipped))
 
 
 def match_or_fail(
     module: Module, patterns: Sequence[str], exclude: Sequence[str] = (), notrace: Sequence[str] = ()
-) -> Match:
+) -> MatchedFunctions:
     """Like `match`. Raises Failure also if none of the functions can be probed, with the reasons."""
     found = match(module, patterns, exclude, notrace)
     if not found.matched:
@@ -129,11 +131,10 @@ def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
     from ftrace.core.filters.resolve import whole
-    from ftrace.core.glob import Match as Kind
-    from ftrace.core.glob import index_of, parse
+    from ftrace.core.glob import PatternKind, index_of, parse
 
     pattern = parse(text)
-    if pattern.kind is Kind.INDEX:
+    if pattern.kind is PatternKind.INDEX:
         wanted = index_of(pattern)
         symbols = module.site_functions[wanted : wanted + 1] if wanted >= 0 else []
     else:
@@ -199,7 +200,7 @@ def names_image(pattern: str) -> bool:
     return names_owner(pattern)
 
 
-def match_image(pattern: str) -> Match:
+def match_image(pattern: str) -> MatchedFunctions:
     """The functions that a pattern for an image matches. The library is loaded if necessary. Raises Failure if there are none."""
     from ftrace.core.entries.locate import locate
 
@@ -210,7 +211,7 @@ def match_image(pattern: str) -> Match:
         raise Failure(str(error.args[0])) from None
     except OSError as error:
         raise Failure(f"{pattern}: {error.strerror or error}", FAILED) from None
-    found = Match()
+    found = MatchedFunctions()
     found.sites = [Site(location.function, location.ip) for location in located.selection.locations()]
     found.skipped = [Skipped(name, reason) for name, reason in located.skipped]
     return found
@@ -264,7 +265,7 @@ def detoured(symbol: Symbol) -> tuple[DetouredBlock, int]:
 
 
 @contextmanager
-def attached(match: Match, **options: Any) -> Iterator[Attachment[Any]]:
+def attached(match: MatchedFunctions, **options: Any) -> Iterator[Attachment[Any]]:
     """Attach handlers to the functions of `match` inside the block; `options`: as for `fprobe.attach`.
 
     Raises Failure with exit code 1 if they cannot be patched.

@@ -11,7 +11,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @call_option
 @program_options
 @output_options
-def mount_command(directory: str, target: Target, console: Console) -> None:
+def mount_command(directory: str, target: ProgramTarget, console: Console) -> None:
     """Load the program, and mount its tracefs on the empty directory DIR, until Ctrl-C, SIGTERM or SIGHUP."""
     from fprobe.cli import program
     from fprobe.cli.failure import input_errors
@@ -67,7 +67,7 @@ def mount_command(directory: str, target: Target, console: Console) -> None:
     end_process(0)
 
 
-def _prepared(module: Module, target: Target, text: str) -> Callable[[], Any]:
+def _prepared(module: Module, target: ProgramTarget, text: str) -> Callable[[], Any]:
     from fprobe.cli.program import prepare_call
 
     return prepare_call(module, text.split(), target)

@@ -11,7 +11,7 @@ from fprobe.cli.failure import Failure
 from fprobe.handlers.native_file import NativeFileError, NativeHandlers, load_file
 
 if TYPE_CHECKING:
-    from fprobe.cli.matching import Match
+    from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from ftrace.core.handlers.kinds import BoundHandler
     from sandbox.native.native_image import NativeImage
@@ -26,7 +26,7 @@ def load(text: str) -> NativeHandlers:
         return load_file(text)
 
 
-def run(console: Console, match: Match, call: ProgramCall, handlers: NativeHandlers) -> None:
+def run(console: Console, match: MatchedFunctions, call: ProgramCall, handlers: NativeHandlers) -> None:
     """Run the program with the handlers attached, and print the maps. Raises Failure if the program failed."""
     from fprobe.cli import conclusion
     from fprobe.cli.interrupting import ctrl_c

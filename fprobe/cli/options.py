@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"-\.?\d")
 
 
 @dataclass(frozen=True)
-class Target:
+class ProgramTarget:
     """The program that a verb works on: `path`, or the demo if it is None."""
 
     path: str | None
@@ -128,7 +128,7 @@ def program_options(command: _Command) -> _Command:
     ) -> Any:
         if targets is not None and program is not None:
             raise Failure("give a program's source (--program) or a running process (-p), not both")
-        target = Target(program, _flags(cflags), opt, flavour, notrace, targets)
+        target = ProgramTarget(program, _flags(cflags), opt, flavour, notrace, targets)
         return command(*positional, target=target, **options)
 
     for option in reversed(_PROGRAM_OPTIONS):

@@ -8,7 +8,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 @call_option
 @program_options
 @output_options
-def profile_command(patterns: tuple[str, ...], target: Target, console: Console) -> None:
+def profile_command(patterns: tuple[str, ...], target: ProgramTarget, console: Console) -> None:
     """Run the program under the function profiler, on the functions that match PATTERN (default: all)."""
     from fprobe.cli import filters, matching, program
     from fprobe.cli.conclusion import conclude

@@ -15,7 +15,7 @@ import click
 
 from fprobe.cli.console import progress_line
 from fprobe.cli.failure import Failure, input_errors
-from fprobe.cli.options import CallingCommand, Target
+from fprobe.cli.options import CallingCommand, ProgramTarget
 from sandbox.abi import layout
 from sandbox.abi.signatures import Integer, Pointer, Signature
 from sandbox.symbols import perfmap
@@ -29,7 +29,7 @@ _INSTEAD = "stat, trace, hist, top and run do, and list reads what it has loaded
 DEMO_CALL = ("demo_main", "10")
 
 
-def load(target: Target) -> Module:
+def load(target: ProgramTarget) -> Module:
     """Compile and load the program. Raises Failure if that fails, or the options do not fit the program."""
     if target.running is not None:
         verb = click.get_current_context().info_name
@@ -48,7 +48,7 @@ def load(target: Target) -> Module:
 
 
 @functools.cache  # the line is drawn again every second
-def _work(target: Target) -> str:
+def _work(target: ProgramTarget) -> str:
     """The text of the progress line: the program, and how many functions a search of its text finds."""
     from fprobe.cli import candidates
     from fprobe.cli.console import count
@@ -61,7 +61,7 @@ def _work(target: Target) -> str:
     return f"compiling {path.name}" + (f", {count(number, 'function')}" if number else "")
 
 
-def _load(target: Target, runs: bool) -> Module:
+def _load(target: ProgramTarget, runs: bool) -> Module:
     import sandbox
 
     options: dict[str, Any] = {"flavour": target.flavour or "fentry", "opt": target.opt, "notrace": target.notrace}
@@ -82,7 +82,7 @@ def _guard_constructors() -> None:
     tracer()
 
 
-def _check_flavour(target: Target) -> None:
+def _check_flavour(target: ProgramTarget) -> None:
     from sandbox.loading.load import C_SUFFIXES
 
     is_c = target.path is not None and Path(target.path).suffix in C_SUFFIXES
@@ -106,7 +106,7 @@ class ProgramCall:
         return f"{self.function.name}({', '.join(self.words)})"
 
 
-def prepare_call(module: Module, words: Sequence[str] | None, target: Target) -> ProgramCall:
+def prepare_call(module: Module, words: Sequence[str] | None, target: ProgramTarget) -> ProgramCall:
     """The call that `--call` specifies, with arguments converted according to the function's signature.
 
     Raises Failure, with the function, the parameter and the word, if one does not fit.

@@ -14,7 +14,7 @@ from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.options import (
     CallingCommand,
-    Target,
+    ProgramTarget,
     attached,
     call_option,
     call_words,
@@ -97,7 +97,7 @@ def record_command(
     compression: str,
     size_kb: int | None,
     live: bool,
-    target: Target,
+    target: ProgramTarget,
     console: Console,
 ) -> None:
     """Run the program with the events of DEFINITION enabled, and write their records to a trace.dat.

@@ -10,14 +10,14 @@ from fprobe.cli import candidates
 from fprobe.cli.attaching import attach_and_report, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
 from fprobe.cli.run import BY, by_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fprobe.cli.counted import Row
-    from fprobe.cli.matching import Match
+    from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.run.launcher.attached import Targets
@@ -53,7 +53,7 @@ _SORT_KEYS = ("total", "avg", "hits", "name")
 @output_options
 def stat_command(
     patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, by: str,
-    target: Target, console: Console,
+    target: ProgramTarget, console: Console,
 ) -> None:  # fmt: skip
     """Count and time the calls of the functions that match PATTERN (default: all).
 
@@ -145,7 +145,7 @@ def document(
     program: str,
     call: ProgramCall,
     outcome: Outcome,
-    match: Match,
+    match: MatchedFunctions,
     rows: list[Row],
     by: str,
     more: dict[str, dict[str, Any]],

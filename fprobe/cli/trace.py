@@ -10,11 +10,11 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.attaching import attach_and_report, refuse_with_pid
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, Target, call_option, call_words, output_options, program_options
+from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.cli.matching import Match
+    from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import FunctionViews
@@ -56,7 +56,7 @@ def trace_command(
     exclude: tuple[str, ...],
     limit: int | None,
     native: str | None,
-    target: Target,
+    target: ProgramTarget,
     console: Console,
 ) -> None:
     """Show every call of the functions that match PATTERN: arguments, result, nesting, duration.
@@ -94,7 +94,7 @@ def _trace_running(
     attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
 
 
-def _views(module: Module, match: Match) -> FunctionViews:
+def _views(module: Module, match: MatchedFunctions) -> FunctionViews:
     from fprobe.cli.program import signature_of
     from fprobe.cli.views import FunctionViews
 
@@ -107,7 +107,13 @@ class _Session:
     """One run of the program, traced."""
 
     def __init__(
-        self, console: Console, module: Module, match: Match, call: ProgramCall, views: FunctionViews, limit: int
+        self,
+        console: Console,
+        module: Module,
+        match: MatchedFunctions,
+        call: ProgramCall,
+        views: FunctionViews,
+        limit: int,
     ) -> None:
         from fprobe.calls.capture import CallCapture
         from fprobe.cli.calls import Calls, Objects, Tree

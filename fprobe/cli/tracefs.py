@@ -10,7 +10,7 @@ import click
 
 from fprobe.cli.console import Console
 from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.options import Target, definition_option, output_options, program_options
+from fprobe.cli.options import ProgramTarget, definition_option, output_options, program_options
 
 if TYPE_CHECKING:
     from fprobe.export.formats import EventFormat, FieldFormat
@@ -69,7 +69,7 @@ class _Output:
 @click.argument("words", metavar="COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @program_options
 @output_options
-def tracefs_command(words: tuple[str, ...], target: Target, console: Console) -> None:
+def tracefs_command(words: tuple[str, ...], target: ProgramTarget, console: Console) -> None:
     """Run COMMAND on the tracefs of a process that has loaded the program. Exit code: that of COMMAND."""
     from fprobe.cli import program
     from fprobe.cli.interrupting import Interrupted, end_interrupted
@@ -177,7 +177,7 @@ def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
     return 0
 
 
-def _call(module: Module, target: Target, words: list[str], fds: Descriptors) -> int:
+def _call(module: Module, target: ProgramTarget, words: list[str], fds: Descriptors) -> int:
     """`call FUNC ARG...`: call a function of the program, in this thread."""
     import threading
     from contextlib import nullcontext
@@ -205,7 +205,7 @@ Examples:
 @definition_option(required=False)
 @program_options
 @output_options
-def events_command(definitions: tuple[str, ...], target: Target, console: Console) -> None:
+def events_command(definitions: tuple[str, ...], target: ProgramTarget, console: Console) -> None:
     """List the events of tracefs with their fields. Events of DEFINITION and of FPROBE_EVENTS are defined first.
 
     -v shows their `format` files.

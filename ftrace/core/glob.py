@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Match(Enum):
+class PatternKind(Enum):
     """How a pattern is compared with a name (enum regex_type)."""
 
     FULL = "full"
@@ -26,15 +26,15 @@ class Pattern(NamedTuple):
     """A classified pattern. `negated`: it has a leading `!` and removes its matches."""
 
     text: str
-    kind: Match
+    kind: PatternKind
     search: str
     negated: bool
 
     def select(self, names: Sequence[str]) -> int:
         """Which of `names` match: a number whose bit i is set if names[i] matches. INDEX patterns select nothing here."""
-        if not names or not self.text or self.kind is Match.INDEX:
+        if not names or not self.text or self.kind is PatternKind.INDEX:
             return 0
-        if not self.search and self.kind in (Match.END, Match.MIDDLE, Match.FRONT):
+        if not self.search and self.kind in (PatternKind.END, PatternKind.MIDDLE, PatternKind.FRONT):
             return (1 << len(names)) - 1
         return mask_of(self._compare(names))
 
@@ -45,13 +45,13 @@ class Pattern(NamedTuple):
     def _compare(self, names: Sequence[str]) -> list[bool]:
         """Whether each name matches. Calls no Python function for each name: there may be very many."""
         search = self.search
-        if self.kind is Match.FULL:
+        if self.kind is PatternKind.FULL:
             return [name == search for name in names]
-        if self.kind is Match.FRONT:
+        if self.kind is PatternKind.FRONT:
             return [name.startswith(search) for name in names]
-        if self.kind is Match.END:
+        if self.kind is PatternKind.END:
             return [name.endswith(search) for name in names]
-        if self.kind is Match.MIDDLE:
+        if self.kind is PatternKind.MIDDLE:
             return [search in name for name in names]
         matched = map(re.compile(translate(search), re.DOTALL).fullmatch, names)
         return [match is not None for match in matched]
@@ -70,21 +70,21 @@ def parse(text: str) -> Pattern:
     return Pattern(body, kind, search, negated)
 
 
-def _classify(body: str) -> tuple[Match, str]:
+def _classify(body: str) -> tuple[PatternKind, str]:
     if body[:1].isdigit() and body[:1].isascii():
-        return Match.INDEX, body
+        return PatternKind.INDEX, body
     leading = body.startswith("*")
     inner = body[1:] if leading else body
     trailing = inner.endswith("*")
     if trailing:
         inner = inner[:-1]
     if any(special in inner for special in "*?[\\"):
-        return Match.GLOB, body
+        return PatternKind.GLOB, body
     if leading and trailing:
-        return Match.MIDDLE, inner
+        return PatternKind.MIDDLE, inner
     if leading:
-        return Match.END, inner
-    return (Match.FRONT, inner) if trailing else (Match.FULL, inner)
+        return PatternKind.END, inner
+    return (PatternKind.FRONT, inner) if trailing else (PatternKind.FULL, inner)
 
 
 def index_of(pattern: Pattern) -> int:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from isolation import run_source
 
-from ftrace.core.glob import Match, index_of, mask_of, parse
+from ftrace.core.glob import PatternKind, index_of, mask_of, parse
 
 # What lib/glob.c does with the pattern [position by position], written from its documented rules and independent of
 # ftrace.core.glob: recursive descent over the pattern with explicit backtracking.
@@ -56,21 +56,21 @@ def _class(body: str):
 @pytest.mark.parametrize(
     ("text", "kind", "search"),
     [
-        ("foo", Match.FULL, "foo"),
-        ("foo*", Match.FRONT, "foo"),
-        ("*foo", Match.END, "foo"),
-        ("*foo*", Match.MIDDLE, "foo"),
-        ("*", Match.END, ""),
-        ("**", Match.MIDDLE, ""),
-        ("a*b", Match.GLOB, "a*b"),
-        ("*a*b", Match.GLOB, "*a*b"),
-        ("foo**", Match.GLOB, "foo**"),
-        ("f?o", Match.GLOB, "f?o"),
-        ("x[0-9]", Match.GLOB, "x[0-9]"),
-        ("a\\*", Match.GLOB, "a\\*"),
-        ("7", Match.INDEX, "7"),
-        ("0x10*", Match.INDEX, "0x10*"),
-        ("\u0663*", Match.FRONT, "\u0663"),  # a digit of another script is a letter to C
+        ("foo", PatternKind.FULL, "foo"),
+        ("foo*", PatternKind.FRONT, "foo"),
+        ("*foo", PatternKind.END, "foo"),
+        ("*foo*", PatternKind.MIDDLE, "foo"),
+        ("*", PatternKind.END, ""),
+        ("**", PatternKind.MIDDLE, ""),
+        ("a*b", PatternKind.GLOB, "a*b"),
+        ("*a*b", PatternKind.GLOB, "*a*b"),
+        ("foo**", PatternKind.GLOB, "foo**"),
+        ("f?o", PatternKind.GLOB, "f?o"),
+        ("x[0-9]", PatternKind.GLOB, "x[0-9]"),
+        ("a\\*", PatternKind.GLOB, "a\\*"),
+        ("7", PatternKind.INDEX, "7"),
+        ("0x10*", PatternKind.INDEX, "0x10*"),
+        ("\u0663*", PatternKind.FRONT, "\u0663"),  # a digit of another script is a letter to C
     ],
 )
 def test_ft32_classification(text, kind, search):
@@ -128,7 +128,7 @@ def test_ft33_agrees_with_a_plain_matcher_on_all_short_patterns(first):
         for third in ["", *PIECES]:
             text = "?" + first + second + third  # the ? makes it a GLOB, whatever follows
             pattern = parse(text)
-            assert pattern.kind is Match.GLOB
+            assert pattern.kind is PatternKind.GLOB
             for tail in NAMES:
                 name = "n" + tail
                 assert pattern.matches(name) == reference(text, name), (text, name)
@@ -142,7 +142,7 @@ def test_ft33_agrees_with_a_plain_matcher_on_patterns_of_many_stars(stars, times
         pieces = ["".join(random.choices(["a", "b", "?", "[ab]", "[!a]", ""], k=3)) for _ in range(stars + 1)]
         text = "*".join(pieces)
         name = "".join(random.choices("ab", k=random.randrange(14)))
-        if parse(text).kind is Match.GLOB:
+        if parse(text).kind is PatternKind.GLOB:
             assert parse(text).matches(name) == reference(text, name), (text, name)
 
 

@@ -142,14 +142,14 @@ _glob = Part("ftrace/core/glob.py", (GLOB,))
 PATTERNS: tuple[Mutant, ...] = (
     _glob.changed(
         "empty-pattern",
-        "    if not names or not self.text or self.kind is Match.INDEX:",
-        "    if not names or self.kind is Match.INDEX:",
+        "    if not names or not self.text or self.kind is PatternKind.INDEX:",
+        "    if not names or self.kind is PatternKind.INDEX:",
     ),
-    _glob.changed("index-selects", " or self.kind is Match.INDEX:", ":"),
+    _glob.changed("index-selects", " or self.kind is PatternKind.INDEX:", ":"),
     _glob.changed(
         "star-alone",
-        "(Match.END, Match.MIDDLE, Match.FRONT):\n            return (1 << len(names)) - 1",
-        "(Match.END, Match.MIDDLE, Match.FRONT):\n            return 0",
+        "(PatternKind.END, PatternKind.MIDDLE, PatternKind.FRONT):\n            return (1 << len(names)) - 1",
+        "(PatternKind.END, PatternKind.MIDDLE, PatternKind.FRONT):\n            return 0",
     ),
     _glob.changed("front-anywhere", "name.startswith(search)", "search in name"),
     _glob.changed("end-anywhere", "name.endswith(search)", "search in name"),

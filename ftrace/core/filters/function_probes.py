@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ftrace.core.address_table import AddressTable
 from ftrace.core.filters.hashes import FILTER
-from ftrace.core.glob import Match, parse
+from ftrace.core.glob import PatternKind, parse
 from ftrace.core.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.core.probe import NativeProbe
 from ftrace.core.sites.locations import Selection
@@ -261,7 +261,7 @@ def _matching(glob: str, functions: Selection) -> Selection:
     if glob in ("", "*"):
         return functions
     pattern = parse(glob)
-    if pattern.kind is Match.INDEX:
+    if pattern.kind is PatternKind.INDEX:
         return Selection()
     return Selection({block: mask & block.select(pattern) for block, mask in functions.items()}) & functions
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from ftrace.core.filters.function_probes import Instance, probe_command, probe_lines
 from ftrace.core.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
-from ftrace.core.glob import Match, Pattern, parse
+from ftrace.core.glob import Pattern, PatternKind, parse
 from ftrace.core.ops import edited, ftrace_ops, install_hash
 from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import LocationTable, Selection, clean
@@ -33,7 +33,7 @@ def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
 
     An empty `func` is all functions of a module; an empty `module` is any. A number selects by position whatever the module.
     """
-    if func.kind is Match.INDEX:
+    if func.kind is PatternKind.INDEX:
         return table.select(func)
     blocks = [block for block in table.blocks if _is_meant(module, block)]
     masks = {block: block.select(func) if func.search else block.everything for block in blocks}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from ftrace.core.glob import Match, Pattern, bits_of, index_of, parse
+from ftrace.core.glob import Pattern, PatternKind, bits_of, index_of, parse
 from ftrace.core.probe import CounterLines
 from ftrace.core.runtime import Runtime
 from ftrace.core.sites.block import SiteBlock
@@ -128,7 +128,7 @@ class LocationTable:
 
     def select(self, pattern: Pattern) -> Selection:
         """The locations whose function matches a pattern. The caller handles a negated pattern."""
-        if pattern.kind is Match.INDEX:
+        if pattern.kind is PatternKind.INDEX:
             location = self.at(index_of(pattern))
             return Selection({location.block: 1 << location.position}) if location else Selection()
         return clean({block: block.select(pattern) for block in self.blocks})

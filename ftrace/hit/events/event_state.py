@@ -56,7 +56,7 @@ _DECIMAL = 10
 
 
 @struct
-class Target(Structure):
+class EventTarget(Structure):
     """An event in one trace array, as handlers use it."""
 
     buffer: ptr[RingBuffer]
@@ -83,7 +83,7 @@ class EventState(Structure):
         u64  # address of a function that handles some hits without a record (tracing.events.hit.shortcut_source), or 0
     )
     count: u64  # of targets
-    targets: array[ptr[Target], 16]
+    targets: array[ptr[EventTarget], 16]
     constants: array[u64, 128]  # addresses of symbols that arguments name
 
 
@@ -204,7 +204,7 @@ def copy_words(to: ptr[u8], source: ptr[u8], size: u64) -> void:
 
 
 @native(inline=True)
-def is_judged(target: ptr[Target]) -> bool_:
+def is_judged(target: ptr[EventTarget]) -> bool_:
     """Whether the record is made in scratch memory first: for a filter, a trigger, or a stack to be recorded."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     table = volatile_load(cast(ptr[u64], target.triggers))
@@ -212,13 +212,13 @@ def is_judged(target: ptr[Target]) -> bool_:
 
 
 @native(inline=True)
-def is_judged_by_array(target: ptr[Target]) -> bool_:
+def is_judged_by_array(target: ptr[EventTarget]) -> bool_:
     """The same of an event without filter and triggers."""
     return volatile_load(target.judging) != 0 or volatile_load(addressof(target.recording)) == 0
 
 
 @native(inline=True)
-def needs_record(target: ptr[Target]) -> bool_:
+def needs_record(target: ptr[EventTarget]) -> bool_:
     """Whether hits may be recorded, or excluded from triggers: then a histogram's shortcut leaves them to the handler."""
     return volatile_load(addressof(target.recording)) != 0 or volatile_load(addressof(target.tasks.is_set)) != 0
 
@@ -227,13 +227,13 @@ def needs_record(target: ptr[Target]) -> bool_:
 
 begin_judged = extern("event_begin_judged", fn[ptr[u8], ptr[EventState], u64], cc="preserve_most")
 judge = extern(
-    "event_record_judged", fn[void, ptr[EventState], ptr[Target], ptr[u8], u64, u64, u64, u64], cc="preserve_most"
+    "event_record_judged", fn[void, ptr[EventState], ptr[EventTarget], ptr[u8], u64, u64, u64, u64], cc="preserve_most"
 )
 
 
 @native(inline=True)
 def begin_record(
-    state: ptr[EventState], target: ptr[Target], judged: bool_, mark: ptr[Mark], place: ptr[Reservation], size: u64
+    state: ptr[EventState], target: ptr[EventTarget], judged: bool_, mark: ptr[Mark], place: ptr[Reservation], size: u64
 ) -> bool_:
     """Whether the event is recorded; the address for the fields is then in the ring buffer, or in scratch memory if `judged`."""
     if likely(not judged):
@@ -258,7 +258,7 @@ def begin_judged_record(state: ptr[EventState], size: u64) -> ptr[u8]:
 @native(inline=True)
 def begin_plain_record(
     state: ptr[EventState],
-    target: ptr[Target],
+    target: ptr[EventTarget],
     task: ptr[Task],
     mark: ptr[Mark],
     place: ptr[Reservation],
@@ -273,7 +273,7 @@ def begin_plain_record(
 @native(inline=True)
 def end_record(
     state: ptr[EventState],
-    target: ptr[Target],
+    target: ptr[EventTarget],
     judged: bool_,
     mark: ptr[Mark],
     place: ptr[Reservation],
@@ -290,7 +290,7 @@ def end_record(
 
 
 @native(inline=True)
-def is_reserved(target: ptr[Target]) -> bool_:
+def is_reserved(target: ptr[EventTarget]) -> bool_:
     """Whether the kernel would reserve the record before triggers see it, or copy it after they have acted.
 
     trace_event_buffer_lock_reserve(): without a filter, a trigger that turns tracing on is too late for this event.
@@ -302,7 +302,7 @@ def is_reserved(target: ptr[Target]) -> bool_:
 
 @native(cc="preserve_most", noinline=True, name="event_record_judged")
 def end_judged_record(
-    state: ptr[EventState], target: ptr[Target], record: ptr[u8], size: u64, ip: u64, sp: u64, bp: u64
+    state: ptr[EventState], target: ptr[EventTarget], record: ptr[u8], size: u64, ip: u64, sp: u64, bp: u64
 ) -> void:
     """Judge a record in scratch memory, and release that. `ip`, `sp`, `bp`: of the hit."""
     point: StackPoint = zeroed
@@ -315,7 +315,7 @@ def end_judged_record(
 
 
 @native
-def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
+def record_judged(target: ptr[EventTarget], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Run the triggers, and record if the filter passes: trace_event_buffer_commit()."""
     cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
     table = volatile_load(target.triggers)
@@ -343,7 +343,9 @@ def record_judged(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64,
 
 
 @native
-def record_filtered(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> bool_:
+def record_filtered(
+    target: ptr[EventTarget], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]
+) -> bool_:
     """Record if the filter passes, and note the record's time. Returns whether it passes."""
     condition = volatile_load(cast(ptr[u64], addressof(target.filter)))
     if condition != 0 and cast(Condition, condition)(record, size) == 0:

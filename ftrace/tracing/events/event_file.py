@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.hit.events.event_state import Target
+from ftrace.hit.events.event_state import EventTarget
 from ftrace.tracing.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.tracing.events.filters.filter_file import EventFilter
 from ftrace.tracing.events.filters.parser import Filter
@@ -49,7 +49,7 @@ class EventFile:
     def __init__(self, event: Producer, trace: TraceArray, actions: TraceInstance) -> None:
         self._event = event
         self._trace = trace
-        self._native: Any = Target.ctypes()
+        self._native: Any = EventTarget.ctypes()
         self.holders = 0
         """The number of triggers and commands that need its hits, even while it is disabled."""
         self.ever_enabled = False
@@ -78,7 +78,7 @@ class EventFile:
 
     @property
     def target(self) -> int:
-        """Address of its Target, for handlers. Creates the trace array's ring buffer if there is none."""
+        """Address of its EventTarget, for handlers. Creates the trace array's ring buffer if there is none."""
         self._native.buffer = self._trace.buffer.address
         self._native.tracing_on = self._trace.switch
         self._native.tasks = self._trace.event_tasks.address
@@ -97,7 +97,7 @@ class EventFile:
     @property
     def recording(self) -> int:
         """Address of the word that `is_recorded` reads."""
-        return ctypes.addressof(self._native) + Target.offset("recording")
+        return ctypes.addressof(self._native) + EventTarget.offset("recording")
 
     def hold(self) -> None:
         """Have the event produced for a trigger, even while it is disabled. Raises OSError."""

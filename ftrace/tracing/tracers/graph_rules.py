@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ftrace.core.address_table import AddressTable
-from ftrace.core.glob import Match, parse
+from ftrace.core.glob import PatternKind, parse
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import Selection
@@ -119,7 +119,7 @@ graph_rules = Rules()
 def edited(base: Selection, token: str) -> Selection:
     """`base` with the functions that `glob` adds or `!glob` removes. Raises OSError(EINVAL) if no function matches."""
     pattern = parse(token)
-    found = Selection() if pattern.kind is Match.INDEX else tracer().table.select(pattern)
+    found = Selection() if pattern.kind is PatternKind.INDEX else tracer().table.select(pattern)
     if pattern.negated:
         found = found & base
     if not found:

@@ -14,7 +14,7 @@ import pytest
 from command import COMMAND, environment
 
 from fprobe.cli import console, program
-from fprobe.cli.options import Target
+from fprobe.cli.options import ProgramTarget
 
 
 class Terminal:
@@ -117,4 +117,4 @@ def test_the_number_of_functions_is_that_of_the_source(tmp_path):
 
 
 def _work_of(path):
-    return program._work(Target(str(path), (), 1, None, ()))
+    return program._work(ProgramTarget(str(path), (), 1, None, ()))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, singledispatchmethod
 from weakref import WeakValueDictionary
 
-from ftrace.core.glob import Match
+from ftrace.core.glob import PatternKind
 from ftrace.core.handlers import native_link
 from ftrace.hit.events import matching
 from ftrace.tracing.events.filters.parser import Filter, Step
@@ -32,11 +32,11 @@ from sandbox.native.back.module import GENERAL_REGISTERS_ONLY
 from sandbox.threads.system_calls import get_task_comm
 
 _MATCHERS = {
-    Match.FULL: matching.match_full,
-    Match.FRONT: matching.match_front,
-    Match.END: matching.match_end,
-    Match.MIDDLE: matching.match_middle,
-    Match.GLOB: matching.match_glob,
+    PatternKind.FULL: matching.match_full,
+    PatternKind.FRONT: matching.match_front,
+    PatternKind.END: matching.match_end,
+    PatternKind.MIDDLE: matching.match_middle,
+    PatternKind.GLOB: matching.match_glob,
 }
 
 SYMBOL = "event_filter"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftrace.core import glob
-from ftrace.core.glob import Match
+from ftrace.core.glob import PatternKind
 from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.events.filters.errors import FilterError, FilterErrorCode
 from ftrace.tracing.events.filters.fields import EventField, Kind, find_field
@@ -202,13 +202,13 @@ class PredicateParser:
         self._at += 1
         if self._op == "~":
             return self._glob(pattern)
-        return TextTest(self._source(), Match.FULL, pattern, negated=self._op == "!=")
+        return TextTest(self._source(), PatternKind.FULL, pattern, negated=self._op == "!=")
 
     def _glob(self, pattern: bytes) -> Predicate:
         parsed = glob.parse(pattern.decode("latin-1"))
         if not parsed.text:
             return Constant(parsed.negated)
-        kind = Match.FULL if parsed.kind is Match.INDEX else parsed.kind
+        kind = PatternKind.FULL if parsed.kind is PatternKind.INDEX else parsed.kind
         return TextTest(self._source(), kind, parsed.search.encode("latin-1"), parsed.negated)
 
     def _source(self) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 
-from ftrace.core.glob import Match
+from ftrace.core.glob import PatternKind
 
 COMM_SIZE = 16
 """Size of a task's name, with its final 0, in bytes."""
@@ -112,6 +112,6 @@ class TextTest(Predicate):
     """A comparison of text with a pattern. Text that could not be read matches nothing."""
 
     text: Text
-    kind: Match
+    kind: PatternKind
     search: bytes
     negated: bool

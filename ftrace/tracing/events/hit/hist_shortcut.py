@@ -17,7 +17,7 @@ from sandbox.native import global_var, load, single_add, u64
 hist_base = global_var(u64, 0, name="hist_base")
 """Address of the first thread's table."""
 hist_target = global_var(u64, 0, name="hist_target")
-"""Address of the event's Target."""
+"""Address of the event's EventTarget."""
 hist_trigger = global_var(u64, 0, name="hist_trigger")
 """Address of the histogram's NativeTrigger."""
 

@@ -85,7 +85,7 @@ def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, conditio
     keys = [values.computed(key) for key in table.keys]
     added = [values.computed(value) for value in table.values]
     lines = [
-        "if needs_record(cast(ptr[Target], hist_target)):",
+        "if needs_record(cast(ptr[EventTarget], hist_target)):",
         "    return 0",
         f"state = cast(ptr[EventState], {shape.state})",
         *values.fetched(),
