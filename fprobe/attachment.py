@@ -78,12 +78,12 @@ class Attachment(Attaching, Generic[ActionOrNone]):
     @property
     def functions(self) -> list[str]:
         """The names of the functions it is attached to, in table order."""
-        return [location.name for location in functions_of(self.fp).locations()]
+        return [location.name for location in functions_of(self.fp).each()]
 
     @property
     def skipped(self) -> list[Skipped]:
         """The functions that the target names and to which the handlers cannot be attached, each with the reason."""
-        located = self.fp.located.skipped if self.fp.located is not None else []
+        located = self.fp.resolution.skipped if self.fp.resolution is not None else []
         refused = self.fp.ops.skipped() if self.fp.registered else []
         return [*dict.fromkeys([*located, *(Skipped(str(location), reason) for location, reason in refused)])]
 

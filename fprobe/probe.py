@@ -12,7 +12,7 @@ from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.probe import Counts
-from ftrace.core.sites.locations import Located
+from ftrace.core.sites.locations import Resolution
 from ftrace.core.summary import Row, Summary, handler_name
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import DISABLED, EXHAUSTED
@@ -69,7 +69,7 @@ class fprobe(Summary, ProcessBound):
     """Address of a filter or histogram that may handle entries before the handler does (ftrace.hit.records.Early), or 0."""
     prepare: Callable[[int], None] | None = None
     """Called with the number of functions at registration, before the handlers are resolved."""
-    located: Located | None = None
+    resolution: Resolution | None = None
     """The functions that the pattern of the last registration matched, if the pattern names images."""
     pattern: tuple[str, str | None] | None = None
     """The pattern of the last registration if it names images, and the pattern of excluded functions."""

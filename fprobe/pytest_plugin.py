@@ -102,7 +102,7 @@ class _Session:
         for attachment in (*self.attached, *(trace.probe for trace in self.traces)):
             attachment.detach()
         left = [ops for ops in tracer().enabled if ops not in self.before]
-        names = sorted({str(location) for ops in left for location in ops.selection().locations()})
+        names = sorted({str(location) for ops in left for location in ops.selection().each()})
         for ops in left:
             ops.detach()
         for module in reversed(self.modules):

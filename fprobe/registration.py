@@ -18,7 +18,7 @@ from ftrace.core.handlers.kinds import entry_kind, exit_kind
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import Counts, NativeProbe
-from ftrace.core.sites.locations import Located, Selection, Skipped
+from ftrace.core.sites.locations import LocationSet, Resolution, Skipped
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import (
     ASSIST,
@@ -101,13 +101,13 @@ def _set_patterns(fp: fprobe, filter: str, notfilter: str | None) -> int:
     return fp.ops.filter_hash.count()
 
 
-def _set_locations(fp: fprobe, located: Located, what: str) -> int:
+def _set_locations(fp: fprobe, resolution: Resolution, what: str) -> int:
     """Set the filter to these locations. Returns their number. Raises OSError(EINVAL) if none of them can be traced."""
-    fp.located = located
-    if not located.selection:
-        raise OSError(errno.EINVAL, f"{what} cannot be traced{_first_reason(located.skipped)}")
-    ftrace.set_filter_selection(fp.ops, located.selection)
-    return located.selection.count()
+    fp.resolution = resolution
+    if not resolution.locations:
+        raise OSError(errno.EINVAL, f"{what} cannot be traced{_first_reason(resolution.skipped)}")
+    ftrace.set_filter_selection(fp.ops, resolution.locations)
+    return resolution.locations.count()
 
 
 def _first_reason(skipped: Sequence[Skipped]) -> str:
@@ -117,16 +117,16 @@ def _first_reason(skipped: Sequence[Skipped]) -> str:
     return f": {skipped[0].name}{more}: {skipped[0].reason}"
 
 
-def _located(filter: str, notfilter: str | None) -> Located:
+def _located(filter: str, notfilter: str | None) -> Resolution:
     """The functions that `filter`, which names images, matches and `notfilter` does not. Raises OSError(EINVAL) for none."""
     try:
-        located = locate(filter)
+        resolution = locate(filter)
         if notfilter is None:
-            return located
-        without = locate(notfilter) if is_named(notfilter) else Located(tracer().table.named_so(notfilter), [])
+            return resolution
+        without = locate(notfilter) if is_named(notfilter) else Resolution(tracer().table.named_so(notfilter), [])
     except LookupError as error:
         raise OSError(errno.EINVAL, str(error.args[0])) from None
-    return Located(located.selection - without.selection, located.skipped)
+    return Resolution(resolution.locations - without.locations, resolution.skipped)
 
 
 @short_switch_interval()
@@ -135,16 +135,16 @@ def extend_fprobe(fp: fprobe) -> None:
 
     Does nothing unless its pattern names images. Raises OSError as `register_fprobe` does.
     """
-    if fp.pattern is None or fp.located is None or not fp.registered:
+    if fp.pattern is None or fp.resolution is None or not fp.registered:
         return
     with patch_lock():
         there = fp.ops.filter_hash
         selection, refused = _located(*fp.pattern)
-        usable = _usable(fp, fp.ops.probe, Located(selection - there, refused))
-        if usable.selection:
-            ftrace.set_filter_selection(fp.ops, there | usable.selection)
-        skipped = dict.fromkeys([*fp.located.skipped, *usable.skipped])
-        fp.located = Located(there | usable.selection, [*skipped])
+        usable = _usable(fp, fp.ops.probe, Resolution(selection - there, refused))
+        if usable.locations:
+            ftrace.set_filter_selection(fp.ops, there | usable.locations)
+        skipped = dict.fromkeys([*fp.resolution.skipped, *usable.skipped])
+        fp.resolution = Resolution(there | usable.locations, [*skipped])
 
 
 @short_switch_interval()
@@ -179,20 +179,20 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
         if not isinstance(name, str):
             raise TypeError(f"a name of a function is {name!r}; it must be a str")
     syms[:count] = sorted(syms[:count])
-    located = _located_each(syms[:count])
+    resolution = _located_each(syms[:count])
 
     def set_filter() -> int:
-        return max(count, _set_locations(fp, located, "what the names are of"))
+        return max(count, _set_locations(fp, resolution, "what the names are of"))
 
     _register(fp, set_filter)
 
 
-def _located_each(names: list[str]) -> Located:
+def _located_each(names: list[str]) -> Resolution:
     """The functions with these names. Raises as `register_fprobe_syms`."""
     for name, following in itertools.pairwise(names):
         if name == following:
             raise OSError(errno.ENOENT, f"the name {name!r} is given twice; give each name once")
-    found, skipped = Selection(), list[Skipped]()
+    found, skipped = LocationSet(), list[Skipped]()
     for name in names:
         location = tracer().table.named(name)
         if location is None and is_named(name):
@@ -202,8 +202,8 @@ def _located_each(names: list[str]) -> Located:
         elif location is None:
             raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near_misses(name)}")
         else:
-            found |= Selection.of([location])
-    return Located(found, skipped)
+            found |= LocationSet.of([location])
+    return Resolution(found, skipped)
 
 
 def _claim(fp: fprobe, registered: bool) -> None:
@@ -232,7 +232,7 @@ def _register(fp: fprobe, set_filter: Callable[[], int], pattern: tuple[str, str
     """
     _claim(fp, registered=False)
     try:
-        fp.pattern, fp.located = pattern, None
+        fp.pattern, fp.resolution = pattern, None
         fp._final = Counts()
         fp.errors = HandlerErrors()
         ftrace.ftrace_free_filter(fp.ops)
@@ -243,8 +243,8 @@ def _register(fp: fprobe, set_filter: Callable[[], int], pattern: tuple[str, str
         fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
         fp.ops.hooks_return = fp.exit_handler is not None
         fp.ops.detach = lambda: unregister_fprobe(fp)
-        with patch_lock() if fp.located is not None else contextlib.nullcontext():
-            if fp.located is not None:
+        with patch_lock() if fp.resolution is not None else contextlib.nullcontext():
+            if fp.resolution is not None:
                 _leave_out(fp, probe)
             ftrace.register_ops(fp.ops, probe)
         fp._final = None
@@ -260,26 +260,26 @@ def _register(fp: fprobe, set_filter: Callable[[], int], pattern: tuple[str, str
 
 def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
     """Remove functions to which the handlers cannot be attached. Raises OSError(EINVAL) if none is left."""
-    assert fp.located is not None
-    fp.located = selection, skipped = _usable(fp, probe, fp.located)
+    assert fp.resolution is not None
+    fp.resolution = selection, skipped = _usable(fp, probe, fp.resolution)
     if selection:
         ftrace.set_filter_selection(fp.ops, selection)
     if not selection or not fp.ops.selection():
         refused = [Skipped(str(location), reason) for location, reason in fp.ops.skipped()] if selection else []
         probe.free()
-        fp.located = Located(selection, [*skipped, *refused])
-        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(fp.located.skipped)}")
+        fp.resolution = Resolution(selection, [*skipped, *refused])
+        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(fp.resolution.skipped)}")
 
 
-def _usable(fp: fprobe, probe: NativeProbe, located: Located) -> Located:
+def _usable(fp: fprobe, probe: NativeProbe, resolution: Resolution) -> Resolution:
     """The locations to which the handlers can be attached, and those that are skipped. Within `patch_lock()`."""
-    selection, skipped = located
+    selection, skipped = resolution
     if probe.native.kind & PYTHON and not fp.python_unsafe:
         unsafe = unsafe_for_python(selection)
-        skipped = [*skipped, *(Skipped(str(location), _PYTHON_UNSAFE) for location in unsafe.locations())]
+        skipped = [*skipped, *(Skipped(str(location), _PYTHON_UNSAFE) for location in unsafe.each())]
         selection -= unsafe
     joined = join_neighbours(selection)
-    return Located(joined.selection, [*skipped, *joined.skipped])
+    return Resolution(joined.locations, [*skipped, *joined.skipped])
 
 
 _PYTHON_UNSAFE = (
@@ -348,6 +348,6 @@ def fprobe_is_registered(fp: fprobe | None) -> bool:
     return fp is not None and fp.ops.ever_listed
 
 
-def functions_of(fp: fprobe) -> Selection:
+def functions_of(fp: fprobe) -> LocationSet:
     """The locations that `fp` is attached to."""
-    return fp.ops.selection() if fp.registered else Selection()
+    return fp.ops.selection() if fp.registered else LocationSet()

@@ -102,7 +102,7 @@ class CallLog:
     def attach(self) -> CallLog:
         """Attach the probe. Raises OSError as `fprobe.attach` does."""
         self.probe.attach()
-        self._locations = {location.ip: location for location in functions_of(self.probe.fp).locations()}
+        self._locations = {location.ip: location for location in functions_of(self.probe.fp).each()}
         return self
 
     @property

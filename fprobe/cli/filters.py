@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fprobe.cli.matching import match_image, names_image
 
 if TYPE_CHECKING:
-    from ftrace.core.sites.locations import Selection
+    from ftrace.core.sites.locations import LocationSet
 
 
 def set_filter(patterns: Sequence[str]) -> None:
@@ -46,8 +46,8 @@ def show_only_inside(patterns: Sequence[str]) -> None:
     graph_rules.select(FUNCTIONS, selected)
 
 
-def _selected(pattern: str) -> Selection:
+def _selected(pattern: str) -> LocationSet:
     """The locations of the functions of images that match. What cannot be hooked at return is left out by the tracer."""
     from ftrace.core.entries.locate import locate_addresses
 
-    return locate_addresses(match_image(pattern).addresses).selection
+    return locate_addresses(match_image(pattern).addresses).locations

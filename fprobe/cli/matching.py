@@ -206,14 +206,14 @@ def match_image(pattern: str) -> MatchedFunctions:
 
     load_library(pattern)
     try:
-        located = locate(pattern)
+        resolution = locate(pattern)
     except LookupError as error:
         raise Failure(str(error.args[0])) from None
     except OSError as error:
         raise Failure(f"{pattern}: {error.strerror or error}", FAILED) from None
     found = MatchedFunctions()
-    found.sites = [Site(location.function, location.ip) for location in located.selection.locations()]
-    found.skipped = [Skipped(name, reason) for name, reason in located.skipped]
+    found.sites = [Site(location.function, location.ip) for location in resolution.locations.each()]
+    found.skipped = [Skipped(name, reason) for name, reason in resolution.skipped]
     return found
 
 
@@ -245,11 +245,11 @@ def load_library(pattern: str) -> None:
 def reason_in_image(symbol: Symbol) -> str:
     """Why a function that `match_image` has found cannot be probed; '' if it can."""
     from ftrace.core.entries.locate import locations_of
-    from ftrace.core.filters.resolve import Found
+    from ftrace.core.filters.resolve import ImageFunction
     from sandbox.images.sources import image_at
 
     image = image_at(symbol.address)
-    skipped = locations_of([Found(image, symbol)]).skipped if image is not None else []
+    skipped = locations_of([ImageFunction(image, symbol)]).skipped if image is not None else []
     return skipped[0].reason if skipped else ""
 
 

@@ -26,7 +26,7 @@ from ftrace.core.ops_flags import (
 )
 from ftrace.core.probe import NativeProbe
 from ftrace.core.sites.block import SiteBlock
-from ftrace.core.sites.locations import Location, Selection, clean
+from ftrace.core.sites.locations import Location, LocationSet, clean
 from ftrace.core.tracer import Tracer, tracer
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from sandbox.images.near_misses import near_misses
@@ -66,12 +66,12 @@ class ftrace_ops(ProcessBound):
         self._probe: NativeProbe | None = None
 
     @property
-    def filter_hash(self) -> Selection:
+    def filter_hash(self) -> LocationSet:
         """The functions that it is for; empty: all."""
         return self.func_hash.filter_hash
 
     @property
-    def notrace_hash(self) -> Selection:
+    def notrace_hash(self) -> LocationSet:
         """The functions that it is not for."""
         return self.func_hash.notrace_hash
 
@@ -97,14 +97,14 @@ class ftrace_ops(ProcessBound):
             raise ValueError("this ftrace_ops has never been registered; register it first")
         return self._probe
 
-    def selection(self) -> Selection:
+    def selection(self) -> LocationSet:
         """The locations it is for, by its hashes as they are now."""
         return clean({block: mask & ~self._refused(block) for block, mask in self._wanted().items()})
 
     def skipped(self) -> list[tuple[Location, str]]:
         """The locations that the hashes select but that cannot be probed so, each with the reason."""
-        refused = Selection({block: mask & self._refused(block) for block, mask in self._wanted().items()})
-        return [(location, _reason(location)) for location in refused.locations()]
+        refused = LocationSet({block: mask & self._refused(block) for block, mask in self._wanted().items()})
+        return [(location, _reason(location)) for location in refused.each()]
 
     def _refused(self, block: SiteBlock) -> int:
         """The sites of a block that cannot be patched, or, for ops that hook returns, whose return cannot be hooked."""
@@ -217,7 +217,7 @@ def _check_exclusive(tracing: Tracer, ops: Operation) -> None:
             both = wanted & other.selection()
             if both:
                 does = "modifies ip" if other.flags & FTRACE_OPS_FL_IPMODIFY else "has a direct function"
-                raise OSError(errno.EBUSY, f"another ftrace_ops {does} at {next(both.locations())}")
+                raise OSError(errno.EBUSY, f"another ftrace_ops {does} at {next(both.each())}")
 
 
 def change_flags(ops: ftrace_ops, on: int = 0, off: int = 0) -> None:
@@ -266,9 +266,9 @@ def ftrace_set_filter_ips(ops: ftrace_ops, ips: Iterable[int], remove: bool = Fa
     tracing = tracer()
     with tracing.table.lock:
         tracing.check_alive()
-        base = Selection() if reset else ops.filter_hash
+        base = LocationSet() if reset else ops.filter_hash
         chosen = [_location(tracing, ip) for ip in ips]
-        changed = _without(base, chosen) if remove else base | Selection.of(chosen)
+        changed = _without(base, chosen) if remove else base | LocationSet.of(chosen)
         live = install_hash(tracing, ops, FILTER, changed, awaits_modules=False if reset else None)
     if live:
         tracing.reclaimer.settle()
@@ -282,7 +282,7 @@ def _location(tracing: Tracer, ip: int) -> Location:
     return location
 
 
-def set_filter_selection(ops: ftrace_ops, chosen: Selection) -> None:
+def set_filter_selection(ops: ftrace_ops, chosen: LocationSet) -> None:
     """Let the filter be these locations. Raises OSError, with nothing changed, if a registered ops cannot be there."""
     tracing = tracer()
     with tracing.table.lock:
@@ -292,11 +292,11 @@ def set_filter_selection(ops: ftrace_ops, chosen: Selection) -> None:
         tracing.reclaimer.settle()
 
 
-def _without(base: Selection, locations: Iterable[Location]) -> Selection:
+def _without(base: LocationSet, locations: Iterable[Location]) -> LocationSet:
     for location in locations:
         if not base.has(location):
             raise OSError(errno.ENOENT, f"{location} is not in the filter")
-        base = base - Selection.of([location])
+        base = base - LocationSet.of([location])
     return base
 
 
@@ -325,14 +325,14 @@ def _set_hash(ops: ftrace_ops, which: str, pattern: str | None, reset: bool) -> 
     tracing = tracer()
     with tracing.table.lock:
         tracing.check_alive()
-        base = Selection() if reset else getattr(ops.func_hash, which)
+        base = LocationSet() if reset else getattr(ops.func_hash, which)
         changed = base if pattern is None else edited(tracing, base, pattern)
         live = install_hash(tracing, ops, which, changed, awaits_modules=False if reset and which == FILTER else None)
     if live:
         tracing.reclaimer.settle()
 
 
-def edited(tracing: Tracer, base: Selection, text: str) -> Selection:
+def edited(tracing: Tracer, base: LocationSet, text: str) -> LocationSet:
     """`base` with the matches of a pattern added or removed. Raises OSError(EINVAL) if nothing matches."""
     pattern = parse(text)
     found = tracing.table.select(pattern)
@@ -342,7 +342,7 @@ def edited(tracing: Tracer, base: Selection, text: str) -> Selection:
 
 
 def install_hash(
-    tracing: Tracer, ops: ftrace_ops, which: str, changed: Selection, awaits_modules: bool | None = None
+    tracing: Tracer, ops: ftrace_ops, which: str, changed: LocationSet, awaits_modules: bool | None = None
 ) -> bool:
     """Give a hash of `ops` new contents, and bring every registered ops that has the same hashes in line (ftrace_hash_move).
 
@@ -367,7 +367,7 @@ def install_hash(
     return bool(before)
 
 
-def _follow(tracing: Tracer, before: list[tuple[Operation, Selection]]) -> None:
+def _follow(tracing: Tracer, before: list[tuple[Operation, LocationSet]]) -> None:
     """Move registered ops to the functions that their hashes select now. Raises OSError, with none moved."""
     for user, _ in before:
         _check_exclusive(tracing, user)

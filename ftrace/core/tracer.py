@@ -21,7 +21,7 @@ from ftrace.core.reclaimer import Reclaimer
 from ftrace.core.runtime import Runtime, runtime
 from ftrace.core.sites.block import Change, SiteBlock, SiteMismatch
 from ftrace.core.sites.image_block import ImageBlock
-from ftrace.core.sites.locations import Location, LocationTable, Selection
+from ftrace.core.sites.locations import Location, LocationSet, LocationTable
 from ftrace.hit.records import STOPPED
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork, hooks
@@ -56,8 +56,8 @@ class Tracer:
         """Set by `kill`, for good."""
         self.switched_on = True
         """kernel.ftrace_enabled: whether sites are patched at all."""
-        self.touched = Selection()
-        self.modified = Selection()
+        self.touched = LocationSet()
+        self.modified = LocationSet()
         register_module_notifier(self._module_event, first=True)
         fork.hold(self.table.lock, level=1)
 
@@ -81,7 +81,7 @@ class Tracer:
             ops.probe.change_flags(on=STOPPED)
             self._leave(ops, unread=True)
 
-    def change(self, ops: Operation, old: Selection, new: Selection) -> None:
+    def change(self, ops: Operation, old: LocationSet, new: LocationSet) -> None:
         """Move an enabled ops from one selection to another; only the difference is patched. `reclaimer.settle` follows.
 
         Raises OSError, with nothing changed, if a site has unexpected bytes.
@@ -107,7 +107,7 @@ class Tracer:
                     errno.EBUSY, "a PERMANENT ftrace_ops is registered; unregister it before disabling ftrace"
                 )
             self.switched_on = on
-            for block in self._still_mapped(Selection(dict.fromkeys(self.table.patched_blocks(), 0))):
+            for block in self._still_mapped(LocationSet(dict.fromkeys(self.table.patched_blocks(), 0))):
                 block.switch(on)
             if on:
                 for ops in self.enabled:
@@ -172,18 +172,18 @@ class Tracer:
         add, remove = self._adding(probe), self._removing(probe)
         return lambda old: remove(old) if probe in old.probes else add(old)
 
-    def _add(self, ops: Operation, selection: Selection) -> None:
+    def _add(self, ops: Operation, selection: LocationSet) -> None:
         self._apply(selection, self._adding(ops.probe))
         self._note(ops, selection)
 
-    def _note(self, ops: Operation, selection: Selection) -> None:
+    def _note(self, ops: Operation, selection: LocationSet) -> None:
         """Record that an ops is on these sites."""
         if self.switched_on:
             self.touched |= selection
         if ops.moves_ip:
             self.modified |= selection
 
-    def _apply(self, selection: Selection, change: Change) -> None:
+    def _apply(self, selection: LocationSet, change: Change) -> None:
         """Switch sites; all of them are verified before any is."""
         if len(selection) > 1:
             self._check(selection)
@@ -194,7 +194,7 @@ class Tracer:
             self._report(failure)
             raise
 
-    def _check(self, selection: Selection) -> None:
+    def _check(self, selection: LocationSet) -> None:
         """Raise OSError if a site has unexpected bytes, or cannot be patched now."""
         try:
             for block, mask in selection.items():
@@ -208,7 +208,7 @@ class Tracer:
         self._take_back(ops.selection(), self._removing(ops.probe))
         self._leave(ops, unread=False)
 
-    def _take_back(self, selection: Selection, change: Change) -> None:
+    def _take_back(self, selection: LocationSet, change: Change) -> None:
         """Undo a change; sites that hold foreign bytes are left alone."""
         for block, mask in selection.items():
             with contextlib.suppress(OSError):
@@ -240,7 +240,7 @@ class Tracer:
             for ops in reversed(self.enabled):
                 mask = ops.selection().get(block, 0)
                 if mask:
-                    self._add(ops, Selection({block: mask}))
+                    self._add(ops, LocationSet({block: mask}))
             hooks.when_coming(block)
 
     def _known(self, module: Module) -> SiteBlock | None:
@@ -263,14 +263,14 @@ class Tracer:
         self.reclaimer.settle(whole=True)
         block.close()
 
-    def _still_mapped(self, selection: Selection) -> Selection:
+    def _still_mapped(self, selection: LocationSet) -> LocationSet:
         """These locations but those whose code has been unmapped without notice, which leave the table. With the lock."""
         gone = [block for block in selection if not block.is_mapped()]
         if not gone:
             return selection
         for block in gone:
             self.take_out(block)
-        return Selection({block: mask for block, mask in selection.items() if block not in gone})
+        return LocationSet({block: mask for block, mask in selection.items() if block not in gone})
 
     def take_out(self, block: SiteBlock) -> None:
         """Take a block's functions out of everything; its text is as it was. With the lock; `settle` has to follow.

@@ -121,11 +121,11 @@ def test_ft11_ft13_after_the_last_unregister_no_record_has_flags_or_a_count(prog
     for ops in (first, second):
         ftrace_set_filter(ops, "l*")
         register_ftrace_function(ops)
-    records = [tracer().record_at(location) for location in first.selection().locations()]
+    records = [tracer().record_at(location) for location in first.selection().each()]
     assert all(record.flags & ~lasting for record in records)
     for ops in (first, second):
         unregister(ops)
-    records = [tracer().record_at(location) for location in tracer().table.everything().locations()]
+    records = [tracer().record_at(location) for location in tracer().table.everything().each()]
     assert [record.flags & ~lasting for record in records] == [0] * len(records)
 
 

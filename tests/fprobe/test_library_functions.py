@@ -164,10 +164,10 @@ def test_a_function_that_the_loader_has_taken_from_elsewhere_is_skipped():
 @pytest.mark.skipif(not any(library.name.startswith("linux-vdso") for library in libraries()), reason="no vDSO")
 def test_code_without_a_file_is_skipped_and_the_rest_is_probed() -> None:
     """The vDSO: a pattern such as `*:*` failed because of it."""
-    located = locate.locations_of([*resolve("libz:crc32"), *resolve("linux-vdso:*")])
-    assert [location.name for location in located.selection.locations()] == ["crc32"]
-    assert located.skipped
-    assert all("which has no backing file" in skipped.reason for skipped in located.skipped)
+    resolution = locate.locations_of([*resolve("libz:crc32"), *resolve("linux-vdso:*")])
+    assert [location.name for location in resolution.locations.each()] == ["crc32"]
+    assert resolution.skipped
+    assert all("which has no backing file" in skipped.reason for skipped in resolution.skipped)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def fp():
 
 
 def names(probe) -> list[str]:
-    return [location.name for location in functions_of(probe).locations()]
+    return [location.name for location in functions_of(probe).each()]
 
 
 def fails(code: int, call, *arguments) -> None:
@@ -92,7 +92,7 @@ def test_fp11_a_notfilter_that_matches_nothing_undoes_everything(program, fp):
 def test_fp11_index_numbers_select_by_position(program, fp):
     from ftrace.core.tracer import tracer
 
-    position = 1 + [location.name for location in tracer().table.everything().locations()].index("leaf")
+    position = 1 + [location.name for location in tracer().table.everything().each()].index("leaf")
     fprobe.register_fprobe(fp, str(position))
     assert names(fp) == ["leaf"]
 

@@ -69,6 +69,6 @@ def test_another_filter_takes_few_steps():
     fprobe.register_fprobe(fp, names[3])
     for name in names[4:6]:
         taken = steps(lambda name=name: ftrace_set_filter(fp.ops, name, reset=True))
-    assert [location.name for location in fp.ops.selection().locations()] == names[5:6]
+    assert [location.name for location in fp.ops.selection().each()] == names[5:6]
     fprobe.unregister_fprobe(fp)
     assert taken < MOST_STEPS_TO_MOVE

@@ -215,7 +215,7 @@ def test_a_live_filter_change_that_fails_leaves_filter_and_sites_as_they_were():
     for reset in (False, True):
         with pytest.raises(OSError):
             ftrace_set_filter(ops, "other", reset)
-        assert sorted(location.name for location in ops.selection().locations()) == ["leaf", "leaf"]
+        assert sorted(location.name for location in ops.selection().each()) == ["leaf", "leaf"]
         assert text_of(module) == before
     module["leaf"](1)
     assert seen == [site_of(module, "leaf")]

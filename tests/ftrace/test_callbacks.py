@@ -89,7 +89,7 @@ def test_ft45_one_ops_may_modify_ip_on_a_function():
         assert error.errno == errno.EBUSY
     else:
         raise AssertionError("two ops modify ip of vfs_read")
-    assert [location.name for location in second.selection().locations()] == ["vfs_write"]
+    assert [location.name for location in second.selection().each()] == ["vfs_write"]
 
 
 @isolated

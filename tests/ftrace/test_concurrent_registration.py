@@ -75,7 +75,7 @@ def test_fp20_threads_that_register_the_same_fprobe():
             except OSError as error:
                 outcomes.append(error.errno)
             if together.wait() == 0:
-                names.append([location.name for location in functions_of(fp).locations()])
+                names.append([location.name for location in functions_of(fp).each()])
                 fprobe.unregister_fprobe(fp)
 
     names = []

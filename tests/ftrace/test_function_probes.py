@@ -283,7 +283,7 @@ def test_ft65_the_same_again_is_refused_and_more_functions_are_added(program):
 
 
 def test_ft65_by_position(program):
-    names = [location.name for location in tracer().table.everything().locations()]
+    names = [location.name for location in tracer().table.everything().each()]
     write(f"{1 + names.index('other')}:traceon")
     assert listed() == ["other:traceon:unlimited"]
     fails(errno.ENODEV, write, f"!{1 + names.index('other')}:traceon")

@@ -10,7 +10,7 @@ from programs import basic, site_of
 
 import sandbox
 from ftrace.core.glob import parse
-from ftrace.core.sites.locations import Selection
+from ftrace.core.sites.locations import LocationSet
 from ftrace.core.tracer import tracer
 
 
@@ -23,7 +23,7 @@ def test_ft2_ascending_within_a_module_and_modules_in_the_order_of_loading(progr
     later = sandbox.load(
         "define i64 @late(i64 %x) { ret i64 %x }\ndefine i64 @later(i64 %x) { ret i64 %x }\n", name="late"
     )
-    locations = list(tracer().table.everything().locations())
+    locations = list(tracer().table.everything().each())
     mine = [location.ip for location in locations if location.block.module is program]
     assert mine == sorted(mine) == list(program.sites)
     assert [location.name for location in locations[-2:]] == ["late", "later"]
@@ -88,8 +88,8 @@ def test_selections_are_sets(program):
     some, others = table.select(parse("[lo]*")), table.select(parse("l*"))
     assert (some & others).count() + (some - others).count() == some.count()
     assert (some | others).count() == some.count() + (others - some).count()
-    assert not some - some and (some - some) == Selection()
-    names = [location.name for location in some.locations() if location.block.module is program]
+    assert not some - some and (some - some) == LocationSet()
+    names = [location.name for location in some.each() if location.block.module is program]
     assert sorted(names) == ["leaf", "loop", "other"]
 
 
@@ -109,7 +109,7 @@ def test_ft32_an_exact_name_is_that_of_every_function_called_so(tmp_path):
     module = sandbox.load(sources[0], name="twins", cflags=["-fno-inline", str(sources[1])])
     table = tracer().table
     for name, count in {"twin": 2, "first": 1, "second": 1, "twi": 0, "win": 0}.items():
-        found = [location for location in table.select(parse(name)).locations() if location.block.module is module]
+        found = [location for location in table.select(parse(name)).each() if location.block.module is module]
         assert [location.name for location in found] == [name] * count, name
         assert len({location.ip for location in found}) == count
     module.unload()
@@ -117,11 +117,11 @@ def test_ft32_an_exact_name_is_that_of_every_function_called_so(tmp_path):
 
 def test_ft34_positions_count_over_all_modules(program):
     table = tracer().table
-    everything = list(table.everything().locations())
+    everything = list(table.everything().each())
     for position in (0, len(everything) - 1):
         assert table.at(position) == everything[position]
     assert table.at(-1) is None and table.at(len(everything)) is None
-    assert list(table.select(parse(str(len(everything)))).locations()) == everything[-1:]
+    assert list(table.select(parse(str(len(everything)))).each()) == everything[-1:]
     assert not table.select(parse(str(len(everything) + 1)))
 
 

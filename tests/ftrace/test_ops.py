@@ -25,7 +25,7 @@ def ops():
 
 
 def names(ops, program):
-    return sorted(location.name for location in ops.selection().locations() if location.block.module is program)
+    return sorted(location.name for location in ops.selection().each() if location.block.module is program)
 
 
 def register(ops, seen=None):

@@ -130,7 +130,7 @@ def test_ft63_a_token_has_a_limit(program):
 
 
 def test_ft63_ft34_ft35_patterns_negations_and_numbers(program):
-    everything = [location.name for location in tracer().table.everything().locations()]
+    everything = [location.name for location in tracer().table.everything().each()]
     write(f"l* !loop {1 + everything.index('twice')}")
     assert names() == ["leaf", "twice"]
     write(f"!{1 + everything.index('twice')}", append=True)

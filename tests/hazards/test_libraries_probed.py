@@ -105,7 +105,7 @@ def test_what_hits_call_is_refused_under_each_of_its_names():
     (refused,) = locate_addresses([address]).skipped
     assert "a hit calls" in refused.reason
     with fprobe.attach("libc:*pthread_*specific*", action=fprobe.Stat()) as probe:
-        assert address not in {location.ip for location in fprobe.registration.functions_of(probe.fp).locations()}
+        assert address not in {location.ip for location in fprobe.registration.functions_of(probe.fp).each()}
 
 
 @isolated(timeout=60)

@@ -273,7 +273,7 @@ def test_unload_a_filter_set_before_does_not_reach_into_the_module_that_has_gone
     other = sandbox.load("define i64 @fresh(i64 %x) noinline { ret i64 %x }\n", name="fresh")
     ops.func = print
     ftrace.register_ftrace_function(ops)
-    assert [str(location) for location in ops.selection().locations()] == []
+    assert [str(location) for location in ops.selection().each()] == []
     ftrace.unregister_ftrace_function(ops)
     assert other["fresh"](3) == 3
 

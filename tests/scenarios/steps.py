@@ -145,7 +145,7 @@ def _enabled_functions(machine: Machine) -> list[str]:
     wanted = [(ops, ops.selection()) for ops in tracer().enabled]
     block = tracer().table.block_of(machine.targets.module)
     found = []
-    for location in tracer().table.everything().locations():
+    for location in tracer().table.everything().each():
         flags = [ops.flags for ops, selection in wanted if selection.has(location)]
         if flags and location.block is block:
             found.append(_enabled_line(location.name, flags))

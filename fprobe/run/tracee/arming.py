@@ -20,7 +20,7 @@ from fprobe.run.tracee.patterns import Pattern, compiled_code, described, new_fu
 from fprobe.run.tracee.table import Calls, Table
 from ftrace.core.entries.locate import outside
 from ftrace.core.filters.inlined import InlinedCalls
-from ftrace.core.filters.resolve import Found, is_compiled
+from ftrace.core.filters.resolve import ImageFunction, is_compiled
 from ftrace.core.tracer import tracer
 from ftrace.hit.call_table import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
@@ -70,7 +70,7 @@ class _Group:
     def __init__(self, patterns: Sequence[str], probe: Callable[[list[int]], Attachment[Any]]) -> None:
         self.patterns = [Pattern(text) for text in patterns]
         self.probe = probe
-        self.known: dict[int, Found] = {}
+        self.known: dict[int, ImageFunction] = {}
         self.attached: list[Attachment[Any]] = []
 
 
@@ -237,7 +237,7 @@ class Arming:
         session.note(self._address, pattern=pattern.text, functions=plain_values(functions))
         session.note(self._address, skipped=self._arm(new, group))
 
-    def _arm(self, functions: list[Found], group: _Group) -> list[tuple[str, str]]:
+    def _arm(self, functions: list[ImageFunction], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions. Returns name and reason for each that cannot be probed."""
         reasons = {each.function.address: outside(each) for each in functions}
         skipped = [(str(each), reason) for each in functions if (reason := reasons[each.function.address])]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ftrace.core.filters.resolve import Found, images_meant, is_compiled, resolve
+from ftrace.core.filters.resolve import ImageFunction, images_meant, is_compiled, resolve
 from sandbox.images.image import Image
 from sandbox.loading.module import modules
 from sandbox.symbols.libraries import Library
@@ -22,7 +22,7 @@ class Pattern:
         """Why nothing matches, as a sentence."""
         self._is_found = False
         self._searched: list[tuple[Image, int]] | None = None
-        self._functions: list[Found] = []
+        self._functions: list[ImageFunction] = []
         owner, colon, _ = split_owner(text)
         self._names_one = bool(colon) and not re.search(r"[*?\[]", owner) and not is_compiled(text)
 
@@ -31,7 +31,7 @@ class Pattern:
         """Whether no further function can match: the pattern names one library, which is loaded."""
         return self._is_found and self._names_one
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[ImageFunction]:
         """The functions that match now. They are looked up again only if the images that the pattern names have changed."""
         images = [(image, len(image.functions)) for image in self._images()]
         if images == self._searched:
@@ -44,7 +44,7 @@ class Pattern:
         owner, colon, _ = split_owner(self.text)
         return list(images_meant(owner if colon else None))
 
-    def _search(self) -> list[Found]:
+    def _search(self) -> list[ImageFunction]:
         if not self._searched and ":" not in self.text:  # searching for similar names takes seconds
             advice = name_of_python(self.text) or f"a function of a library is written libNAME:{self.text}"
             self.reason = f"the program has loaded no module; {advice}"
@@ -58,7 +58,7 @@ class Pattern:
         return functions
 
 
-def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterator[Found]:
+def new_functions(functions: Iterable[ImageFunction], known: dict[int, ImageFunction]) -> Iterator[ImageFunction]:
     """The functions that are not in `known`, or whose address was in an image that has been unloaded since."""
     is_live: dict[Image, bool] = {}
     for each in functions:
@@ -72,7 +72,7 @@ def new_functions(functions: Iterable[Found], known: dict[int, Found]) -> Iterat
                 yield each
 
 
-def plain_values(functions: Iterable[Found]) -> list[tuple[int, str, str, str]]:
+def plain_values(functions: Iterable[ImageFunction]) -> list[tuple[int, str, str, str]]:
     """The functions as plain values, for the launcher: address, name, image, and types of arguments that distinguish it."""
     return [
         (each.function.address, each.function.name, each.image.name, each.image.argument_types(each.function))

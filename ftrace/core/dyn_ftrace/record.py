@@ -9,7 +9,7 @@ from ftrace.core.filters.hashes import OpsHash
 from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import NativeProbe
 from ftrace.core.runtime import runtime
-from ftrace.core.sites.locations import Location, Selection
+from ftrace.core.sites.locations import Location, LocationSet
 from ftrace.hit.records import CALLBACK, KPROBE_SHARED, ProbeList
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.table import symbol_table
@@ -28,9 +28,9 @@ class Operation(Protocol):
     detach: Callable[[], Any]
 
     @property
-    def filter_hash(self) -> Selection: ...
+    def filter_hash(self) -> LocationSet: ...
     @property
-    def notrace_hash(self) -> Selection: ...
+    def notrace_hash(self) -> LocationSet: ...
     @property
     def enabled(self) -> bool: ...
     @property
@@ -39,7 +39,7 @@ class Operation(Protocol):
     def moves_ip(self) -> bool: ...
     @property
     def probe(self) -> NativeProbe: ...
-    def selection(self) -> Selection: ...
+    def selection(self) -> LocationSet: ...
 
 
 class Record:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrace.core.entries.neighbours import free_bytes
-from ftrace.core.filters.resolve import Found, resolve
+from ftrace.core.filters.resolve import ImageFunction, resolve
 from ftrace.core.sites.detoured import DetouredBlock
 from ftrace.core.sites.image_block import ImageBlock, PreparedBlock
-from ftrace.core.sites.locations import Located, Location, Selection, Skipped, original_text
+from ftrace.core.sites.locations import Location, LocationSet, Resolution, Skipped, original_text
 from ftrace.core.sites.refusals import called_by_hits, runs_python
 from ftrace.core.tracer import tracer
 from sandbox.images.sources import image_at
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandbox.memory.mappings import TextMapping
 
 
-def locate(pattern: str) -> Located:
+def locate(pattern: str) -> Resolution:
     """The locations of the functions that `pattern` matches, in images of any kind.
 
     Raises LookupError if it matches nothing, with names that are like it; OSError if a library's text cannot be patched.
@@ -31,7 +31,7 @@ def locate(pattern: str) -> Located:
     return locations_of(resolve(pattern))
 
 
-def locate_addresses(addresses: Iterable[int]) -> Located:
+def locate_addresses(addresses: Iterable[int]) -> Resolution:
     """The locations of functions by their addresses.
 
     Raises OSError(EINVAL) for an address at which no function begins.
@@ -45,11 +45,11 @@ def locate_addresses(addresses: Iterable[int]) -> Located:
             known.append(location)
         else:
             unknown.append(address)
-    located = locations_of([*_found_at(unknown)])
-    return Located(Selection.of(known) | located.selection, located.skipped)
+    resolution = locations_of([*_found_at(unknown)])
+    return Resolution(LocationSet.of(known) | resolution.locations, resolution.skipped)
 
 
-def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
+def _found_at(addresses: Iterable[int]) -> Iterator[ImageFunction]:
     """The function that begins at each address. For consecutive addresses, an image and its functions are looked up once."""
     image: Image | None = None
     functions: dict[int, Symbol] = {}
@@ -60,7 +60,7 @@ def _found_at(addresses: Iterable[int]) -> Iterator[Found]:
         function = functions.get(address)
         if image is None or function is None:
             raise OSError(errno.EINVAL, f"{address:#x} is not the entry of a function that can be traced")
-        yield Found(image, function)
+        yield ImageFunction(image, function)
 
 
 def _functions_of(image: Image) -> dict[int, Symbol]:
@@ -70,13 +70,13 @@ def _functions_of(image: Image) -> dict[int, Symbol]:
     return {function.address: function for function in reversed(image.functions) if not function.indirect}
 
 
-def locations_of(wanted: Iterable[Found]) -> Located:
+def locations_of(wanted: Iterable[ImageFunction]) -> Resolution:
     """The same for functions that have been found already."""
     with tracer().table.lock:
         return _located(wanted)
 
 
-def _located(wanted: Iterable[Found]) -> Located:
+def _located(wanted: Iterable[ImageFunction]) -> Resolution:
     table, chosen, skipped = tracer().table, list[Location](), list[Skipped]()
     by_block: dict[ImageBlock, list[int]] = {}
     block: ImageBlock | None = None
@@ -99,10 +99,10 @@ def _located(wanted: Iterable[Found]) -> Located:
         block.make(indexes)
         chosen += [Location(block, index) for index in indexes if block.is_made(index)]
         skipped += [Skipped(str(Location(block, i)), block.reason(i)) for i in indexes if not block.is_made(i)]
-    return Located(Selection.of(chosen), skipped)
+    return Resolution(LocationSet.of(chosen), skipped)
 
 
-def _refusal(found: Found) -> str:
+def _refusal(found: ImageFunction) -> str:
     if found.image.module is not None:
         return "it was compiled without a stub"
     if (reason := outside(found)) or found.function.address not in called_by_hits():
@@ -110,7 +110,7 @@ def _refusal(found: Found) -> str:
     return f"a hit calls {found.function.name} itself"
 
 
-def outside(found: Found) -> str:
+def outside(found: ImageFunction) -> str:
     """Why an indirect function (IFUNC) is not in its library, as a sentence; "" if the function is in its image."""
     if found.function.address in found.image:
         return ""
@@ -149,6 +149,8 @@ def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
 # -- for registration ---------------------------------------------------------------------------------------------------
 
 
-def unsafe_for_python(selection: Selection) -> Selection:
+def unsafe_for_python(selection: LocationSet) -> LocationSet:
     """The locations among these where a Python handler could wait for its own thread."""
-    return Selection({b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)})
+    return LocationSet(
+        {b: mask for b, mask in selection.items() if isinstance(b, DetouredBlock) and runs_python(b.name)}
+    )

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ftrace.core.sites.detoured import DetouredBlock
 from ftrace.core.sites.image_block import in_images
-from ftrace.core.sites.locations import Located, Location, Selection, Skipped
+from ftrace.core.sites.locations import Location, LocationSet, Resolution, Skipped
 from ftrace.core.tracer import tracer
 
 
@@ -50,7 +50,7 @@ def free_bytes(address: int, size: int) -> int:
     return min((neighbour.free(address, size) for neighbour in neighbours), default=size)
 
 
-def join_neighbours(selection: Selection) -> Located:
+def join_neighbours(selection: LocationSet) -> Resolution:
     """Let other kinds of probes join these locations, which are about to be patched. Within `patch_lock()`.
 
     Returns the locations that can still be patched.
@@ -62,7 +62,7 @@ def join_neighbours(selection: Selection) -> Located:
             for address, why in neighbour.join([block.addresses[index] for index in indexes]).items():
                 refused.append(Location(block, bisect_left(block.addresses, address)))
                 skipped.append(Skipped(str(refused[-1]), why))
-    return Located(selection - Selection.of(refused), skipped)
+    return Resolution(selection - LocationSet.of(refused), skipped)
 
 
 def retreat_from(address: int) -> None:

@@ -19,7 +19,7 @@ from ftrace.core.filters.hashes import FILTER
 from ftrace.core.glob import PatternKind, parse
 from ftrace.core.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.core.probe import NativeProbe
-from ftrace.core.sites.locations import Selection
+from ftrace.core.sites.locations import LocationSet
 from ftrace.core.tracer import tracer
 from ftrace.hit.function_probe_call import FUNCTIONS, FunctionProbe
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY
@@ -117,10 +117,10 @@ class _Probe:
             entry_cookie=ctypes.addressof(self.native),
         )
 
-    def set_count(self, functions: Selection, count: int) -> None:
+    def set_count(self, functions: LocationSet, count: int) -> None:
         """Set the count of these functions, before they can be hit."""
         if self.counts is not None:
-            self.counts.set([location.ip for location in functions.locations()], count)
+            self.counts.set([location.ip for location in functions.each()], count)
 
     def release(self) -> None:
         """Free it: no function has it any more, and no hit is in it."""
@@ -129,7 +129,7 @@ class _Probe:
     def lines(self) -> Iterator[str]:
         """A line for each function that is loaded."""
         for block, mask in tracer().table.everything().items():
-            for location in Selection({block: mask & self.ops.filter_hash.get(block, 0)}).locations():
+            for location in LocationSet({block: mask & self.ops.filter_hash.get(block, 0)}).each():
                 left = f"count={self.counts[location.ip]}" if self.counts is not None else "unlimited"
                 yield f"{location.name}:{self.probe_ops.name}:{left}"
 
@@ -187,7 +187,7 @@ def _insert(probe: _Probe) -> None:
     _probes.insert(_probes.index(siblings[0]) if siblings else 0, probe)
 
 
-def _added(found: Selection, probe_ops: FunctionProbeOps, glob: str) -> Selection:
+def _added(found: LocationSet, probe_ops: FunctionProbeOps, glob: str) -> LocationSet:
     added = found
     for probe in _of_command(probe_ops):
         added = added - probe.ops.filter_hash
@@ -246,7 +246,7 @@ def unregister_ftrace_function_probe_func(glob: str, probe_ops: FunctionProbeOps
         probe.release()
 
 
-def _keep_rest(probe: _Probe, removed: Selection) -> bool:
+def _keep_rest(probe: _Probe, removed: LocationSet) -> bool:
     """Remove functions from a probe. False if none is left; the probe is then removed from the list."""
     left = probe.ops.filter_hash - removed
     if left:
@@ -256,14 +256,14 @@ def _keep_rest(probe: _Probe, removed: Selection) -> bool:
     return bool(left)
 
 
-def _matching(glob: str, functions: Selection) -> Selection:
+def _matching(glob: str, functions: LocationSet) -> LocationSet:
     """The functions that match by name; a position selects nothing here."""
     if glob in ("", "*"):
         return functions
     pattern = parse(glob)
     if pattern.kind is PatternKind.INDEX:
-        return Selection()
-    return Selection({block: mask & block.select(pattern) for block, mask in functions.items()}) & functions
+        return LocationSet()
+    return LocationSet({block: mask & block.select(pattern) for block, mask in functions.items()}) & functions
 
 
 def _withdraw(probe: _Probe) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.core.sites.locations import Selection
+from ftrace.core.sites.locations import LocationSet
 
 if TYPE_CHECKING:
     from ftrace.core.sites.block import SiteBlock
@@ -28,8 +28,8 @@ class OpsHash:
     """struct ftrace_ops_hash. An empty filter selects all functions; an empty notrace excludes none."""
 
     def __init__(self) -> None:
-        self.filter_hash = Selection()
-        self.notrace_hash = Selection()
+        self.filter_hash = LocationSet()
+        self.notrace_hash = LocationSet()
         self.requests: dict[str, list[ModuleRequest]] = {FILTER: [], NOTRACE: []}
         """Cached requests for each of the two hashes, newest first."""
         self.filter_awaits_modules = False
@@ -52,15 +52,15 @@ class OpsHash:
         return {block: mask & ~without.get(block, 0) for block, mask in wanted.items() if block in there}
 
     @property
-    def state(self) -> tuple[Selection, Selection, bool]:
+    def state(self) -> tuple[LocationSet, LocationSet, bool]:
         """Both hashes, and `filter_awaits_modules`, for restoring them."""
         return self.filter_hash, self.notrace_hash, self.filter_awaits_modules
 
     @state.setter
-    def state(self, saved: tuple[Selection, Selection, bool]) -> None:
+    def state(self, saved: tuple[LocationSet, LocationSet, bool]) -> None:
         self.filter_hash, self.notrace_hash, self.filter_awaits_modules = saved
 
-    def replace(self, which: str, changed: Selection, awaits_modules: bool | None = None) -> None:
+    def replace(self, which: str, changed: LocationSet, awaits_modules: bool | None = None) -> None:
         """Replace the contents of one hash. `awaits_modules`: None leaves that unchanged."""
         setattr(self, which, changed)
         if awaits_modules is not None:
@@ -68,7 +68,7 @@ class OpsHash:
 
     def clear(self) -> None:
         """Empty both hashes (ftrace_free_filter())."""
-        self.state = Selection(), Selection(), False
+        self.state = LocationSet(), LocationSet(), False
 
 
 global_hash = OpsHash()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 
-from ftrace.core.sites.locations import Location, Selection
+from ftrace.core.sites.locations import Location, LocationSet
 from ftrace.core.tracer import tracer
 
 
@@ -55,7 +55,7 @@ def enabled_functions() -> str:
     tracing = tracer()
     if not tracing.switched_on:
         return ""
-    wanted = Selection()
+    wanted = LocationSet()
     for ops in tracing.enabled:
         wanted |= ops.selection()
     return _lines(wanted)
@@ -77,13 +77,13 @@ def dyn_ftrace_total_info() -> str:
     return f"{sum(counts)} pages:{pages} groups: {len(counts)}\n"
 
 
-def _lines(selection: Selection) -> str:
+def _lines(selection: LocationSet) -> str:
     return "".join(f"{record.line()}\n" for record in tracer().records(_ordered(selection)))
 
 
-def _ordered(selection: Selection) -> Iterator[Location]:
+def _ordered(selection: LocationSet) -> Iterator[Location]:
     """The locations of a selection, in table order; none if ftrace is dead."""
     tracing = tracer()
     if not tracing.dead:
         there = tracing.table.everything()
-        yield from Selection({block: selection[block] for block in there if block in selection}).locations()
+        yield from LocationSet({block: selection[block] for block in there if block in selection}).each()

@@ -20,7 +20,7 @@ from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol
 
 
-class Found(NamedTuple):
+class ImageFunction(NamedTuple):
     """A function that a pattern matches, and the image it is in."""
 
     image: Image
@@ -35,7 +35,7 @@ def is_named(pattern: str) -> bool:
     return isinstance(pattern, str) and names_owner(pattern)
 
 
-def resolve(pattern: str) -> list[Found]:
+def resolve(pattern: str) -> list[ImageFunction]:
     """The functions that `pattern` matches, each once, image by image and ascending by address.
 
     A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
@@ -99,7 +99,7 @@ def images_meant(owner: str | None) -> Iterator[Image]:
                 yield image
 
 
-def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
+def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[ImageFunction]:
     seen = set[int]()
     for image in meant:
         pattern = parse(image.unversioned(wanted))
@@ -109,7 +109,7 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[Found]:
         for function in sorted(map(image.meant, chosen), key=lambda function: function.address):
             if function.address not in seen:
                 seen.add(function.address)
-                yield Found(image, function)
+                yield ImageFunction(image, function)
 
 
 def whole(pattern: str, functions: Iterable[Symbol]) -> list[Symbol]:

@@ -21,14 +21,14 @@ from ftrace.core.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, 
 from ftrace.core.glob import Pattern, PatternKind, parse
 from ftrace.core.ops import edited, ftrace_ops, install_hash
 from ftrace.core.sites.block import SiteBlock
-from ftrace.core.sites.locations import LocationTable, Selection, clean
+from ftrace.core.sites.locations import LocationSet, LocationTable, clean
 from ftrace.core.tracer import Tracer, tracer
 from sandbox.loading.module import is_loaded
 from sandbox.process import hooks
 from sandbox.symbols.names import names_owner, split_owner
 
 
-def select(table: LocationTable, func: Pattern, module: Pattern) -> Selection:
+def select(table: LocationTable, func: Pattern, module: Pattern) -> LocationSet:
     """The functions that match `func` in the modules that match `module` (or do not, if that is negated).
 
     An empty `func` is all functions of a module; an empty `module` is any. A number selects by position whatever the module.
@@ -48,8 +48,8 @@ def _is_meant(module: Pattern, block: SiteBlock) -> bool:
 
 
 def edited_by_request(
-    tracing: Tracer, hashes: OpsHash, which: str, base: Selection, request: ModuleRequest
-) -> Selection:
+    tracing: Tracer, hashes: OpsHash, which: str, base: LocationSet, request: ModuleRequest
+) -> LocationSet:
     """`base`, changed by `request`. A request for a module that is not loaded yet is cached instead.
 
     Raises OSError(EINVAL) if nothing matches in a loaded module, or if there is no cached request to remove.
@@ -153,9 +153,9 @@ class FilterFile:
         self._which = NOTRACE if notrace else FILTER
         self._token, self._is_open = "", True
         if append:
-            self._pending: Selection = getattr(self.hashes, self._which)
+            self._pending: LocationSet = getattr(self.hashes, self._which)
         else:
-            self._pending = Selection()
+            self._pending = LocationSet()
             self.hashes.requests[self._which].clear()
 
     @property
@@ -216,7 +216,7 @@ class FilterFile:
             request = ModuleRequest(func, module)
             self._pending = edited_by_request(tracing, self.hashes, self._which, self._pending, request)
 
-    def change(self, chosen: Selection, remove: bool = False) -> None:
+    def change(self, chosen: LocationSet, remove: bool = False) -> None:
         """Add these locations, of images of any kind, to what is selected, or remove them."""
         with tracer().table.lock:
             self._pending = self._pending - chosen if remove else self._pending | chosen
@@ -262,14 +262,14 @@ def read_filter(ops: ftrace_ops | None = None, *, notrace: bool = False, instanc
 
 
 def _lines(hashes: OpsHash, which: str) -> Iterator[str]:
-    selected: Selection = getattr(hashes, which)
+    selected: LocationSet = getattr(hashes, which)
     if which == FILTER and hashes.for_everything:
         yield "#### all functions enabled ####"
     elif which == NOTRACE and not selected:
         yield "#### no functions disabled ####"
     there = tracer().table.everything()
-    ordered = Selection({block: selected[block] for block in there if block in selected})
-    yield from map(str, ordered.locations())
+    ordered = LocationSet({block: selected[block] for block in there if block in selected})
+    yield from map(str, ordered.each())
     yield from map(str, hashes.requests[which])
 
 

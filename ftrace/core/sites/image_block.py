@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.core.sites.block import Read, SiteBlock
 from ftrace.core.sites.lists import Stubs
-from ftrace.core.sites.locations import Selection
+from ftrace.core.sites.locations import LocationSet
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.memory.pages import read
 
@@ -85,10 +85,10 @@ class PreparedBlock(ImageBlock):
         return self._made
 
 
-def in_images(selection: Selection) -> dict[ImageBlock, list[int]]:
+def in_images(selection: LocationSet) -> dict[ImageBlock, list[int]]:
     """The locations that are not in modules, as positions in their blocks."""
     found: dict[ImageBlock, list[int]] = {}
     for block, mask in selection.items():
         if isinstance(block, ImageBlock):
-            found[block] = [index for _block, index in Selection({block: mask}).locations()]
+            found[block] = [index for _block, index in LocationSet({block: mask}).each()]
     return found

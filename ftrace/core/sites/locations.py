@@ -1,6 +1,6 @@
-"""Locations, selections of them, their text, and their table: every stub of every loaded module, in table order.
+"""Locations, sets of them, their text, and their table: every stub of every loaded module, in table order.
 
-A *selection* is a set of locations: for each block of sites, a number whose bit i is the i-th site.
+A *selection* is the set of locations that an ops is for. A set has a number for each block of sites; its bit i is the i-th site.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Location(NamedTuple):
         return f"{self.name} [{self.block.name}]"
 
 
-class Selection(dict[SiteBlock, int]):
+class LocationSet(dict[SiteBlock, int]):
     """Locations: a bit mask for each block that has any."""
 
     @classmethod
-    def of(cls, locations: Iterable[Location]) -> Selection:
+    def of(cls, locations: Iterable[Location]) -> LocationSet:
         """These locations."""
         bits: dict[SiteBlock, bytearray] = {}
         for block, position in locations:
@@ -65,32 +65,32 @@ class Selection(dict[SiteBlock, int]):
         """The number of locations."""
         return sum(mask.bit_count() for mask in self.values())
 
-    def __or__(self, other: Selection) -> Selection:  # type: ignore[override]
-        return Selection({**self, **{block: self.get(block, 0) | mask for block, mask in other.items()}})
+    def __or__(self, other: LocationSet) -> LocationSet:  # type: ignore[override]
+        return LocationSet({**self, **{block: self.get(block, 0) | mask for block, mask in other.items()}})
 
-    def __ior__(self, other: Selection) -> Selection:  # type: ignore[override]
+    def __ior__(self, other: LocationSet) -> LocationSet:  # type: ignore[override]
         return self | other  # not dict's, which would replace masks
 
-    def __and__(self, other: Selection) -> Selection:
+    def __and__(self, other: LocationSet) -> LocationSet:
         return clean({block: mask & other.get(block, 0) for block, mask in self.items()})
 
-    def __sub__(self, other: Selection) -> Selection:
+    def __sub__(self, other: LocationSet) -> LocationSet:
         return clean({block: mask & ~other.get(block, 0) for block, mask in self.items()})
 
     def has(self, location: Location) -> bool:
         """Whether it is one of them."""
         return bool(self.get(location.block, 0) >> location.position & 1)
 
-    def locations(self) -> Iterator[Location]:
+    def each(self) -> Iterator[Location]:
         """Each location, in table order."""
         for block, mask in self.items():
             for index in bits_of(mask):
                 yield Location(block, index)
 
 
-def clean(masks: dict[SiteBlock, int]) -> Selection:
-    """A selection without empty blocks."""
-    return Selection({block: mask for block, mask in masks.items() if mask})
+def clean(masks: dict[SiteBlock, int]) -> LocationSet:
+    """A set without empty blocks."""
+    return LocationSet({block: mask for block, mask in masks.items() if mask})
 
 
 class LocationTable:
@@ -119,21 +119,21 @@ class LocationTable:
         """The block of a module, if it has one."""
         return next((block for block in self.blocks if block.module is module), None)
 
-    def everything(self) -> Selection:
+    def everything(self) -> LocationSet:
         """All locations."""
-        return Selection({block: block.everything for block in self.blocks})
+        return LocationSet({block: block.everything for block in self.blocks})
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
 
-    def select(self, pattern: Pattern) -> Selection:
+    def select(self, pattern: Pattern) -> LocationSet:
         """The locations whose function matches a pattern. The caller handles a negated pattern."""
         if pattern.kind is PatternKind.INDEX:
             location = self.at(index_of(pattern))
-            return Selection({location.block: 1 << location.position}) if location else Selection()
+            return LocationSet({location.block: 1 << location.position}) if location else LocationSet()
         return clean({block: block.select(pattern) for block in self.blocks})
 
-    def named_so(self, pattern: str) -> Selection:
+    def named_so(self, pattern: str) -> LocationSet:
         """The existing locations of all kinds whose function matches."""
         return clean({block: block.select(parse(pattern)) & block.everything for block in self.patched_blocks()})
 
@@ -205,8 +205,8 @@ class Skipped(NamedTuple):
     reason: str
 
 
-class Located(NamedTuple):
+class Resolution(NamedTuple):
     """The locations of the functions that a pattern matches, and the functions without one."""
 
-    selection: Selection
+    locations: LocationSet
     skipped: list[Skipped]

@@ -10,7 +10,7 @@ from functools import partial
 
 from ftrace.core.filters.set_ftrace_filter import FilterFile, read_filter
 from ftrace.core.ops import ftrace_ops
-from ftrace.core.sites.locations import Selection
+from ftrace.core.sites.locations import LocationSet
 from ftrace.tracing.files.nodes import Directory, Handle, Node, TextFile, TextHandle, written_number
 from ftrace.tracing.instances.trace_array import TraceArray, trace_arrays
 from ftrace.tracing.output.profile import profile_text
@@ -161,7 +161,7 @@ class GraphSelectionFile(Node):
 
     def read(self) -> str:
         """The names of the selected functions; if there are none, a line that says so."""
-        names = "".join(f"{location}\n" for location in graph_rules.selected(self._which).locations())
+        names = "".join(f"{location}\n" for location in graph_rules.selected(self._which).each())
         nothing = "all functions enabled" if self._which == FUNCTIONS else "no functions disabled"
         return names or f"#### {nothing} ####\n"
 
@@ -169,14 +169,14 @@ class GraphSelectionFile(Node):
         """Open the file. For writing with O_TRUNC, the selection starts empty."""
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return TextHandle(self.read, None)
-        base = Selection() if flags & os.O_TRUNC else graph_rules.selected(self._which)
+        base = LocationSet() if flags & os.O_TRUNC else graph_rules.selected(self._which)
         return _GraphSelectionHandle(self, self._which, base)
 
 
 class _GraphSelectionHandle(TextHandle):
     """GraphSelectionFile, open for writing. Each write takes one token; closing the file applies them."""
 
-    def __init__(self, file: GraphSelectionFile, which: str, pending: Selection) -> None:
+    def __init__(self, file: GraphSelectionFile, which: str, pending: LocationSet) -> None:
         super().__init__(file.read, self._take)
         self._which, self._pending = which, pending
         self._token, self._is_open = "", True

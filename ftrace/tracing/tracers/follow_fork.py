@@ -60,7 +60,7 @@ class ForkFollowing(fork.Close):
         located = _pthread_create()
         with patch_lock():
             functions = OpsHash()
-            functions.replace(FILTER, join_neighbours(located).selection)
+            functions.replace(FILTER, join_neighbours(located).locations)
             if functions.for_everything:
                 raise OSError(
                     errno.ENODEV,
@@ -105,7 +105,7 @@ def _pthread_create() -> Any:
     last: LookupError | None = None
     for name in _WHERE:
         try:
-            return locate(name).selection
+            return locate(name).locations
         except LookupError as error:
             last = error
     raise OSError(errno.ENODEV, f"new threads cannot be followed: {last}")

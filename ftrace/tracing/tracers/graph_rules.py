@@ -11,7 +11,7 @@ from ftrace.core.address_table import AddressTable
 from ftrace.core.glob import PatternKind, parse
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.block import SiteBlock
-from ftrace.core.sites.locations import Selection
+from ftrace.core.sites.locations import LocationSet
 from ftrace.core.tracer import tracer
 from ftrace.hit.tracers.graph_hit import GraphRules
 from sandbox.process import hooks
@@ -52,7 +52,7 @@ class Rules:
     """The rules of all function_graph tracers. Functions of unloaded modules match nothing."""
 
     def __init__(self) -> None:
-        self._selected = {FUNCTIONS: Selection(), NOTRACE: Selection()}
+        self._selected = {FUNCTIONS: LocationSet(), NOTRACE: LocationSet()}
         self._tables = AddressSets()
 
     @cached_property
@@ -69,15 +69,15 @@ class Rules:
         """Whether any rule is set."""
         return any(bytes(self._native))
 
-    def selected(self, which: str) -> Selection:
+    def selected(self, which: str) -> LocationSet:
         """The functions of one selection whose modules are loaded."""
         return self._selected[which] & tracer().table.everything()
 
-    def select(self, which: str, functions: Selection) -> None:
+    def select(self, which: str, functions: LocationSet) -> None:
         """Replace one selection; an empty selection removes the rule."""
         hooks.when_coming.add(self._module_comes)
         self._selected[which] = functions
-        setattr(self._native, which, self._tables.replace(which, [each.ip for each in functions.locations()]))
+        setattr(self._native, which, self._tables.replace(which, [each.ip for each in functions.each()]))
 
     def _module_comes(self, _block: SiteBlock) -> None:
         """Rebuild the tables: new functions may have the addresses of selected functions that were unloaded."""
@@ -116,10 +116,10 @@ graph_rules = Rules()
 """The rules of the process."""
 
 
-def edited(base: Selection, token: str) -> Selection:
+def edited(base: LocationSet, token: str) -> LocationSet:
     """`base` with the functions that `glob` adds or `!glob` removes. Raises OSError(EINVAL) if no function matches."""
     pattern = parse(token)
-    found = Selection() if pattern.kind is PatternKind.INDEX else tracer().table.select(pattern)
+    found = LocationSet() if pattern.kind is PatternKind.INDEX else tracer().table.select(pattern)
     if pattern.negated:
         found = found & base
     if not found:
