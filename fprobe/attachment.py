@@ -20,7 +20,7 @@ from fprobe.registration import (
     unregister_fprobe,
 )
 from ftrace.core.attaching import Attaching
-from ftrace.core.filters.resolve import is_compiled, is_there, may_be_compiled
+from ftrace.core.filters.image_functions import is_compiled, is_there, may_be_compiled
 from ftrace.core.probe import Counts
 from ftrace.core.sites.locations import Skipped
 from ftrace.core.summary import Row, shortened

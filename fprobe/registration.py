@@ -13,7 +13,7 @@ from fprobe.probe import ENTRY_DATA_MAX, FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SH
 from ftrace.core import ops as ftrace
 from ftrace.core.entries.locate import locate, locate_addresses, unsafe_for_python
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
-from ftrace.core.filters.resolve import is_compiled, is_named
+from ftrace.core.filters.image_functions import is_compiled, is_named
 from ftrace.core.handlers.kinds import entry_kind, exit_kind
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ftrace.core.filters.resolve import is_compiled, may_be_compiled, resolve
+from ftrace.core.filters.image_functions import find_functions, is_compiled, may_be_compiled
 from sandbox.images.process_text import JIT_NAMES, is_symbol
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
@@ -110,7 +110,7 @@ def _places_of(item: str | int) -> Iterator[Where]:
 
 def _matching(glob: str, offset: int) -> Iterator[Where]:
     """The functions that a glob matches, image by image and by address."""
-    found = [each.function for each in resolve(glob)]
+    found = [each.function for each in find_functions(glob)]
     bearers = Counter((symbol.module, symbol.name) for symbol in found)
     for symbol in found:
         unique = bearers[symbol.module, symbol.name] == 1 and symbol.module not in JIT_NAMES

@@ -130,7 +130,7 @@ def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
 
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
-    from ftrace.core.filters.resolve import whole
+    from ftrace.core.filters.image_functions import whole
     from ftrace.core.glob import PatternKind, index_of, parse
 
     pattern = parse(text)
@@ -219,10 +219,10 @@ def match_image(pattern: str) -> MatchedFunctions:
 
 def symbols_of_image(pattern: str) -> list[Symbol]:
     """The functions that a pattern for an image matches, also those that cannot be probed. Raises Failure if there are none."""
-    from ftrace.core.filters.resolve import resolve
+    from ftrace.core.filters.image_functions import find_functions
 
     match_image(pattern)
-    return [found.function for found in resolve(pattern)]
+    return [found.function for found in find_functions(pattern)]
 
 
 def load_library(pattern: str) -> None:
@@ -245,7 +245,7 @@ def load_library(pattern: str) -> None:
 def reason_in_image(symbol: Symbol) -> str:
     """Why a function that `match_image` has found cannot be probed; '' if it can."""
     from ftrace.core.entries.locate import locations_of
-    from ftrace.core.filters.resolve import ImageFunction
+    from ftrace.core.filters.image_functions import ImageFunction
     from sandbox.images.sources import image_at
 
     image = image_at(symbol.address)

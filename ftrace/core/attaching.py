@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ftrace.core.filters.image_functions import why_none
 from ftrace.core.filters.inlined import InlinedCalls
-from ftrace.core.filters.resolve import why_none
 from ftrace.core.summary import Summary
 from sandbox.process.fork import ProcessBound
 from sandbox.process.once import cached_property, once

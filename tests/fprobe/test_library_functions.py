@@ -17,7 +17,7 @@ from isolation import isolated
 
 import fprobe
 from ftrace.core.entries import locate
-from ftrace.core.filters.resolve import resolve
+from ftrace.core.filters.image_functions import find_functions
 from ftrace.core.sites.detoured import DetouredBlock
 from ftrace.core.tracer import tracer
 from sandbox.native import i32, ptr, u64
@@ -55,7 +55,7 @@ def test_entry_and_exit_in_python() -> None:
 
 def test_addresses_in_one_library_are_looked_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of its image used to be listed for each address: seconds for some thousand of them."""
-    chosen = resolve("libz:*")
+    chosen = find_functions("libz:*")
     image_at, asked = locate.image_at, list[int]()
     monkeypatch.setattr(locate, "image_at", lambda address: asked.append(address) or image_at(address))
     assert [*locate._found_at(found.function.address for found in chosen)] == chosen
@@ -164,7 +164,7 @@ def test_a_function_that_the_loader_has_taken_from_elsewhere_is_skipped():
 @pytest.mark.skipif(not any(library.name.startswith("linux-vdso") for library in libraries()), reason="no vDSO")
 def test_code_without_a_file_is_skipped_and_the_rest_is_probed() -> None:
     """The vDSO: a pattern such as `*:*` failed because of it."""
-    resolution = locate.locations_of([*resolve("libz:crc32"), *resolve("linux-vdso:*")])
+    resolution = locate.locations_of([*find_functions("libz:crc32"), *find_functions("linux-vdso:*")])
     assert [location.name for location in resolution.locations.each()] == ["crc32"]
     assert resolution.skipped
     assert all("which has no backing file" in skipped.reason for skipped in resolution.skipped)
@@ -257,8 +257,8 @@ def test_each_skipped_function_is_told_once(refused: str) -> None:
 @isolated(timeout=60)
 def test_a_glob_means_no_cold_parts(refused: str) -> None:
     ctypes.CDLL(refused)
-    assert [found.function.name for found in resolve("librefused:p*")] == ["plain"]
-    assert [found.function.name for found in resolve("librefused:p*.cold")] == ["plain.cold"]
-    assert [found.function.name for found in resolve("librefused:plain.cold")] == ["plain.cold"]
+    assert [found.function.name for found in find_functions("librefused:p*")] == ["plain"]
+    assert [found.function.name for found in find_functions("librefused:p*.cold")] == ["plain.cold"]
+    assert [found.function.name for found in find_functions("librefused:plain.cold")] == ["plain.cold"]
     with pytest.raises(OSError, match="a part of a function"):
         fprobe.attach("librefused:plain.cold", action=fprobe.Stat()).attach()

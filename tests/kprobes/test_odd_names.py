@@ -55,7 +55,7 @@ def test_each_is_probed_by_its_name() -> None:
     import fprobe
     import kprobes
     import sandbox
-    from ftrace.core.filters.resolve import resolve
+    from ftrace.core.filters.image_functions import find_functions
 
     module = sandbox.load(SOURCE, name="odd")
     for name in NAMES:
@@ -67,7 +67,7 @@ def test_each_is_probed_by_its_name() -> None:
             with kprobes.attach(written, action=kprobes.Count()) as kprobe:
                 module[name](1)
             assert kprobe.hits == 1, written
-            assert [each.function.name for each in resolve(written)] == [name]
+            assert [each.function.name for each in find_functions(written)] == [name]
         with fprobe.attach(name, action=fprobe.Count()) as probe, fprobe.event(f"f:in {name} n=$arg1") as event:
             module[name](1)
         assert (probe.hits, event.hits) == (1, 1), name

@@ -19,8 +19,8 @@ from fprobe.run.tracee.own_modules import OURS
 from fprobe.run.tracee.patterns import Pattern, compiled_code, described, new_functions, plain_values
 from fprobe.run.tracee.table import Calls, Table
 from ftrace.core.entries.locate import outside
+from ftrace.core.filters.image_functions import ImageFunction, is_compiled
 from ftrace.core.filters.inlined import InlinedCalls
-from ftrace.core.filters.resolve import ImageFunction, is_compiled
 from ftrace.core.tracer import tracer
 from ftrace.hit.call_table import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ftrace.core.filters.resolve import ImageFunction, images_meant, is_compiled, resolve
+from ftrace.core.filters.image_functions import ImageFunction, find_functions, images_meant, is_compiled
 from sandbox.images.image import Image
 from sandbox.loading.module import modules
 from sandbox.symbols.libraries import Library
@@ -50,7 +50,7 @@ class Pattern:
             self.reason = f"the program has loaded no module; {advice}"
             return []
         try:
-            functions = resolve(self.text)
+            functions = find_functions(self.text)
         except LookupError as error:
             self.reason = str(error.args[0])
             return []

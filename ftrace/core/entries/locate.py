@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrace.core.entries.neighbours import free_bytes
-from ftrace.core.filters.resolve import ImageFunction, resolve
+from ftrace.core.filters.image_functions import ImageFunction, find_functions
 from ftrace.core.sites.detoured import DetouredBlock
 from ftrace.core.sites.image_block import ImageBlock, PreparedBlock
 from ftrace.core.sites.locations import Location, LocationSet, Resolution, Skipped, original_text
@@ -28,7 +28,7 @@ def locate(pattern: str) -> Resolution:
 
     Raises LookupError if it matches nothing, with names that are like it; OSError if a library's text cannot be patched.
     """
-    return locations_of(resolve(pattern))
+    return locations_of(find_functions(pattern))
 
 
 def locate_addresses(addresses: Iterable[int]) -> Resolution:

@@ -35,7 +35,7 @@ def is_named(pattern: str) -> bool:
     return isinstance(pattern, str) and names_owner(pattern)
 
 
-def resolve(pattern: str) -> list[ImageFunction]:
+def find_functions(pattern: str) -> list[ImageFunction]:
     """The functions that `pattern` matches, each once, image by image and ascending by address.
 
     A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
@@ -54,9 +54,9 @@ def resolve(pattern: str) -> list[ImageFunction]:
 
 
 def why_none(pattern: str) -> str:
-    """Why `pattern` matches nothing now, as a sentence with similar names; '' if it matches. Raises OSError as `resolve`."""
+    """Why `pattern` matches nothing now, with similar names; '' if it matches. Raises OSError as `find_functions`."""
     try:
-        resolve(pattern)
+        find_functions(pattern)
     except LookupError as error:
         return str(error.args[0])
     return ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import sandbox
-from ftrace.core.filters.resolve import resolve
+from ftrace.core.filters.image_functions import find_functions
 from sandbox.images import sources
 from sandbox.images.image import Image
 from sandbox.images.library_images import LibraryImage
@@ -30,13 +30,13 @@ def _module() -> Iterator[None]:
 
 
 def names(pattern: str) -> list[str]:
-    return [found.function.name for found in resolve(pattern)]
+    return [found.function.name for found in find_functions(pattern)]
 
 
 def test_without_an_owner_only_modules_are_meant() -> None:
     assert names("inflate_*") == ["inflate_own"]
     with pytest.raises(LookupError, match=r"no function of \[resolved\] matches 'deflate'; did you mean libz:deflate"):
-        resolve("deflate")
+        find_functions("deflate")
 
 
 def test_what_is_suggested_takes_no_search_of_every_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,14 +44,14 @@ def test_what_is_suggested_takes_no_search_of_every_library(monkeypatch: pytest.
     monkeypatch.delattr(LibraryImage, "functions")
     monkeypatch.delattr(Library, "symbols")
     with pytest.raises(LookupError, match="did you mean libc:strtol"):
-        resolve("strtoll_")
+        find_functions("strtoll_")
 
 
 def test_a_glob_of_functions_of_what_is_not_loaded_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """As before Numba has compiled anything: no function is called like a glob."""
     monkeypatch.delattr(LibraryImage, "suggestions")
     with pytest.raises(LookupError, match=r"no function 'program\.\*' in \[numba\]: nothing has been compiled yet$"):
-        resolve("numba:program.*")
+        find_functions("numba:program.*")
 
 
 def test_a_library_is_named_by_its_stem_its_name_or_a_glob() -> None:
@@ -63,14 +63,14 @@ def test_a_library_is_named_by_its_stem_its_name_or_a_glob() -> None:
 
 
 def test_functions_without_a_symbol_are_among_all() -> None:
-    everything = resolve("libz:*")
+    everything = find_functions("libz:*")
     assert len({found.function.address for found in everything}) == len(everything)
     assert any(found.function.name.startswith("libz.so.1+0x") for found in everything)
 
 
 def test_an_indirect_function_is_what_it_is_in_this_process() -> None:
-    assert symbol_named("libc:strlen").address in {found.function.address for found in resolve("libc:strlen")}
-    assert not any(found.function.indirect for found in resolve("libc:str*"))
+    assert symbol_named("libc:strlen").address in {found.function.address for found in find_functions("libc:strlen")}
+    assert not any(found.function.indirect for found in find_functions("libc:str*"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_indirect_function_is_what_it_is_in_this_process() -> None:
 )
 def test_a_name_that_is_nowhere_gets_near_misses(pattern: str, message: str) -> None:
     with pytest.raises(LookupError, match=message):
-        resolve(pattern)
+        find_functions(pattern)
 
 
 class _Jitted(Image):
@@ -108,15 +108,15 @@ class _JustInTime:
 
 def test_images_of_a_source_with_names_are_meant_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*sources.sources(), _JustInTime()]
-    monkeypatch.setattr("ftrace.core.filters.resolve.sources", lambda: found)
+    monkeypatch.setattr("ftrace.core.filters.image_functions.sources", lambda: found)
     assert names("jitted:module.*") == ["module.square"]
     with pytest.raises(LookupError):
-        resolve("module.*")
+        find_functions("module.*")
 
 
 def test_llvm_which_we_load_ourselves_is_not_meant_by_a_glob() -> None:
     """`*:*` would attach to five times as many functions of LLVM as of everything else."""
-    assert "libllvmlite.so" not in {found.image.name for found in resolve("*:*Version*")}
+    assert "libllvmlite.so" not in {found.image.name for found in find_functions("*:*Version*")}
 
 
 @pytest.mark.stress
