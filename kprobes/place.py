@@ -18,7 +18,7 @@ from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
 from kprobes.breakpoint.slots import InsnSlotCache
 from kprobes.hit.emulate import register_word
-from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, Record
+from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, PlaceRecord
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind
 from kprobes.x86_64.slot import BOOSTED, DETOUR, slot_image
@@ -112,7 +112,7 @@ class Place:
     module: Module | None = None
     on_ftrace = False
     record: Any = None
-    """Its native Record, from `allocate` on."""
+    """Its native PlaceRecord, from `allocate` on."""
     record_address = 0
 
     def __init__(self, address: int, symbol: Symbol, is_entry: bool) -> None:
@@ -130,9 +130,9 @@ class Place:
 
     def allocate(self) -> None:
         """Make the native record: the place is about to get its first probe."""
-        self._memory = ctypes.create_string_buffer(Record.size + 64)
+        self._memory = ctypes.create_string_buffer(PlaceRecord.size + 64)
         self.record_address = (ctypes.addressof(self._memory) + 63) & -64
-        self.record = Record.ctypes.from_address(self.record_address)
+        self.record = PlaceRecord.ctypes.from_address(self.record_address)
         self.record.address = self.address
         self.record.children = ctypes.addressof(_nobody)
         if self.on_ftrace:

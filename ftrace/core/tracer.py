@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ftrace.core.dyn_ftrace.bug_report import mismatch_report
-from ftrace.core.dyn_ftrace.record import Operation, Record
+from ftrace.core.dyn_ftrace.record import DynFtrace, Operation
 from ftrace.core.reclaimer import Reclaimer
 from ftrace.core.runtime import Runtime, runtime
 from ftrace.core.sites.block import Change, SiteBlock, SiteMismatch
@@ -128,17 +128,17 @@ class Tracer:
 
     # -- the state of a site ---------------------------------------------------------------------------------
 
-    def record_at(self, location: Location) -> Record:
+    def record_at(self, location: Location) -> DynFtrace:
         """The record of one location."""
         return next(self.records([location]))
 
-    def records(self, locations: Iterable[Location]) -> Iterator[Record]:
+    def records(self, locations: Iterable[Location]) -> Iterator[DynFtrace]:
         """The record of each location."""
         selections = [(ops, ops.selection()) for ops in self.enabled]
         for location in locations:
             wanting = [ops for ops, selection in selections if selection.has(location)]
             touched, modified = self.touched.has(location), self.modified.has(location)
-            yield Record(location, wanting, self.switched_on, touched, modified)
+            yield DynFtrace(location, wanting, self.switched_on, touched, modified)
 
     def _report(self, failure: SiteMismatch) -> None:
         """Report unexpected bytes at a site. If the site has been written to, tracing is killed."""

@@ -56,7 +56,7 @@ class ActionState(Structure):
 
 
 @struct
-class Record(Structure):
+class CallRecord(Structure):
     """A call: what `record` writes to its buffer. The record's time stamp says when the call returned."""
 
     common: u64
@@ -137,7 +137,7 @@ def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
     mark: Mark = zeroed
     place: Reservation = zeroed
     if reserve(cast(ptr[RingBuffer], probe.action), addressof(mark), addressof(place), CALL, RECORD_SIZE):
-        record = cast(ptr[Record], place.event)
+        record = cast(ptr[CallRecord], place.event)
         record.entered = data[0]
         record.ip = ip
         record.caller = ret_ip

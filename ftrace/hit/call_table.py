@@ -219,7 +219,7 @@ def table_leave(table: ptr[CallTable], ip: u64, caller: u64, ticks: u64) -> void
 
 
 @struct
-class Event(Structure):
+class CallEvent(Structure):
     """An entry or a return, in a thread's ring."""
 
     time: u64  # ticks
@@ -228,7 +228,7 @@ class Event(Structure):
     value: u64  # return address, or the result
 
 
-assert Event.size == EVENT
+assert CallEvent.size == EVENT
 
 
 @native
@@ -241,7 +241,7 @@ def table_event(table: ptr[CallTable], ip: u64, place: u64, value: u64) -> void:
     number = header.head
     header.thread = cast(u64, current().tid)
     header.head = number + 1
-    event = cast(ptr[Event], row + EVENTS_AT + (number & table.events) * EVENT)
+    event = cast(ptr[CallEvent], row + EVENTS_AT + (number & table.events) * EVENT)
     event.time = rdtsc()
     event.ip = ip
     event.place = place

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.core.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
-from kprobes.hit.records import Record
+from kprobes.hit.records import PlaceRecord
 from kprobes.x86_64.optimized_detour import DETOUR_SIZE, ENTRY, RECORD
 from kprobes.x86_64.unwinding import detour_section
 
@@ -47,7 +47,7 @@ class DetourFrames:
         self._steps = (ctypes.c_uint8 * page.size)()
         self._units = (ctypes.c_uint8 * (page.size // DETOUR_SIZE))()
         tables = (ctypes.addressof(self._steps), ctypes.addressof(self._units))
-        section = detour_section(page.base, page.size, *tables, RECORD, Record.offset("address"))
+        section = detour_section(page.base, page.size, *tables, RECORD, PlaceRecord.offset("address"))
         self._description = FrameDescription("kprobe_optinsn_page", page.base, page.size, section)
 
     def note(self, address: int, size: int, steps: Mapping[int, int]) -> None:

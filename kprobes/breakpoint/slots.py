@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ftrace.core.unwind.unwinding import FrameDescription
 from kprobes.breakpoint import patching
-from kprobes.hit.records import Record
+from kprobes.hit.records import PlaceRecord
 from kprobes.x86_64.slot import DETOUR, RECORD, SLOT_SIZE
 from kprobes.x86_64.unwinding import slot_section
 from sandbox.memory import mappings
@@ -74,6 +74,6 @@ class InsnSlotCache:
 
 def _describe(page: TextMapping) -> FrameDescription:
     """Register unwind information for an allocation of slots."""
-    fields = (Record.offset("address"), Record.offset("length"))
+    fields = (PlaceRecord.offset("address"), PlaceRecord.offset("length"))
     section = slot_section(page.base, page.size, DETOUR, RECORD, fields)
     return FrameDescription("kprobe_insn_page", page.base, page.size, section)

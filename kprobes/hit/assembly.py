@@ -10,7 +10,7 @@ from ftrace.hit.recursion import FAST, FTRACE_NORMAL, INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, NOT_INSIDE, KprobeCtlblk
 from kprobes.hit.emulate import GUARDED_ACCESS
-from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, Record
+from kprobes.hit.records import HIT_ACTIVE, OFF, Child, ChildList, Instance, Kretprobe, PlaceRecord
 from kprobes.x86_64 import detour, optimized_detour, single_handlers
 from sandbox.threads.tasks import IN_NO_LIST, Task
 from sandbox.x86_64.save_area import SaveArea
@@ -33,12 +33,12 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
     return {
         **common(area),
         "REGS_ORIG": pt_regs.offset("orig_ax"),
-        "ADDRESS": Record.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
+        "ADDRESS": PlaceRecord.offset("address"), "INSIDE": INSIDE, "SERIAL": Task.offset("serial"),
         "LIST": Task.offset("list"), "HIT_SP": Task.offset("hit_sp"), "ITSELF": ITSELF, "IN_NO_LIST": IN_NO_LIST,
         "FAST": FAST, "FAST_UNLOCKED": FAST & ~FTRACE_NORMAL,
         "KPROBE": Task.offset("kprobe"), "STATUS": _control("status"), "HIT_ACTIVE": HIT_ACTIVE,
         "FRAME": _control("frame"), "IN_STUB": IN_STUB, "NOT_INSIDE": NOT_INSIDE, "RETURNING": IN_STUB | NO_PREEMPTION,
-        "CHILDREN": Record.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
+        "CHILDREN": PlaceRecord.offset("children"), "PLAIN": ChildList.offset("plain"), "CHILD": ChildList.offset("children"),
         "FLAGS": Child.offset("flags"), "OFF": OFF, "PRE": Child.offset("pre"), "COOKIE": Child.offset("pre_cookie"),
         "TID": Task.offset("tid"), "PREEMPT": Task.offset("preempt"), "KPROBE_CHILD": _control("child"),
         "ACTION": Probe.offset("action"), "CHILD_ACTION": Child.offset("action"), "SHORTCUT": EventState.offset("shortcut"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrace.hit.records import SHARED_BUSY
 from kprobes.hit.control import NO_PREEMPTION, get_kprobe_ctlblk
-from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, Record, find_record
+from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, PlaceRecord, find_record
 from sandbox.native import (
     addressof,
     array,
@@ -89,7 +89,7 @@ def running_child(task: ptr[Task]) -> ptr[Child]:
     child = cast(ptr[Child], kcb.child)
     if child != null:
         return child
-    record = cast(ptr[Record], task.kprobe)
+    record = cast(ptr[PlaceRecord], task.kprobe)
     if find_record(record.address) != record:
         return cast(ptr[Child], task.kprobe)
     if record.children.count != 1:

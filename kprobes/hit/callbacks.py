@@ -13,7 +13,7 @@ from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.hit.control import IN_STUB, finish, get_kprobe_ctlblk, is_running, is_running_in_stub, start
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
-from kprobes.hit.records import HIT_SSDONE, Record, find_record
+from kprobes.hit.records import HIT_SSDONE, PlaceRecord, find_record
 from sandbox.native import (
     addressof,
     array,
@@ -37,7 +37,7 @@ killed = global_var(u64, 0, name="kprobe_ftrace_killed")
 
 
 @native
-def ftrace_hit(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
+def ftrace_hit(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
     """Handle a hit, with the recursion lock held."""
     kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
@@ -94,7 +94,7 @@ task_get = extern("task_get", fn[ptr[Task]])
 
 
 @native(noinline=True)
-def hit_without_task(record: ptr[Record]) -> ptr[Task]:
+def hit_without_task(record: ptr[PlaceRecord]) -> ptr[Task]:
     """Get a record for a thread at its first hit; null, with a miss counted, if none is free."""
     task = task_get()
     if task == null:
@@ -103,7 +103,7 @@ def hit_without_task(record: ptr[Record]) -> ptr[Task]:
 
 
 @native
-def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[Record]) -> u64:
+def kprobe_optimized_hit(regs: ptr[pt_regs], record: ptr[PlaceRecord]) -> u64:
     """Called by the detour: call the pre_handlers of all enabled children, newest first, whatever they return.
 
     Returns 1 if the return of this call has been hooked, so that it has to continue in the place's return stub.

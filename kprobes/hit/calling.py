@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.x86_64.pt_regs import USER_CS, USER_SS, pt_regs
 from kprobes.hit.control import get_kprobe_ctlblk
-from kprobes.hit.records import Record
+from kprobes.hit.records import PlaceRecord
 from sandbox.native import Structure, bool_, cast, extern, fn, i32, native, ptr, struct, u32, u64, void
 from sandbox.threads.contexts import NMI
 from sandbox.threads.signals import ucontext
@@ -113,7 +113,7 @@ def regs_to(regs: ptr[pt_regs], context: ptr[ucontext]) -> void:
 
 
 @native
-def into_detour(context: ptr[ucontext], record: ptr[Record], ip: u64) -> void:
+def into_detour(context: ptr[ucontext], record: ptr[PlaceRecord], ip: u64) -> void:
     """Let the interrupted thread continue in a place's detour; unwinders find it at `ip`."""
     context.sp -= _BELOW
     words = cast(ptr[u64], context.sp)

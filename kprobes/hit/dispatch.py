@@ -27,7 +27,7 @@ from kprobes.hit.records import (
     SYSCALL,
     Child,
     ChildList,
-    Record,
+    PlaceRecord,
 )
 from sandbox.native import (
     addressof,
@@ -166,7 +166,7 @@ def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> 
 
 
 @native
-def children_of(record: ptr[Record]) -> ptr[ChildList]:
+def children_of(record: ptr[PlaceRecord]) -> ptr[ChildList]:
     """The present children. The task must be marked as inside."""
     return load(addressof(record.children), "acquire")
 
@@ -176,7 +176,7 @@ DONE, ELSEWHERE, IN_SLOT = 0, 1, 2
 
 
 @native
-def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
+def out_of_line(record: ptr[PlaceRecord], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
     """Execute the instruction without another trap, if possible.
 
     DONE: it has been emulated. ELSEWHERE: regs.ip is a copy that jumps back; if emulation finds no memory at an operand, the
@@ -197,7 +197,7 @@ def out_of_line(record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs
 
 
 @native
-def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
+def missed(task: ptr[Task], record: ptr[PlaceRecord], children: ptr[ChildList], regs: ptr[pt_regs]) -> u32:
     """A hit while a kprobe is running: count a miss, and execute the instruction."""
     kcb = get_kprobe_ctlblk(task)
     count_misses(children)
@@ -220,7 +220,7 @@ def missed(task: ptr[Task], record: ptr[Record], children: ptr[ChildList], regs:
 
 
 @native
-def begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> u32:
+def begin(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> u32:
     """Handle a hit. `regs`: the registers before the instruction."""
     kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
@@ -260,7 +260,7 @@ def back_to_outer(task: ptr[Task]) -> void:
 
 
 @native
-def end_step(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+def end_step(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> void:
     """The instruction has been executed in its slot: call the post_handlers, or return to the outer hit."""
     kcb = get_kprobe_ctlblk(task)
     status = kcb.status

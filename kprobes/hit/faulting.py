@@ -19,7 +19,7 @@ from kprobes.hit.records import (
     OFF,
     REENTER,
     Child,
-    Record,
+    PlaceRecord,
     find_record,
     find_slot,
 )
@@ -62,7 +62,7 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
 
 
 @native
-def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool_:
+def run_faults(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> bool_:
     """Call the children's fault_handlers, newest first, until one handles the fault. While they run, a kprobe is running."""
     kcb = get_kprobe_ctlblk(task)
     outer = task.kprobe
@@ -90,7 +90,7 @@ def run_faults(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> bool
 
 
 @native
-def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+def end_of_step(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> void:
     """A fault has ended the step: reset the state, or restore the outer hit's."""
     kcb = get_kprobe_ctlblk(task)
     if kcb.stepping != cast(u64, record):
@@ -104,7 +104,7 @@ def end_of_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) ->
 
 
 @native
-def run_faults_on_frame(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+def run_faults_on_frame(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> bool_:
     """Call native fault_handlers, on the signal's frame."""
     set_signal_mask(context.mask)  # as before the step: a handler that crashes does not return to this frame
     regs: pt_regs = zeroed
@@ -119,7 +119,7 @@ def run_faults_on_frame(task: ptr[Task], record: ptr[Record], context: ptr[ucont
 
 
 @native
-def run_faults_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+def run_faults_in_detour(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> void:
     """Send the thread to the place's detour, where other fault_handlers are called."""
     kcb = get_kprobe_ctlblk(task)
     kcb.step_mask = context.mask
@@ -130,7 +130,7 @@ def run_faults_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucon
 
 
 @native
-def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+def copy_fault(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> bool_:
     """A probed instruction has faulted in its copy: handlers and later consumers see the fault at the original address."""
     context.ip = record.address
     if task == null:
@@ -150,7 +150,7 @@ def copy_fault(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> 
 
 
 @native
-def run_python_fault_in_detour(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> bool_:
+def run_python_fault_in_detour(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> bool_:
     """Send the thread to the place's detour to call a Python fault_handler, below the faulted handler's stack frame."""
     kcb = get_kprobe_ctlblk(task)
     passed = kcb.fault_passed == cast(u64, record)
@@ -165,7 +165,7 @@ def run_python_fault_in_detour(task: ptr[Task], record: ptr[Record], context: pt
 
 
 @native
-def handler_fault_in_detour(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+def handler_fault_in_detour(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> void:
     """Call the Python fault_handler of a faulted handler. If it does not handle the fault, the fault is repeated."""
     kcb = get_kprobe_ctlblk(task)
     kcb.status &= ~cast(u32, HANDLER_FAULT_DUE)
@@ -195,8 +195,8 @@ def handler_fault(task: ptr[Task], context: ptr[ucontext]) -> bool_:
     if cast(u64, child.fault) == 0:
         return False
     if child.kind & FAULT_PYTHON != 0:
-        return run_python_fault_in_detour(task, cast(ptr[Record], task.kprobe), context)
-    count_misses(children_of(cast(ptr[Record], task.kprobe)))
+        return run_python_fault_in_detour(task, cast(ptr[PlaceRecord], task.kprobe), context)
+    count_misses(children_of(cast(ptr[PlaceRecord], task.kprobe)))
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
     kcb.child = 0

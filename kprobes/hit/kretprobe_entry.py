@@ -26,7 +26,7 @@ from kprobes.hit.records import (
     Child,
     Instance,
     Kretprobe,
-    Record,
+    PlaceRecord,
 )
 from sandbox.native import (
     Structure,
@@ -63,7 +63,7 @@ pool_give = extern("pool_give", fn[void, ptr[Task], ptr[Probe]])
 class Hook(Structure):
     """State that the kretprobes of one call share: at an ftrace location its Hit, elsewhere the node, once taken."""
 
-    record: ptr[Record]
+    record: ptr[PlaceRecord]
     hit: ptr[Hit]
     node: ptr[Node]
     returns_by_slot: bool_  # the return slot is overwritten; otherwise a jump's call continues in the return stub

@@ -54,7 +54,7 @@ FAULT_DUE: it has faulted, and its fault handlers will run there. FAULTING: faul
 HANDLER_FAULT_DUE = 128
 """A further bit of KprobeCtlblk.status: a handler has faulted, and its Python fault_handler will run outside of the frame."""
 
-# Record.execution: how the probed instruction is executed.
+# PlaceRecord.execution: how the probed instruction is executed.
 STEP, EMULATE, SYSCALL = 0, 1, 2
 """SYSCALL: a system call may block, not return, return twice, or change the signal mask. So it is executed in its slot with no
 kprobe marked as running, and the breakpoint after it calls the post_handlers."""
@@ -138,7 +138,7 @@ class Emulated(Structure):
 
 
 @struct
-class Record(Structure):
+class PlaceRecord(Structure):
     """A probed place. It lives as long as the code there, and so do its slot and its detour."""
 
     address: u64
@@ -204,13 +204,13 @@ current_table = global_var(u64, 0, name="kprobe_table")
 
 
 @native
-def find_record(address: u64) -> ptr[Record]:
+def find_record(address: u64) -> ptr[PlaceRecord]:
     """The record of a probed address, or of a slot's address; null if there is none."""
-    return cast(ptr[Record], look_up(cast(ptr[Table], load(addressof(current_table), "acquire")), address))
+    return cast(ptr[PlaceRecord], look_up(cast(ptr[Table], load(addressof(current_table), "acquire")), address))
 
 
 @native
-def find_slot(address: u64) -> ptr[Record]:
+def find_slot(address: u64) -> ptr[PlaceRecord]:
     """The record whose slot contains the address; null if there is none."""
     base = address & ~cast(u64, SLOT_SIZE - 1)
     record = find_record(base)

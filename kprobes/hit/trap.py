@@ -22,7 +22,16 @@ from kprobes.hit.dispatch import (
     out_of_line,
 )
 from kprobes.hit.faulting import handler_fault_in_detour, run_faults
-from kprobes.hit.records import FAULT_DUE, HANDLER_FAULT_DUE, HIT_SS, POST_DUE, SYSCALL, Record, find_record, find_slot
+from kprobes.hit.records import (
+    FAULT_DUE,
+    HANDLER_FAULT_DUE,
+    HIT_SS,
+    POST_DUE,
+    SYSCALL,
+    PlaceRecord,
+    find_record,
+    find_slot,
+)
 from sandbox.native import (
     addressof,
     array,
@@ -46,7 +55,7 @@ task_get = extern("task_get", fn[ptr[Task]])
 
 
 @native
-def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+def trap_hit(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> void:
     """Handle a hit on the signal's frame: all handlers are native."""
     kcb = get_kprobe_ctlblk(task)
     regs: pt_regs = zeroed
@@ -62,7 +71,7 @@ def trap_hit(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> vo
 
 
 @native
-def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+def system_call_done(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> void:
     """A system call in a slot has returned, without being marked as stepped: call its post_handlers if they may run."""
     kcb = get_kprobe_ctlblk(task)
     if task.kprobe == 0 and children_of(record).has_post != 0:
@@ -74,7 +83,7 @@ def system_call_done(task: ptr[Task], record: ptr[Record], context: ptr[ucontext
 
 
 @native
-def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> void:
+def trap_step(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext]) -> void:
     """The breakpoint after a copied instruction has been hit."""
     kcb = get_kprobe_ctlblk(task)
     if record.execution == SYSCALL:
@@ -99,7 +108,7 @@ def trap_step(task: ptr[Task], record: ptr[Record], context: ptr[ucontext]) -> v
 
 
 @native
-def pass_over(record: ptr[Record], regs: ptr[pt_regs]) -> void:
+def pass_over(record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> void:
     """A hit in a thread for which no record is free: a miss."""
     count_misses(children_of(record))
     if out_of_line(record, children_of(record), regs) == IN_SLOT:
@@ -107,7 +116,7 @@ def pass_over(record: ptr[Record], regs: ptr[pt_regs]) -> void:
 
 
 @native
-def trap_without_task(record: ptr[Record], context: ptr[ucontext], stepped: bool_) -> void:
+def trap_without_task(record: ptr[PlaceRecord], context: ptr[ucontext], stepped: bool_) -> void:
     if stepped:
         context.ip = record.address + record.length
         return
@@ -145,7 +154,7 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
 
 
 @native
-def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+def detour_begin(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> void:
     """Handle the hit itself, as a function of the interrupted thread."""
     kcb = get_kprobe_ctlblk(task)
     outer: Outer = zeroed
@@ -156,7 +165,7 @@ def detour_begin(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> vo
 
 
 @native
-def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+def detour_end(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> void:
     """Call the post_handlers."""
     kcb = get_kprobe_ctlblk(task)
     set_signal_mask(kcb.step_mask)
@@ -167,7 +176,7 @@ def detour_end(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void
 
 
 @native
-def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> void:
+def detour_fault(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> void:
     """The instruction has faulted in its copy: call the fault_handlers. If none handles the fault, it is repeated."""
     kcb = get_kprobe_ctlblk(task)
     set_signal_mask(kcb.step_mask)
@@ -183,7 +192,7 @@ def detour_fault(task: ptr[Task], record: ptr[Record], regs: ptr[pt_regs]) -> vo
 
 
 @native
-def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[Record]) -> void:
+def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[PlaceRecord]) -> void:
     """Called by a detour, which continues with `regs`, including ip and sp."""
     task = task_get()
     if task == null:

@@ -8,7 +8,7 @@ removed. It runs only until it executes another program.
 from __future__ import annotations
 
 from ftrace.hit.address_table import Table
-from kprobes.hit.records import Record, current_table
+from kprobes.hit.records import PlaceRecord, current_table
 from sandbox.memory.pages import PAGE
 from sandbox.native import cast, fn, global_var, i32, i64, native, ptr, syscall, u8, u64, void
 from sandbox.threads.system_calls import block_signals, set_signal_mask
@@ -25,7 +25,7 @@ fork_address = global_var(u64, 0, name="kprobe_fork")
 
 
 @native
-def restore(record: ptr[Record]) -> void:
+def restore(record: ptr[PlaceRecord]) -> void:
     """Replace a breakpoint by the original byte, in this process's copy of the page."""
     site = cast(ptr[u8], record.address)
     page = cast(i64, record.address & ~cast(u64, PAGE - 1))
@@ -44,7 +44,7 @@ def remove_breakpoints() -> void:
         return
     table = cast(ptr[Table], current_table)
     for index in range(table.mask + 1):
-        record = cast(ptr[Record], table.entries[index].word)
+        record = cast(ptr[PlaceRecord], table.entries[index].word)
         if cast(u64, record) == 0 or record.address != table.entries[index].address:
             continue  # no probe, or the address of its slot
         if cast(ptr[u8], record.address)[0] == INT3 and record.original != INT3:

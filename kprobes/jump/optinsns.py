@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kprobes.breakpoint import patching
 from kprobes.breakpoint.detours import Detour, DetourFrames
-from kprobes.hit.records import ChildList, Record
+from kprobes.hit.records import ChildList, PlaceRecord
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.place import places
 from kprobes.x86_64.optimized_detour import detour_code
@@ -92,8 +92,8 @@ class OptinsnCache:
     def _lead_inside(self, insn: Instruction, copy: int) -> None:
         """Let a breakpoint at an absorbed instruction lead to its copy; faults of the copy are reported at the original."""
         table = kprobe_runtime().table
-        memory_of = ctypes.create_string_buffer(Record.size)
-        record = Record.ctypes.from_buffer(memory_of)
+        memory_of = ctypes.create_string_buffer(PlaceRecord.size)
+        record = PlaceRecord.ctypes.from_buffer(memory_of)
         record.address, record.length, record.optimized = insn.address, insn.length, copy
         record.children = ctypes.addressof(_no_children)
         self._inner[copy] = (memory_of, insn.address)

@@ -6,7 +6,7 @@ import ctypes
 
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.emulate import GUARDED_ACCESS, carry_out
-from kprobes.hit.records import Record
+from kprobes.hit.records import PlaceRecord
 from kprobes.place import describe_emulated
 from kprobes.x86_64.classify import classify
 from sandbox.native import Unit, addressof, cast, native, ptr, u64
@@ -16,7 +16,7 @@ from sandbox.x86_64.instruction import Instruction
 
 @native
 def emulate(record: u64, regs: u64, following: u64) -> u64:
-    return cast(u64, carry_out(addressof(cast(ptr[Record], record).emulated), cast(ptr[pt_regs], regs), following))
+    return cast(u64, carry_out(addressof(cast(ptr[PlaceRecord], record).emulated), cast(ptr[pt_regs], regs), following))
 
 
 class Emulator:
@@ -26,7 +26,7 @@ class Emulator:
         self._image = NativeImage.of(Unit("emulating", (emulate,), assembly=GUARDED_ACCESS, bounded=False))
 
     def carry_out(self, insn: Instruction, regs: ctypes.Structure) -> None:
-        record = Record.ctypes()
+        record = PlaceRecord.ctypes()
         emulation = classify(insn, preemptible=True).emulation
         assert emulation is not None
         describe_emulated(record, emulation)

@@ -6,7 +6,7 @@ import ctypes
 import errno
 from collections.abc import Sequence
 
-from ftrace.core.dyn_ftrace.record import Record, callback_name
+from ftrace.core.dyn_ftrace.record import DynFtrace, callback_name
 from ftrace.core.sites.block import SiteMismatch
 from ftrace.core.sites.locations import Location
 from ftrace.hit.x86_64.stubs import SITE_SIZE
@@ -25,7 +25,7 @@ _FAILURES = {
 
 
 def bug_report(
-    failed: int, record: Record, doing: str, found: bytes | None = None, expected: bytes | None = None
+    failed: int, record: DynFtrace, doing: str, found: bytes | None = None, expected: bytes | None = None
 ) -> str:
     """The report, in the kernel's form. `failed`: a positive errno; `doing`: one of the four reasons of this module.
 
@@ -41,7 +41,7 @@ def bug_report(
     return "\n".join([*lines, doing, *_record_lines(record)]) + "\n"
 
 
-def _record_lines(record: Record) -> Sequence[str]:
+def _record_lines(record: DynFtrace) -> Sequence[str]:
     columns = f" ({record.count}){' R' if record.wants_regs else '  '}"
     trampoline = ""
     if record.has_trampoline:
@@ -53,7 +53,7 @@ def _record_lines(record: Record) -> Sequence[str]:
     )
 
 
-def mismatch_report(failure: SiteMismatch, record: Record) -> str:
+def mismatch_report(failure: SiteMismatch, record: DynFtrace) -> str:
     """The report of a site with unexpected bytes."""
     doing = TO_OTHER_CALL if failure.written else _doing(record.location)
     return bug_report(errno.EINVAL, record, doing, failure.found, failure.expected)

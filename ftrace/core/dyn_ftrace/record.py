@@ -42,7 +42,7 @@ class Operation(Protocol):
     def selection(self) -> LocationSet: ...
 
 
-class Record:
+class DynFtrace:
     """A location and the registered operations that select it, newest first (struct dyn_ftrace).
 
     `switched_on`: kernel.ftrace_enabled; `touched`: the site has been patched at some time; `modified`: an ops with

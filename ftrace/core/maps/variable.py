@@ -22,14 +22,14 @@ from sandbox.threads.tasks import current
 
 
 @struct
-class Place(Structure):
+class VariableOffset(Structure):
     """The offset of a variable in the task record."""
 
     offset: u64
 
 
 @native(inline=True)
-def variable_slot(state: ptr[Place]) -> u64:
+def variable_slot(state: ptr[VariableOffset]) -> u64:
     return cast(u64, addressof(cast(ptr[u8], current())[state.offset]))
 
 
@@ -99,9 +99,9 @@ class PerTask(Container):
     def __init__(self, value: Any) -> None:
         self.type = check_value_type(value, "a per-task variable")
         record = self.type if isinstance(self.type, Struct) else _boxed(self.type)
-        super().__init__(Place, {".": Operation(variable_slot, place=record)})
+        super().__init__(VariableOffset, {".": Operation(variable_slot, place=record)})
         offset = _space.take(-(-self.type.size // 8) * 8)
-        self._place = Place.ctypes(offset)
+        self._place = VariableOffset.ctypes(offset)
         self._finalizer = weakref.finalize(self, _space.give_back, offset)
         self._finalizer.atexit = False
 
