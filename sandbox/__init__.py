@@ -8,7 +8,10 @@ from sandbox.process import interpreters
 
 interpreters.check()
 
-from sandbox.lazy import exports  # noqa: E402 (where the check fails, none of our modules is to stay imported)
+from sandbox import moved  # noqa: E402 (where the check fails, none of our modules is to stay imported)
+from sandbox.lazy import exports  # noqa: E402
+
+moved.install()
 
 IMPORTED = time.time_ns()
 """When this package was first imported, in nanoseconds since 1970: modules that define something were loaded later."""
