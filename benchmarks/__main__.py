@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks import (
     breakpoints,
@@ -28,7 +30,6 @@ from benchmarks import (
 )
 from benchmarks.measure import Row, measure, summarise
 from benchmarks.processes import Samples
-from sandbox.symbols.perfmap import perf_map
 
 
 def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
@@ -112,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if complaint := _complaint(options, [row for group in groups for row in group]):
         _parser().error(complaint)
     if options.samples:
-        atexit.register(perf_map.path.unlink, missing_ok=True)
+        atexit.register(Path(f"/tmp/perf-{os.getpid()}.map").unlink, missing_ok=True)
         print("\n".join(processes.lines(_here([choose(group, options.rows) for group in groups], options.rounds))))
         return 0
     absent = {row.name: why for row in rows if (why := row.absent())}

@@ -15,7 +15,7 @@ from benchmarks import program
 from benchmarks.measure import Row, Sample
 from ftrace import pt_regs
 from ftrace.core.handlers.kinds import BoundHandler
-from sandbox.compile.codegen import ProgramError
+from sandbox import ProgramError
 from sandbox.loading.csource import find_compiler
 from sandbox.native import array, cast, global_var, i32, native, ptr, u32, u64
 

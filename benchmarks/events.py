@@ -19,7 +19,6 @@ from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
 from ftrace import Buffer, Mark, Probe, Reservation, RingBuffer, commit, pt_regs, reserve
 from ftrace.tracing.events.registry import event_registry
-from ftrace.tracing.instances.trace_array import global_trace
 from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed
 
 TYPE = 1315
@@ -84,7 +83,7 @@ def _defined(line: str, target: str, *, filter_: str = "0", trigger: str = "") -
         event.set_enabled(False)
         tracefs.write(f"{files}/trigger", "")
         tracefs.write("dynamic_events", f"-:{event.group}/{event.name}", append=True)
-        global_trace().buffer.clear()
+        tracefs.write("trace", "")
 
 
 _LATENCY = {

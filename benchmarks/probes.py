@@ -14,8 +14,7 @@ import fprobe
 import sandbox
 from benchmarks import handlers, program
 from benchmarks.measure import Row, Sample
-from fprobe import Attachment, Record
-from fprobe.actions import ticks_per_ns
+from fprobe import Attachment, Record, ticks_per_ns
 from sandbox import Module
 
 FIB_N = 22

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import program
 from benchmarks.events import recording
 from benchmarks.measure import Row, Sample
-from fprobe.actions import ticks_per_ns
+from fprobe import ticks_per_ns
 from ftrace import Buffer
 from sandbox.native import Unit, addressof, array, cast, fn, native, rdtsc, syscall, u64, zeroed
 from sandbox.native.native_image import NativeImage

@@ -12,7 +12,6 @@ from benchmarks.measure import Row, Sample
 from benchmarks.probes import sample_loop
 from fprobe.tracefs import tracefs
 from ftrace.core.tracer import tracer
-from ftrace.tracing.instances.trace_array import global_trace
 
 
 @contextlib.contextmanager
@@ -44,7 +43,7 @@ class _Counted:
 
 def _of(name: str, calls: int) -> Sample:
     sample = sample_loop(partial(_traced, name), calls)
-    global_trace().buffer.clear()
+    tracefs.write("trace", "")
     return sample
 
 

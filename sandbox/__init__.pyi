@@ -1,5 +1,7 @@
+from sandbox.compile.codegen import ProgramError as ProgramError
 from sandbox.compile.program import prepare as prepare
 from sandbox.loading.adoption import adopt as adopt
+from sandbox.loading.linker import LinkError as LinkError
 from sandbox.loading.load import load as load
 from sandbox.loading.module import Module as Module
 from sandbox.loading.module import ModuleState as ModuleState

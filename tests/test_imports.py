@@ -165,7 +165,22 @@ def test_what_a_package_exports_is_there_and_listed(package):
 
 OPEN = {"sandbox.native": native.__all__, "fprobe.tracefs": ["mount", "tracefs"]}
 """Modules below the packages whose names are public, too."""
-SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+SHOWN = [
+    ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py")),
+    *sorted((ROOT / "benchmarks").glob("*.py")),
+]  # fmt: skip
+INNER = {
+    "compared.py": {"BoundHandler", "find_compiler"},  # a handler in C that is called as a native one is
+    "compiling.py": {"ENTRY", "native", "runtime"},  # linking a handler, and starting the runtime, without a probe
+    "events.py": {"event_registry"},  # the hits of an event's probe
+    "libraries.py": {"runtime"},  # memory without that of the runtime
+    "reference.py": {"SIGTRAP", "sync_cores"},  # patches text by hand
+    "scale.py": {"FlatProgram", "generate_flat"},  # the generator of programs, which tests have
+    "situations.py": {"contexts"},  # a call within the context of a signal's handler
+    "sustained.py": {"NativeImage"},  # a native loop that is no handler
+    "tracers.py": {"tracer"},  # the hits of a tracer's probe
+}
+"""Benchmarks that measure what has no public name, and what they import of it. `jump_coverage.py` examines rules of kprobes."""
 
 
 @pytest.mark.parametrize("document", SHOWN, ids=lambda path: path.name)
@@ -175,7 +190,8 @@ def test_what_is_shown_to_users_imports_only_public_names(document):
     )
     names = [(home, name.split()[0]) for home, some in shown for name in some.strip("() \n").split(",") if name.strip()]
     public = OPEN | {package: [*importlib.import_module(package).__all__, "demo"] for package in ORDER}
-    assert [each for each in names if each[1] not in public.get(each[0], ())] == []
+    inner = {name for home, name in names if name not in public.get(home, ())}
+    assert document.name == "jump_coverage.py" or inner == INNER.get(document.name, set())
 
 
 def test_a_name_that_is_not_exported_is_refused():
