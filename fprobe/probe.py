@@ -70,9 +70,9 @@ class fprobe(Summary, ProcessBound):
     prepare: Callable[[int], None] | None = None
     """Called with the number of functions at registration, before the handlers are resolved."""
     resolution: Resolution | None = None
-    """The functions that the pattern of the last registration matched, if the pattern names images."""
+    """The functions that were chosen at the last registration, and those that were skipped."""
     pattern: tuple[str, str | None] | None = None
-    """The pattern of the last registration if it names images, and the pattern of excluded functions."""
+    """The patterns of the last registration: of functions, and of excluded ones; None if it was by addresses or names."""
     _handlers: tuple[BoundHandler, ...] = ()
     _claimed = 0
     """The process in which a thread is registering or unregistering it; a fork ends the claim of other threads."""

@@ -7,17 +7,20 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from fprobe.handlers.resolve import resolve_pair
 from fprobe.probe import ENTRY_DATA_MAX, FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, copy_disabled, flags_lock, fprobe
 from ftrace.core import ops as ftrace
 from ftrace.core.entries.locate import locate, locate_addresses, unsafe_for_python
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
-from ftrace.core.filters.image_functions import is_compiled, is_named
+from ftrace.core.filters.image_functions import is_compiled
 from ftrace.core.handlers.kinds import entry_kind, exit_kind
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import Counts, NativeProbe
+from ftrace.core.sites.image_block import ImageBlock
 from ftrace.core.sites.locations import LocationSet, Resolution, Skipped
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import (
@@ -36,13 +39,25 @@ from sandbox.process import hooks
 from sandbox.process.cpus import num_possible_cpus
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.integers import INT_MAX, S64_MAX, S64_MIN, U32_MAX, U64_MAX, integer
+from sandbox.symbols.names import names_owner
 
 
-def _build(fp: fprobe, pool: int) -> NativeProbe:
+class Functions(NamedTuple):
+    """What a registration is for: the functions that match, those among them that are excluded, and those that are skipped.
+
+    `number`: how many the pool of nodes is for. `what`: for messages, what cannot be traced.
+    """
+
+    locations: LocationSet
+    skipped: Sequence[Skipped]
+    number: int
+    what: str
+    excluded: LocationSet = LocationSet()
+
+
+def _build(fp: fprobe, functions: int) -> NativeProbe:
     """The native half of `fp`: its handlers, flags and sizes are fixed here, as in fprobe_init()."""
-    thread, max_hits = integer("thread", fp.thread, 0, INT_MAX), integer("max_hits", fp.max_hits, 0, S64_MAX)
-    data_size = _data_size(fp)
-    integer("flags", fp._flags, 0, U32_MAX)
+    sizes = _sizes(fp, functions)
     entry, exit_ = resolve_pair(fp.entry_handler, fp.exit_handler, fp, fp.errors, fp.entry_data_size)
     fp._handlers = (entry, exit_)
     kind = entry.kind | exit_.kind | (HAS_ENTRY if entry.address else 0) | (HAS_EXIT if exit_.address else 0)
@@ -52,14 +67,42 @@ def _build(fp: fprobe, pool: int) -> NativeProbe:
     kind |= entry_kind(entry.registers) | exit_kind(exit_.registers)
     flags = 0 if plain and not kind & (KPROBE_SHARED | ASSIST) else COMPLETE
     flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
-    flags |= FILTERED if thread or max_hits else 0
+    flags |= FILTERED if sizes.thread or sizes.max_hits else 0
     return NativeProbe(
         tracer().table.lines, fp._handlers,
         kind=kind, flags=flags, entry=entry.address, exit=exit_.address, entry_cookie=entry.cookie, exit_cookie=exit_.cookie,
-        data_size=data_size, pool_unclaimed=pool, nr_nodes=pool,
-        thread=thread, max_hits=max_hits, hits_left=max_hits,
+        data_size=sizes.data, pool_unclaimed=sizes.pool, nr_nodes=sizes.pool,
+        thread=sizes.thread, max_hits=sizes.max_hits, hits_left=sizes.max_hits,
         action=fp.action, early=fp.early,
     )  # fmt: skip
+
+
+class _Sizes(NamedTuple):
+    """The numbers of a native half. `pool`: return nodes; `data`: bytes of entry data. Both are 0 without an exit handler."""
+
+    thread: int
+    max_hits: int
+    pool: int
+    data: int
+
+
+def _sizes(fp: fprobe, functions: int) -> _Sizes:
+    """Check the numbers that the owner of `fp` has set: as the kernel, when it is registered."""
+    thread, max_hits = _number("thread", fp.thread, 0, INT_MAX), _number("max_hits", fp.max_hits, 0, S64_MAX)
+    _number("flags", fp._flags, 0, U32_MAX)
+    if fp.exit_handler is None:
+        _number("nr_maxactive", fp.nr_maxactive, -INT_MAX - 1, INT_MAX)
+        _number("entry_data_size", fp.entry_data_size, S64_MIN, U64_MAX)
+        return _Sizes(thread, max_hits, 0, 0)
+    pool = _number("nr_maxactive", fp.nr_maxactive, 0, INT_MAX) or min(functions * num_possible_cpus() * 2, INT_MAX)
+    return _Sizes(
+        thread, max_hits, pool, _number("entry_data_size", fp.entry_data_size, 0, ENTRY_DATA_MAX, errno.ENOMEM)
+    )
+
+
+def _number(name: str, value: Any, low: int, high: int, code: int = errno.EINVAL) -> int:
+    """As `integer`, which is not asked for an int within the bounds."""
+    return value if type(value) is int and low <= value <= high else integer(name, value, low, high, code)
 
 
 def _watch_unloading() -> None:
@@ -81,33 +124,37 @@ def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None
     """
     if fp is None or filter is None:
         raise OSError(errno.EINVAL, "register_fprobe needs an fprobe and a filter")
-    if is_named(filter):
-        if is_compiled(filter):
-            _watch_unloading()
-        _register(
-            fp, lambda: _set_locations(fp, _located(filter, notfilter), f"what {filter!r} matches"), (filter, notfilter)
-        )
-    else:
-        _register(fp, lambda: _set_patterns(fp, filter, notfilter))
+    _register(fp, partial(resolve, filter, notfilter), (filter, notfilter))
 
 
-def _set_patterns(fp: fprobe, filter: str, notfilter: str | None) -> int:
-    """Set filter and notrace hash to what the patterns match in modules. Returns how many functions `filter` matches."""
-    ftrace.ftrace_set_filter(fp.ops, filter, reset=True)
-    if not fp.ops.filter_hash:
+def resolve(filter: str, notfilter: str | None) -> Functions:
+    """The functions that `filter` matches now, and those that `notfilter` excludes. Raises OSError(EINVAL) for none."""
+    locations, skipped = _matches(filter)
+    if not locations and not skipped:
         raise OSError(errno.EINVAL, f"{filter!r} only removes functions; add a pattern of functions to probe")
+    excluded = LocationSet()
     if notfilter is not None:
-        ftrace.ftrace_set_notrace(fp.ops, notfilter, reset=True)
-    return fp.ops.filter_hash.count()
+        of_images = _names_images(filter) and not _names_images(notfilter)
+        excluded = tracer().table.named_so(notfilter) if of_images else _matches(notfilter).locations
+    return Functions(locations, skipped, locations.count(), f"what {filter!r} matches", excluded)
 
 
-def _set_locations(fp: fprobe, resolution: Resolution, what: str) -> int:
-    """Set the filter to these locations. Returns their number. Raises OSError(EINVAL) if none of them can be traced."""
-    fp.resolution = resolution
-    if not resolution.locations:
-        raise OSError(errno.EINVAL, f"{what} cannot be traced{_first_reason(resolution.skipped)}")
-    ftrace.set_filter_selection(fp.ops, resolution.locations)
-    return resolution.locations.count()
+def _names_images(pattern: str) -> bool:
+    return isinstance(pattern, str) and names_owner(pattern)
+
+
+def _matches(pattern: str) -> Resolution:
+    """Modules' functions of a pattern without a colon, as the kernel's are; functions of any image of one with a colon."""
+    if not _names_images(pattern):
+        tracing = tracer()
+        with tracing.table.lock:
+            return Resolution(ftrace.edited(tracing, LocationSet(), pattern), [])
+    if is_compiled(pattern):
+        _watch_unloading()
+    try:
+        return locate(pattern)
+    except LookupError as error:
+        raise OSError(errno.EINVAL, str(error.args[0])) from None
 
 
 def _first_reason(skipped: Sequence[Skipped]) -> str:
@@ -117,30 +164,19 @@ def _first_reason(skipped: Sequence[Skipped]) -> str:
     return f": {skipped[0].name}{more}: {skipped[0].reason}"
 
 
-def _located(filter: str, notfilter: str | None) -> Resolution:
-    """The functions that `filter`, which names images, matches and `notfilter` does not. Raises OSError(EINVAL) for none."""
-    try:
-        resolution = locate(filter)
-        if notfilter is None:
-            return resolution
-        without = locate(notfilter) if is_named(notfilter) else Resolution(tracer().table.named_so(notfilter), [])
-    except LookupError as error:
-        raise OSError(errno.EINVAL, str(error.args[0])) from None
-    return Resolution(resolution.locations - without.locations, resolution.skipped)
-
-
 @short_switch_interval()
 def extend_fprobe(fp: fprobe) -> None:
     """Attach a registered `fp` to functions that its pattern matches now but did not at registration or the last extension.
 
     Does nothing unless its pattern names images. Raises OSError as `register_fprobe` does.
     """
-    if fp.pattern is None or fp.resolution is None or not fp.registered:
+    if fp.pattern is None or not _names_images(fp.pattern[0]) or fp.resolution is None or not fp.registered:
         return
     with patch_lock():
         there = fp.ops.filter_hash
-        selection, refused = _located(*fp.pattern)
-        usable = _usable(fp, fp.ops.probe, Resolution(selection - there, refused))
+        functions = resolve(*fp.pattern)
+        new = functions.locations - functions.excluded - there
+        usable = _usable(fp, fp.ops.probe, Resolution(new, [*functions.skipped]))
         if usable.locations:
             ftrace.set_filter_selection(fp.ops, there | usable.locations)
         skipped = dict.fromkeys([*fp.resolution.skipped, *usable.skipped])
@@ -158,11 +194,12 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     count = len(addrs) if num is None else integer("num", num, 1, len(addrs))
     chosen = [integer("an address", ip, 0, U64_MAX) for ip in addrs[:count]]
 
-    def set_filter() -> int:
-        _set_locations(fp, locate_addresses(chosen), "what the addresses are of")
-        return count  # an address that is given twice counts twice for the pool
+    def at_addresses() -> Functions:
+        locations, skipped = locate_addresses(chosen)
+        # One that is given twice counts twice for the pool.
+        return Functions(locations, skipped, count, "what the addresses are of")
 
-    _register(fp, set_filter)
+    _register(fp, at_addresses)
 
 
 @short_switch_interval()
@@ -179,15 +216,11 @@ def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | N
         if not isinstance(name, str):
             raise TypeError(f"a name of a function is {name!r}; it must be a str")
     syms[:count] = sorted(syms[:count])
-    resolution = _located_each(syms[:count])
-
-    def set_filter() -> int:
-        return max(count, _set_locations(fp, resolution, "what the names are of"))
-
-    _register(fp, set_filter)
+    functions = _named_each(syms[:count])
+    _register(fp, lambda: functions)
 
 
-def _located_each(names: list[str]) -> Resolution:
+def _named_each(names: list[str]) -> Functions:
     """The functions with these names. Raises as `register_fprobe_syms`."""
     for name, following in itertools.pairwise(names):
         if name == following:
@@ -195,15 +228,15 @@ def _located_each(names: list[str]) -> Resolution:
     found, skipped = LocationSet(), list[Skipped]()
     for name in names:
         location = tracer().table.named(name)
-        if location is None and is_named(name):
-            selection, refused = _located(name, None)
-            found |= selection
+        if location is None and _names_images(name):
+            locations, refused = _matches(name)
+            found |= locations
             skipped += refused
         elif location is None:
             raise OSError(errno.ENOENT, f"no function called {name!r} can be traced{near_misses(name)}")
         else:
             found |= LocationSet.of([location])
-    return Resolution(found, skipped)
+    return Functions(found, skipped, max(len(names), found.count()), "what the names are of")
 
 
 def _claim(fp: fprobe, registered: bool) -> None:
@@ -225,28 +258,23 @@ def _claim(fp: fprobe, registered: bool) -> None:
         fp._claimed = os.getpid()
 
 
-def _register(fp: fprobe, set_filter: Callable[[], int], pattern: tuple[str, str | None] | None = None) -> None:
-    """The steps of a registration, in order; a failure undoes those before it. `set_filter` returns the number of functions.
+def _register(fp: fprobe, resolve: Callable[[], Functions], pattern: tuple[str, str | None] | None = None) -> None:
+    """The steps of a registration, in order; a failure undoes those before it.
 
     Raises OSError(EBUSY), without side effects, if `fp` is registered or another thread is registering it.
     """
     _claim(fp, registered=False)
     try:
-        fp.pattern, fp.resolution = pattern, None
-        fp._final = Counts()
-        fp.errors = HandlerErrors()
-        ftrace.ftrace_free_filter(fp.ops)
-        count = set_filter()
+        tracer().check_alive()
+        fp.pattern, fp.resolution, fp._final, fp.errors = pattern, None, Counts(), HandlerErrors()
+        functions = resolve()
         if fp.prepare is not None:
-            fp.prepare(count)
-        probe = _build(fp, _pool_size(fp, count))
+            fp.prepare(functions.number)
+        probe = _build(fp, functions.number)
         fp.ops.flags |= FTRACE_OPS_FL_SAVE_REGS
         fp.ops.hooks_return = fp.exit_handler is not None
         fp.ops.detach = lambda: unregister_fprobe(fp)
-        with patch_lock() if fp.resolution is not None else contextlib.nullcontext():
-            if fp.resolution is not None:
-                _leave_out(fp, probe)
-            ftrace.register_ops(fp.ops, probe)
+        _install(fp, probe, functions)
         fp._final = None
         with flags_lock:  # another thread may have changed the flags since `_build` read them
             copy_disabled(fp)
@@ -258,17 +286,35 @@ def _register(fp: fprobe, set_filter: Callable[[], int], pattern: tuple[str, str
         fp._claimed = 0
 
 
-def _leave_out(fp: fprobe, probe: NativeProbe) -> None:
-    """Remove functions to which the handlers cannot be attached. Raises OSError(EINVAL) if none is left."""
-    assert fp.resolution is not None
-    fp.resolution = selection, skipped = _usable(fp, probe, fp.resolution)
-    if selection:
-        ftrace.set_filter_selection(fp.ops, selection)
-    if not selection or not fp.ops.selection():
-        refused = [Skipped(str(location), reason) for location, reason in fp.ops.skipped()] if selection else []
-        probe.free()
-        fp.resolution = Resolution(selection, [*skipped, *refused])
-        raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason(fp.resolution.skipped)}")
+def _install(fp: fprobe, probe: NativeProbe, functions: Functions) -> None:
+    """Register the ops on those of the functions that can have the probe. Raises OSError(EINVAL) if none can."""
+    of_images = any(isinstance(block, ImageBlock) for block in functions.locations)
+    with patch_lock() if of_images else contextlib.nullcontext():
+        try:
+            _select(fp, probe, functions, of_images)
+        except BaseException:
+            probe.free()
+            raise
+        ftrace.register_ops(fp.ops, probe)  # which frees the probe if it fails
+
+
+def _select(fp: fprobe, probe: NativeProbe, functions: Functions, of_images: bool) -> None:
+    """Set the hashes of the ops, as the kernel does from filter and notfilter."""
+    excluded = functions.locations & functions.excluded
+    wanted = chosen = Resolution(functions.locations - excluded, [*functions.skipped])
+    if of_images:
+        chosen = _usable(fp, probe, wanted)
+    fp.resolution = chosen
+    if not functions.locations:
+        raise OSError(errno.EINVAL, f"{functions.what} cannot be traced{_first_reason(chosen.skipped)}")
+    refused: list[Skipped] = []
+    if chosen.locations or not wanted.locations:
+        # With the excluded ones, lest the filter be empty: that means all functions.
+        ftrace.set_filter_selection(fp.ops, chosen.locations | excluded, functions.excluded)
+        if not wanted.locations or fp.ops.selection():
+            return
+        refused = [Skipped(str(location), reason) for location, reason in fp.ops.skipped()]
+    raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason([*chosen.skipped, *refused])}")
 
 
 def _usable(fp: fprobe, probe: NativeProbe, resolution: Resolution) -> Resolution:
@@ -286,25 +332,6 @@ _PYTHON_UNSAFE = (
     "it cannot have a Python handler (python-unsafe): Python itself runs on it; give a native handler, or "
     "python_unsafe=True"
 )
-
-
-def _pool_size(fp: fprobe, count: int) -> int:
-    """The number of return nodes; 0 without an exit handler."""
-    size = integer("nr_maxactive", fp.nr_maxactive)
-    if fp.exit_handler is None:
-        integer("nr_maxactive", size, -INT_MAX - 1, INT_MAX)
-        return 0
-    if not size:
-        return min(count * num_possible_cpus() * 2, INT_MAX)
-    return integer("nr_maxactive", size, 1, INT_MAX)
-
-
-def _data_size(fp: fprobe) -> int:
-    """Bytes of entry data of each call; 0 without an exit handler."""
-    if fp.exit_handler is None:
-        integer("entry_data_size", fp.entry_data_size, S64_MIN, U64_MAX)
-        return 0
-    return integer("entry_data_size", fp.entry_data_size, 0, ENTRY_DATA_MAX, errno.ENOMEM)
 
 
 @short_switch_interval()

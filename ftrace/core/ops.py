@@ -282,11 +282,15 @@ def _location(tracing: Tracer, ip: int) -> Location:
     return location
 
 
-def set_filter_selection(ops: ftrace_ops, chosen: LocationSet) -> None:
-    """Let the filter be these locations. Raises OSError, with nothing changed, if a registered ops cannot be there."""
+def set_filter_selection(ops: ftrace_ops, chosen: LocationSet, excluded: LocationSet | None = None) -> None:
+    """Let the filter be these locations, and notrace, if given, those. Raises OSError, with nothing changed, if a registered
+    ops cannot be there, or if notrace would not be empty for one with IPMODIFY.
+    """
     tracing = tracer()
     with tracing.table.lock:
         tracing.check_alive()
+        if excluded or (excluded is not None and ops.notrace_hash):
+            install_hash(tracing, ops, NOTRACE, excluded)
         live = install_hash(tracing, ops, FILTER, chosen, awaits_modules=False)
     if live:
         tracing.reclaimer.settle()

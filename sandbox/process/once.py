@@ -26,12 +26,12 @@ def once(make: Callable[[], Made]) -> Callable[[], Made]:
     lock = fork.renew(threading.RLock())
     made: list[Made] = []
 
+    @functools.cache  # without Python code for all calls but those before the first has returned
     @functools.wraps(make)
     def get() -> Made:
-        if not made:
-            with lock:
-                if not made:
-                    made.append(make())
+        with lock:
+            if not made:
+                made.append(make())
         return made[0]
 
     return get

@@ -30,18 +30,13 @@ class ImageFunction(NamedTuple):
         return f"{self.function.name} [{self.image.name}]"
 
 
-def is_named(pattern: str) -> bool:
-    """Whether a pattern names images."""
-    return isinstance(pattern, str) and names_owner(pattern)
-
-
 def find_functions(pattern: str) -> list[ImageFunction]:
     """The functions that `pattern` matches, each once, image by image and ascending by address.
 
     A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
     in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
     """
-    owner, colon, wanted = split_owner(pattern) if is_named(pattern) else ("", "", pattern)
+    owner, colon, wanted = split_owner(pattern) if names_owner(pattern) else ("", "", pattern)
     meant = list(images_meant(owner if colon else None))
     if not meant and owner == "perf":
         raise LookupError(f"no other compiler's code that is mapped executable is declared in {perf_map.path}")
