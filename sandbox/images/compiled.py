@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from sandbox.elf.tables import ElfError, ElfFile
 from sandbox.images.declared import DeclaredImage, DeclaredImages
+from sandbox.images.image import Source
 from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import JitEntry
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from sandbox.images.jit_image import JitImage
 
 
-class _JitImages:
+class _JitImages(Source):
     is_named = True
 
     def __init__(self) -> None:
@@ -45,6 +47,24 @@ class _JitImages:
             if listed not in self._known:
                 self._known[listed] = _image_of(listed, data)
         return [image for image in gone if image is not None]
+
+    def may_compile(self, owner: str, matches: Callable[[str], bool]) -> bool:
+        """Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. New lines
+        of a perf map (`perf:`) are not announced: their functions must be there now.
+        """
+        if owner != "numba":
+            return owner == "jit"
+        from sandbox.images.numba.live import declared
+
+        return any(map(matches, declared()))
+
+    def inlined_calls(self, owner: str, wanted: str, matches: Callable[[str], bool], with_globs: bool) -> Iterator[str]:
+        """Only Numba says what it has inlined."""
+        if owner == "numba":
+            from sandbox.images.numba.inlined import is_glob, sentences
+
+            if with_globs or not is_glob(wanted):
+                yield from sentences(wanted, matches)
 
     def take(self, entry: int) -> JitImage | None:
         """Remove and return the image of the object with that entry in the list; None if it is not known."""

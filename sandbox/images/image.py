@@ -7,8 +7,8 @@ source for it is registered.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sandbox.loading.module import Module
@@ -88,7 +88,7 @@ class Image(abc.ABC):
         return ""
 
 
-class Source(Protocol):
+class Source(abc.ABC):
     """A source of images.
 
     `is_named`: its images are matched only by patterns that name them (`libz:inflate*`), not by a bare `inflate*`.
@@ -96,5 +96,14 @@ class Source(Protocol):
 
     is_named: bool
 
+    @abc.abstractmethod
     def images(self) -> Sequence[Image]:
         """The present images: each call returns the same objects as long as their code exists."""
+
+    def may_compile(self, owner: str, matches: Callable[[str], bool]) -> bool:
+        """Whether a function of `owner`, the part of a pattern before the colon, may be compiled later whose name `matches`."""
+        return False
+
+    def inlined_calls(self, owner: str, wanted: str, matches: Callable[[str], bool], with_globs: bool) -> Iterator[str]:
+        """Sentences about functions of `owner` whose calls have been inlined. `wanted`: a name, or with `with_globs` a glob."""
+        return iter(())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.images import process_text
-from sandbox.images.image import Image
+from sandbox.images.image import Image, Source
 from sandbox.process.once import cached_property
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library, libraries
@@ -117,7 +117,7 @@ def _stems(name: str) -> Iterator[str]:
         yield head
 
 
-class _Libraries:
+class _Libraries(Source):
     is_named = True
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class ModuleImage(Image):
         raise OSError(errno.EINVAL, f"{address:#x} is not in the text of module {self.name!r}")
 
 
-class _Modules:
+class _Modules(Source):
     is_named = False
 
     def __init__(self) -> None:

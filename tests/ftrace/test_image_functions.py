@@ -10,7 +10,7 @@ import pytest
 import sandbox
 from ftrace.core.filters.image_functions import find_functions
 from sandbox.images import sources
-from sandbox.images.image import Image
+from sandbox.images.image import Image, Source
 from sandbox.images.library_images import LibraryImage
 from sandbox.images.process_text import symbol_named
 from sandbox.memory.mappings import TextMapping
@@ -99,7 +99,7 @@ class _Jitted(Image):
         raise OSError(22, "nothing is there")
 
 
-class _JustInTime:
+class _JustInTime(Source):
     is_named = True
 
     def images(self) -> list[Image]:

@@ -58,7 +58,7 @@ def why_none(pattern: str) -> str:
 
 
 def is_compiled(pattern: str) -> bool:
-    """Whether `pattern` names code of JIT compilers (`numba:...`, `jit:...`, `perf:...`), more of which may be compiled later."""
+    """Whether `pattern` names code of JIT compilers (JIT_NAMES before the colon), more of which may be compiled later."""
     owner, colon, _ = split_owner(pattern)
     return bool(colon) and owner in JIT_NAMES
 
@@ -70,17 +70,9 @@ def is_there(pattern: str) -> bool:
 
 
 def may_be_compiled(pattern: str) -> bool:
-    """Whether `pattern` names code that JIT compilers may compile later.
-
-    Numba knows the names of functions that it may compile; for other compilers (`jit:`) any name is possible. New lines
-    of a perf map (`perf:`) are not announced: their functions must be there now.
-    """
+    """Whether `pattern` names code that JIT compilers may compile later."""
     owner, _, wanted = split_owner(pattern)
-    if owner != "numba":
-        return owner == "jit"
-    from sandbox.images.numba.live import declared
-
-    return any(map(parse(wanted).matches, declared()))
+    return any(source.may_compile(owner, parse(wanted).matches) for source in sources())
 
 
 def images_meant(owner: str | None) -> Iterator[Image]:
