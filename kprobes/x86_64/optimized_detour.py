@@ -1,14 +1,19 @@
 """The detour of a jump-optimised probe: the routines as assembly text (AT&T), and the bytes of a detour.
 
-A detour has a multiple of 64 bytes, and is aligned to 64. It belongs to one address as long as the code at the address exists:
+A detour has a multiple of 64 bytes, and is aligned to 64. It belongs to one address as long as the code at the address exists.
+That of `push %rbp; mov %rsp, %rbp; push %rbx` (a test compares it):
 
-      0  .quad kprobe_optimized                the routine below, or a variant of it
+    registers  all are the program's, flags too
+    stack      16, 27: the program's; in the routine: 128 bytes of red zone above the return into the detour at 27
+
+      0  .quad routine            <- kprobe_optimized below, or a variant of it
       8  .quad record
-     16  lea  -128(%rsp),%rsp                  target of the jump; skips the red zone
-     21  call *-27(%rip)                       to the routine at 0; its `ret $128` undoes the lea
-     27  copy of the probed instruction        a breakpoint's hit continues here
-      -  copies of the others under the jump
-      -  jmp  back                             to the next instruction
+     16  lea -128(%rsp), %rsp     <- target of the jump; skips the red zone
+     21  call *0(%rip)            <- to the routine; its `ret $128` undoes the lea
+     27  push %rbp                <- a copy of the probed instruction: a breakpoint's hit continues here
+     28  mov %rsp, %rbp           <- copies of the others under the jump
+     31  push %rbx
+     32  jmp back                 <- to the next instruction
 
 The detour changes no flag, and its call pairs with the routine's return in the CPU's return predictor.
 

@@ -1,7 +1,23 @@
 """Return stubs: calls whose return was hooked at a breakpoint or jump return to them.
 
 Where r10, r11 and the flags are free, a return stub is the second half of an ftrace stub; elsewhere it preserves every
-register and flag (ftrace.hit.x86_64.preserving_stub).
+register and flag (ftrace.hit.x86_64.preserving_stub). The second half (a test compares it):
+
+    registers  r11 = task, then the newest node; r10 = this stub, then the probe list
+    stack      55: rsp -> the parent's return address (the return slot)
+               64: rsp -> what lay above the return slot
+
+      0  .quad site
+     55  add $8, %rsp              <- calls whose return was hooked by a jump: the parent is in the node
+     59  call body                 <- ... which goes on where the copied instructions are
+     64  mov %fs:TASK, %r11        <- calls return here, also those that a breakpoint has hooked
+     73  mov TOP(%r11), %r11
+     77  lea 49(%rip), %r10        <- the stub, as nodes name it
+     84  cmp %r10, STUB(%r11)
+     88  jne 98
+     90  mov PROBES(%r11), %r10
+     94  jmp *EXIT(%r10)           <- its exit trampoline: it returns to the parent
+     98  jmp *exit_slow(%rip)      <- not on top: search
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
 """The contents of a slot: copies of the probed instruction, and a detour. Bytes in, bytes out.
 
-A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed:
+A slot has 64 bytes, is aligned to 64, and belongs to one probed address until the code there is freed. That of `mov %rsp, %rbp`
+(a test compares it):
 
-      0  the copied instruction, then int3        stepped; or one to be emulated, to fault in
-     16  the copied instruction, then a jump back boosted
-     32  lea  -128(%rsp),%rsp                     the detour: over the red zone
-     37  push record(%rip)
-     43  jmp  *common(%rip)
-     49  -
+    registers  all are the program's, flags too
+    stack      0 and 16: the program's; 43: rsp -> the record, below the red zone of 128 bytes
+
+      0  mov %rsp, %rbp           <- the copied instruction, then int3: stepped; or one to be emulated, to fault in
+      3  int3
+     16  mov %rsp, %rbp           <- the copied instruction, then a jump back: boosted
+     19  jmp back
+     32  lea -128(%rsp), %rsp     <- the detour: over the red zone
+     37  push 56(%rip)            <- the record
+     43  jmp *common(%rip)        <- kprobe_detour
      56  .quad record
 
 `common` is a word at the start of the slots' page that holds the address of `kprobe_detour`.

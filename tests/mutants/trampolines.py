@@ -23,6 +23,7 @@ SHORTCUTS = "tests/fprobe/test_event_shortcuts.py"
 LEAN = "tests/ftrace/tracers/test_lean_trampolines.py"
 
 _fast = Part("ftrace/hit/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
+_returns = Part("ftrace/hit/x86_64/fast_returns.py", (REGISTERS, POOLS))
 
 FAST: tuple[Mutant, ...] = (
     _fast.changed(
@@ -46,15 +47,15 @@ FAST: tuple[Mutant, ...] = (
         "    incq $TALLY(%r11,%r10)",
         SHORTCUTS,
     ),
-    _fast.changed("early-exit-otherwise", "    pop %rcx\n    je 1f\n", "    pop %rcx\n", SHORTCUTS),
-    _fast.changed("early-exit-none", "    test %r11, %r11\n    je 1f\n    push %rcx", "    push %rcx", SHORTCUTS),
-    _fast.changed("early-exit-rcx", "    pop %rcx\n    je 1f\n", "    pop %r11\n    je 1f\n", SHORTCUTS),
-    _fast.changed("early-exit-rax", "    pop %rax\n    pop %rcx\n", "    pop %r11\n    pop %rcx\n", SHORTCUTS),
-    _fast.changed("early-exit-node", "    pop %r9\n    pop %rax\n", "    pop %r11\n    pop %rax\n", SHORTCUTS),
-    _fast.changed(
+    _returns.changed("early-exit-otherwise", "    pop %rcx\n    je 1f\n", "    pop %rcx\n", SHORTCUTS),
+    _returns.changed("early-exit-none", "    test %r11, %r11\n    je 1f\n    push %rcx", "    push %rcx", SHORTCUTS),
+    _returns.changed("early-exit-rcx", "    pop %rcx\n    je 1f\n", "    pop %r11\n    je 1f\n", SHORTCUTS),
+    _returns.changed("early-exit-rax", "    pop %rax\n    pop %rcx\n", "    pop %r11\n    pop %rcx\n", SHORTCUTS),
+    _returns.changed("early-exit-node", "    pop %r9\n    pop %rax\n", "    pop %r11\n    pop %rax\n", SHORTCUTS),
+    _returns.changed(
         "early-exit-stack", "    lea 8(%rsp), %rsp\n    mov %fs:$TASK, %rdi", "    mov %fs:$TASK, %rdi", SHORTCUTS
     ),
-    _fast.changed(
+    _returns.changed(
         "early-exit-inside",
         "    movq $$0, $REC(%rdi)\n    mov %r9, %r11",
         "    mov %r9, %r11",
@@ -112,20 +113,20 @@ FAST: tuple[Mutant, ...] = (
     ),
     _fast.changed("one-word-zeroed", "    movq $$0, (%r8)", "", REGISTERS),
     _fast.changed("inline-data-zeroed", "9:  movq $$0, -8(%r8,%r11,8)", "9:", REGISTERS),
-    _fast.changed(
+    _returns.changed(
         "exit-fast-frame",
         "    jne ftrace_exit_from_list\n    mov %fs:$TASK, %rdi\n    cmpl",
         "    mov %fs:$TASK, %rdi\n    cmpl",
         TAILS,
     ),
-    _fast.changed("exit-fast-inside", "    jne ftrace_exit_from_list\n    movl", "    movl", NESTING, MULTI_PROBE),
-    _fast.changed(
+    _returns.changed("exit-fast-inside", "    jne ftrace_exit_from_list\n    movl", "    movl", NESTING, MULTI_PROBE),
+    _returns.changed(
         "exit-fast-off",
         "    jne 4f\n    mov $STUB(%r11), %rsi",
         "    mov $STUB(%r11), %rsi",
         harmless="a probe with a flag set has slow trampolines in its list: only a return that read it just before is here",
     ),
-    _fast.changed(
+    _returns.changed(
         "exit-fast-shared-pool",
         "    jne 6f\n    mov $ITEM_COUNTERS(%r10), %rsi",
         "    mov $ITEM_COUNTERS(%r10), %rsi",
@@ -138,12 +139,14 @@ FAST: tuple[Mutant, ...] = (
         LEAN,
     ),
     _fast.changed("lean-cancelled-probe", '"cancelled": PROBE_OF_LEAN', '"cancelled": "" and PROBE_OF_LEAN', LEAN),
-    _fast.without("lean-task", "    mov %fs:$TASK, %rcx\n", LEAN),
-    _fast.changed("lean-result", "    mov %rax, %rdx\n    mov %fs", "    mov %fs", LEAN),
-    _fast.without("exit-fast-credit", "    add %r8, $TALLY(%r11,%rsi)\n"),
-    _fast.without("exit-fast-pool", "    lock incq $PROBE_POOL(%rdi)\n"),
-    _fast.changed("exit-fast-switched", "    jne 7f\n5:", "5:", SWITCHED),
-    _fast.changed("exit-fast-jumped-past", "    jne 8f\n    sub $$$NODE, %r9", "    sub $$$NODE, %r9", JUMPS("both")),
+    _returns.without("lean-task", "    mov %fs:$TASK, %rcx\n", LEAN),
+    _returns.changed("lean-result", "    mov %rax, %rdx\n    mov %fs", "    mov %fs", LEAN),
+    _returns.without("exit-fast-credit", "    add %r8, $TALLY(%r11,%rsi)\n"),
+    _returns.without("exit-fast-pool", "    lock incq $PROBE_POOL(%rdi)\n"),
+    _returns.changed("exit-fast-switched", "    jne 7f\n5:", "5:", SWITCHED),
+    _returns.changed(
+        "exit-fast-jumped-past", "    jne 8f\n    sub $$$NODE, %r9", "    sub $$$NODE, %r9", JUMPS("both")
+    ),
 )
 
 _multi = Part("ftrace/hit/x86_64/multi_probe_trampolines.py", (MULTI_PROBE, IMAGES))

@@ -1,28 +1,58 @@
 """Detours: the code that the patched entry of a function without a stub leads to. Bytes in, bytes out.
 
 In code that was not compiled here no register is free, at an entry and at a return (ftrace.hit.x86_64.preserving_stub). The
-detour of a function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them:
+detour of a function belongs to it for as long as its code is there. It has 256 bytes, and is aligned to them (a test compares
+the listing):
 
-      0  .quad return point            of the function's preserving stub, by which nodes name it
-      8  restore                       slow: no task yet, in tracing code already, or nothing that the fast path serves
-     34  call *entry(%rip)             ftrace_entry_preserving_all, which continues at 40 or, over it, at 45
-     40  jmp  hooked
-     45  jmp  body
-     64  save                          the patch leads here: rax, r10, r11 and the flags, in 32 bytes below the return slot
-     91  mov  %fs:TASK,%r11
-    100  test %r11,%r11
-    103  je   8
-    105  cmpl $0,REC(%r11)
-    110  jne  8
-    112  movl $FAST,REC(%r11)
-    120  mov  slot(%rip),%r10          the probe list
-    127  mov  (%rsp),%rax
-    131  call *(%r10)                  its entry trampoline (ftrace.hit.x86_64.preserving_trampolines); ZF says whether to hook
-    134  jne  167
-    136  restore
-    162  jmp  hooked                   the stub drops the return address and calls the body
-    167  restore
-    193  the body: copies of the instructions that the patch covers, and a jump back
+    registers  r11 = task, r10 = the probe list, between `save` and `restore`; otherwise all are the program's, flags too
+    stack      rsp -> the return slot at 8 (restored), 34, 64, 193
+               rsp+32 -> the return slot from 69 to 162: rax, r10, r11 and the flags below it
+
+      0  .quad returning               <- the return point of the function's preserving stub, by which nodes name it
+      8  mov 24(%rsp), %eax            <- slow: no task yet, in tracing code already, or nothing that the fast path serves
+     12  add $127, %al                 <- OF again, from al
+     14  sahf
+     15  mov (%rsp), %rax
+     19  mov 8(%rsp), %r10
+     24  mov 16(%rsp), %r11
+     29  lea 32(%rsp), %rsp
+     34  call *entry(%rip)             <- ftrace_entry_preserving_all, which continues at 40 or, over it, at 45
+     40  jmp hooked
+     45  jmp 193
+     64  lea -32(%rsp), %rsp           <- the patch leads here: save
+     69  mov %rax, (%rsp)
+     73  mov %r10, 8(%rsp)
+     78  mov %r11, 16(%rsp)
+     83  lahf
+     84  seto %al
+     87  mov %eax, 24(%rsp)
+     91  mov %fs:TASK, %r11
+    100  test %r11, %r11
+    103  je 8
+    105  cmpl $0, REC(%r11)
+    110  jne 8
+    112  movl $FAST, REC(%r11)
+    120  mov slot(%rip), %r10          <- the probe list
+    127  mov (%rsp), %rax
+    131  call *(%r10)                  <- its entry trampoline (ftrace.hit.x86_64.preserving_trampolines); ZF says whether to hook
+    134  jne 167
+    136  mov 24(%rsp), %eax            <- restore
+    140  add $127, %al
+    142  sahf
+    143  mov (%rsp), %rax
+    147  mov 8(%rsp), %r10
+    152  mov 16(%rsp), %r11
+    157  lea 32(%rsp), %rsp
+    162  jmp hooked                    <- the stub drops the return address and calls the body
+    167  mov 24(%rsp), %eax            <- restore
+    171  add $127, %al
+    173  sahf
+    174  mov (%rsp), %rax
+    178  mov 8(%rsp), %r10
+    183  mov 16(%rsp), %r11
+    188  lea 32(%rsp), %rsp
+
+From 193 on it is the body: copies of the instructions that the patch covers, and a jump back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,66 @@
-"""The fast trampolines: a site with one probe, whose handlers are native functions, as assembly text (AT&T).
+"""The fast trampolines of entries: a site with one probe, whose handlers are native functions, as assembly text (AT&T).
 
 Such handlers touch no vector register, and preserve every general register but r11 and rax (LLVM's preserve_most). Handlers that
 use argument or result registers get them in a pt_regs (ftrace.hit.x86_64.images). A hit that is not plain (in another context
 than the normal one, without a credit, above a dead node, with a full shadow stack) takes the slow path before anything has been
 changed; a probe with a flag set has the slow trampolines in its list. Registers and stack at entry and exit:
-ftrace.hit.x86_64.trampolines.
+ftrace.hit.x86_64.trampolines; returns: ftrace.hit.x86_64.fast_returns.
+
+One of them expanded to its first `ret`: handlers at both ends that use no registers, no entry data (a test compares it).
+
+    registers  r11 = task, r10 = probe list; argument registers and rax are the program's
+    stack      40(%rsp)  return slot: the parent's address       8(%rsp) at the entry
+               32(%rsp)  return into the stub                     (%rsp) at the entry
+                0 to 24  r8, rdx, rsi, rdi
+
+    ftrace_both:
+        mov %rsp, HIT_SP(%r11)              <- a hit above it that was left by a jump is noticed by this
+        mov %r10d, LIST(%r11)               <- the list is in use from here on
+        cmpl $0, CONTEXT(%r11)
+        jne ftrace_entry_full               <- in a signal's handler: nothing has been changed
+        push %rdi
+        push %rsi
+        push %rdx
+        push %r8
+        mov TOP(%r11), %rsi                 <- the newest node ...
+        lea 40(%rsp), %rdi
+        cmp %rdi, FRAME(%rsi)
+        jbe 8f                              <- ... is of a call that was left: the slow path drops it
+        lea NODE(%rsi), %r8
+        cmp LIMIT(%r11), %r8
+        ja 8f                               <- the shadow stack is full
+        mov ITEM_PROBE(%r10), %rdi          <- rdi = the probe, the handler's first argument
+        testl $POOL_FLAGS, PROBE_FLAGS(%rdi)
+        jne 8f                              <- nodes are counted for all threads
+        mov ITEM_COUNTERS(%r10), %rdx
+        mov $HIT_WITH_CREDIT, %r8
+        add %r8, TALLY(%r11,%rdx)           <- one hit more and one credit less, in one word of this thread
+        js 7f                               <- no credit left
+        cmp %rsi, TOP(%r11)
+        jne 7f                              <- a signal's handler has left a node between
+        lea NODE(%rsi), %r8
+        mov %r8, TOP(%r11)                  <- reserved before it is filled: signals nest above it
+        mov %r10, PROBES(%r8)
+        lea 40(%rsp), %rdx
+        mov 32(%rsp), %rsi
+        mov %rdx, FRAME(%r8)                <- the address of the return slot
+        mov 40(%rsp), %rdx
+        mov %rsi, STUB(%r8)                 <- where the body will return to: the stub, by its return point
+        mov %rdx, PARENT(%r8)               <- rdx = the parent, the third argument
+        mov RECORD_IP(%rsi), %rsi           <- rsi = the site, the second argument
+        xor %r8d, %r8d                      <- no entry data
+        mov %rax, %r10                      <- the handler keeps every register but rax and r11
+        call *PROBE_ENTRY(%rdi)
+        mov %fs:TASK, %r11
+        test %eax, %eax                     <- ZF=1 is kept to the stub: hook
+        mov %r10, %rax
+        jne 6f                              <- the handler declines the return: give the node back, ZF=0
+        pop %r8
+        pop %rdx
+        pop %rsi
+        pop %rdi
+        movq $0, REC(%r11)                  <- out of tracing code
+        ret
 """
 
 from __future__ import annotations
@@ -229,138 +285,6 @@ NO_ENTRY = """
     mov %fs:$TASK, %r11
     cmp %eax, %eax"""
 
-BEGIN_EXIT = """    lea -8(%rsp), %rsi
-    cmp %rsi, $FRAME(%r11)
-    jne ftrace_exit_from_list
-    mov %fs:$TASK, %rdi
-    cmpl $$0, $REC(%rdi)
-    jne ftrace_exit_from_list
-    movl $$$FAST, $REC(%rdi)
-    lea $AT_RETURN(%rsi), %rsi
-    mov %rsi, $HIT_SP(%rdi)
-    mov %r10d, $LIST(%rdi)"""
-"""The beginning of a return with node r11 and list r10: a return that is not plain takes the slow path. Uses rsi and rdi.
-
-The list was read before this task was marked as inside. So each probe is checked afterwards: if it has been unregistered in
-between, nothing waits for this task.
-"""
-
-EXIT_FAST = """
-# Return of a call to a site with one native probe that has an exit handler.
-#   r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results
-#   stack inside: what is saved, then the parent in the return slot, where `ret` and unwinders find it
-    .globl $name
-    .p2align 6
-$name:
-    .cfi_startproc
-    .cfi_def_cfa_offset 0
-$begin_exit
-    mov $ITEM_PROBE(%r10), %rdi
-    testl $$$OFF_FLAGS, $PROBE_FLAGS(%rdi)
-    jne 4f
-    mov $STUB(%r11), %rsi
-    push $PARENT(%r11)
-$save
-    mov $PARENT(%r11), %rdx
-    mov %r11, %r9
-$data
-    mov $RECORD_IP(%rsi), %rsi
-$regs
-$call
-    mov %fs:$TASK, %r11
-    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
-    jne 6f
-    mov $ITEM_COUNTERS(%r10), %rsi
-    mov $$$CREDIT_UNIT, %r8
-    add %r8, $TALLY(%r11,%rsi)
-    testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
-    jne 7f
-5:  cmp %r9, $TOP(%r11)
-    jne 8f
-    sub $$$NODE, %r9
-    mov %r9, $TOP(%r11)
-    movq $$0, $REC(%r11)
-$restore
-    ret
-6:  # the pool is shared
-    lock incq $PROBE_POOL(%rdi)
-    jmp 5b
-7:  # ... already: a signal came in between
-    push %rax
-    push %rcx
-    push %r9
-    push %r11
-    mov %rdi, %rsi
-    mov %r11, %rdi
-    call pool_donate
-    pop %r11
-    pop %r9
-    pop %rcx
-    pop %rax
-    jmp 5b
-8:  # a signal's handler has jumped past calls that it hooked
-    push %rax
-    push %rcx
-    mov %r11, %rdi
-    mov %r9, %rsi
-    call node_leave
-    mov %fs:$TASK, %r11
-    pop %rcx
-    pop %rax
-    movq $$0, $REC(%r11)
-$restore
-    ret
-4:  mov %fs:$TASK, %rdi
-    movq $$0, $REC(%rdi)
-    jmp ftrace_exit_from_list
-"""
-
-CALL_EXIT = """
-    call *$ITEM_EXIT(%r10)"""
-CALL_LEAN_EXIT = """
-    mov %rax, %rdx
-    mov %fs:$TASK, %rcx
-    push %r10
-    push %r9
-    call *$PROBE_LEAN_EXIT(%rdi)
-    pop %r9
-    pop %r10
-    mov $ITEM_PROBE(%r10), %rdi"""
-
-CALL_EARLY_EXIT = """
-    mov $PROBE_EARLY(%rdi), %rdi
-    mov (%rdi), %r11
-    test %r11, %r11
-    je 1f
-    push %rcx
-    push %rax
-    push %r9
-    push %r10
-    mov %rax, %rcx
-    mov %fs:$TASK, %r9
-    call *%r11
-    test %eax, %eax
-    pop %r10
-    pop %r9
-    pop %rax
-    pop %rcx
-    je 1f
-    mov $ITEM_PROBE(%r10), %rdi"""
-"""The return is dealt with before results are saved for the handler (Early in ftrace.hit.records), which is called otherwise."""
-LEAVE_TO_HANDLER = """1:
-$restore
-    lea 8(%rsp), %rsp
-    mov %fs:$TASK, %rdi
-    movq $$0, $REC(%rdi)
-    mov %r9, %r11
-    jmp $otherwise
-"""
-
-EXIT_NO_DATA = """
-    xor %r8d, %r8d"""
-EXIT_INLINE_DATA = """
-    lea $INLINE_DATA(%r11), %r8"""
-
 # What the fast trampolines save: the registers that they use themselves, or an image for a handler that looks. What one that
 # has sp puts into the return slot counts.
 _SAVED = ("rdi", "rsi", "rdx", "r8")
@@ -413,18 +337,10 @@ LEAN_ONLY = PLAIN_ENTRY | {
     "back": "56",
     "slot": "64",
 }
-_PLAIN_EXIT = {"save": images.push(("rdx",)), "restore": images.pop(("rdx",)), "regs": ""}
-_WITH_VALUE = {"save": images.KEEP_VALUE, "restore": images.GET_VALUE, "regs": images.VALUE_ONLY}
-_WITH_RESULTS = {"save": images.KEEP_RESULTS, "restore": images.GET_RESULTS, "regs": images.EXIT_SP_IP}
 
 
 def fast_trampolines() -> Iterator[str]:
-    """The fast trampolines: by the registers that their handlers use, with and without entry data."""
-    for size, data in (("", EXIT_NO_DATA), ("_data", EXIT_INLINE_DATA)):
-        for looks, saving in (("fast", _PLAIN_EXIT), ("value", _WITH_VALUE), ("results", _WITH_RESULTS)):
-            yield with_blocks(
-                EXIT_FAST, {"name": f"ftrace_exit_{looks}{size}", "data": data, "call": CALL_EXIT, **saving}
-            )
+    """The fast trampolines of entries: by the registers that their handlers use, with and without entry data."""
     for given, saving in (("", PLAIN_ENTRY), ("_args", WITH_ARGUMENTS), ("_sp", WITH_SP)):
         yield with_blocks(ENTRY_FAST, {"name": f"ftrace_entry_only{given}", "call": saving["only"], **saving})
         yield with_blocks(ENTRY_EARLY, {"name": f"ftrace_early_only{given}", "otherwise": f"ftrace_entry_only{given}"})
@@ -432,10 +348,6 @@ def fast_trampolines() -> Iterator[str]:
     yield with_blocks(ENTRY_EARLY, {"name": "ftrace_early_regs", "otherwise": "ftrace_entry_regs"})
     yield from _with_return("ftrace_exit_only", NO_ENTRY, PLAIN_ENTRY)
     yield from _lean()
-    for data in ("", "_data"):
-        early = {"call": CALL_EARLY_EXIT, "data": EXIT_INLINE_DATA, **_PLAIN_EXIT}
-        names = {"name": f"ftrace_early_exit_results{data}", "otherwise": f"ftrace_exit_results{data}"}
-        yield with_blocks(EXIT_FAST + LEAVE_TO_HANDLER, early | names)
 
 
 def _with_return(name: str, call: str, saving: dict[str, str]) -> Iterator[str]:
@@ -448,5 +360,3 @@ def _lean() -> Iterator[str]:
     yield with_blocks(ENTRY_FAST, {"name": "ftrace_entry_lean", "call": CALL_LEAN_ONLY, **LEAN_ONLY})
     both = {"data": ONE_WORD, "call": CALL_LEAN, "cancelled": PROBE_OF_LEAN}
     yield with_blocks(BOTH_FAST, {"name": "ftrace_both_lean", **both, **LEAN_ENTRY})
-    exit_ = {"data": EXIT_INLINE_DATA, "call": CALL_LEAN_EXIT, **_WITH_VALUE, "regs": ""}
-    yield with_blocks(EXIT_FAST, {"name": "ftrace_exit_lean", **exit_})

@@ -1,13 +1,18 @@
 """The return stub for code where no register is free, and the routine that it calls. Bytes and assembly text (AT&T).
 
 In libraries, and at functions of C programs without stubs, no register is free: gcc keeps values in r8 to r11 across calls of
-functions whose register use it knows (-fipa-ra). The return stub there is
+functions whose register use it knows (-fipa-ra). The return stub there is (a test compares it)
+
+    registers  all are the program's, flags too
+    stack      54: rsp -> the parent's return address (the return slot)
+               64: rsp -> what lay above the return slot
+               69: rsp -> the return slot, which is empty until the routine has filled it
 
       0  .quad site
-     54  lea  8(%rsp),%rsp             calls whose return was hooked by a jump: the return address is dropped
+     54  lea 8(%rsp), %rsp             <- calls whose return was hooked by a jump: the return address is dropped
      59  call body
-     64  lea  -8(%rsp),%rsp            calls return here: space for the address that they really return to
-     69  call *exit(%rip)              ftrace_exit_preserving_all
+     64  lea -8(%rsp), %rsp            <- calls return here: space for the address that they really return to
+     69  call *exit(%rip)              <- ftrace_exit_preserving_all, which puts the parent's address there
      75  ret
 
 whose calls and returns match for the CPU's return predictor.

@@ -3,37 +3,33 @@
 A stub belongs to one site for as long as its module lives. It is 128 bytes, aligned to 64, and position-independent
 except for the words and displacements that `emit_stubs` (ftrace.hit.text_poke) writes into each copy:
 
-    register roles   r11 = task, r10 = the site's probe list; both are free at a stub of ours and nowhere else
+    registers  r11 = task, r10 = the site's probe list; both are free at a stub of ours and nowhere else
+    stack      entry:  rsp -> the parent's return address (the return slot)
+               return: rsp -> what lay above the return slot
 
-    entry, stack     rsp -> the parent's return address (the return slot)
-
-      0  .quad site                the StubRecord begins
-      8  .word 0                   1 if the return slot is at 8(%rbp)
-     10  mov  %fs:TASK,%r11        this thread's record
-     19  test %r11,%r11
-     22  je   104                  it has none yet
-     24  cmpl $0,REC(%r11)
-     29  jne  104                  it is in tracing code already
-     31  movl $FAST,REC(%r11)      from here on unregistering waits for it
-     39  mov  slot(%rip),%r10      the site's probe list
-     46  call *(%r10)              its entry trampoline; ZF says whether to hook
-     49  jne  site+5               declined: the stack is as it was
-     55  add  $8,%rsp              the parent is in the node: drop it
-     59  call site+5               the body; its return slot is the one that held the parent
-
-    return, stack    rsp -> what lay above the return slot
-
-     64  mov  %fs:TASK,%r11
-     73  mov  TOP(%r11),%r11       the newest node
-     77  lea  49(%rip),%r10        this stub, as nodes name it
-     84  cmp  %r10,STUB(%r11)
-     88  jne  98
-     90  mov  PROBES(%r11),%r10    the list it came in with
-     94  jmp  *EXIT(%r10)          its exit trampoline: it returns to the parent
-     98  jmp  *exit_slow(%rip)     not on top: search
-
+      0  .quad site                <- the StubRecord begins
+      8  .word 0                   <- 1 if the return slot is at 8(%rbp)
+     10  mov %fs:TASK, %r11        <- the site jumps here: this thread's record
+     19  test %r11, %r11
+     22  je 104                    <- it has none yet
+     24  cmpl $0, REC(%r11)
+     29  jne 104                   <- it is in tracing code already
+     31  movl $FAST, REC(%r11)     <- from here on unregistering waits for it
+     39  mov slot(%rip), %r10      <- the site's probe list
+     46  call *(%r10)              <- its entry trampoline; ZF says whether to hook
+     49  jne body                  <- declined: the stack is as it was
+     55  add $8, %rsp              <- the parent is in the node: drop it
+     59  call body                 <- site+5; its return slot is the one that held the parent
+     64  mov %fs:TASK, %r11        <- the body returns here
+     73  mov TOP(%r11), %r11       <- the newest node
+     77  lea 49(%rip), %r10        <- this stub, as nodes name it
+     84  cmp %r10, STUB(%r11)
+     88  jne 98
+     90  mov PROBES(%r11), %r10    <- the list it came in with
+     94  jmp *EXIT(%r10)           <- its exit trampoline: it returns to the parent
+     98  jmp *exit_slow(%rip)      <- not on top: search
     104  call *entry_slow(%rip)
-    110  jmp  49
+    110  jmp 49
     112  .quad slot
     120  .quad 0
 

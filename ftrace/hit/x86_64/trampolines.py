@@ -11,7 +11,33 @@ and returns with ZF=1 to have the stub call the body, ZF=0 to run the function u
     stack        rsp = return slot + 8, 16-byte aligned
 
 and returns to the parent. The trampolines of this module are those of the slow path, for every kind of list; native handlers have
-faster ones (fast_trampolines, register_trampolines, multi_probe_trampolines).
+faster ones (fast_trampolines, fast_returns, register_trampolines, multi_probe_trampolines).
+
+The entry of the slow path expanded, without what saves and restores registers (a test compares it):
+
+    registers  r11 = task, r10 = probe list; every register may be changed through the image
+    stack      184(%rsp)  return slot: the parent's address       8(%rsp) at the entry
+               176(%rsp)  return into the stub                     (%rsp) at the entry
+               168(%rsp)  padding; then what dispatch_entry says
+                 0 to 160  pt_regs
+
+    ftrace_entry_full:
+        KEEP_ENTRY                          <- push a pt_regs; its sp is the address of the return slot
+        mov %r11, %rdi                      <- dispatch_entry(task, list, regs, return into the stub, 0)
+        mov %r10, %rsi
+        mov %rsp, %rdx
+        mov 176(%rsp), %rcx
+        xor %r8d, %r8d
+        call dispatch_entry
+    entry_finish:
+        cmp $REDIRECTED, %eax
+        je entry_redirect                   <- a handler has changed ip: return there instead of into the stub
+        mov %eax, 168(%rsp)
+        GET_ALL                             <- pop the registers and the padding
+        add $32, %rsp
+        cmpl $HOOKED, 8(%rsp)               <- ZF=1: the stub hooks the return
+        lea 16(%rsp), %rsp                  <- which changes no flag
+        ret
 """
 
 from __future__ import annotations
@@ -21,7 +47,8 @@ from string import Template
 
 from ftrace.hit.x86_64 import images
 from ftrace.hit.x86_64.assembly_text import with_blocks
-from ftrace.hit.x86_64.fast_trampolines import BEGIN_EXIT, fast_trampolines
+from ftrace.hit.x86_64.fast_returns import BEGIN_EXIT, fast_returns
+from ftrace.hit.x86_64.fast_trampolines import fast_trampolines
 from ftrace.hit.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
 from ftrace.hit.x86_64.guard import GUARD, frame_rules
 from ftrace.hit.x86_64.multi_probe_trampolines import ITEM_DATA, MULTI_PROBE, NOTHING, WALK
@@ -177,6 +204,7 @@ def _texts() -> list[str]:
         EMPTY,
         GUARD,
         *fast_trampolines(),
+        *fast_returns(),
         *preserving_trampolines(),
     ]
 
