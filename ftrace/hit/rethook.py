@@ -5,6 +5,16 @@ that never returns (longjmp) is recognised by its frame, when the next call is h
 on top. A call that returns below newer live ones, on another stack, leaves an empty node, which is dropped once it is on top.
 
 Nodes are released when their thread ends, and in the child of a fork.
+
+What always holds, whatever interrupts:
+
+- Only the thread itself takes and drops nodes, so nobody waits. A signal's handler on the same thread nests: when it has
+  returned, `top` is as it was, unless it has jumped away (siglongjmp). So whoever has read `top` exchanges it, and begins
+  again if that fails.
+- Nodes from `bottom` to `top` are in the order of the calls. That is the order of their frames only on one stack.
+- The return slot of a call that can return holds its stub's exit point. EMPTY in `stub` is a node that has been released below
+  newer ones. A node that is being filled holds what an older call has left: dead nodes are looked for at outermost hits only.
+- The list of probes that a node refers to is not freed before the node is released.
 """
 
 from __future__ import annotations
@@ -153,10 +163,12 @@ def node_leave(task: ptr[Task], node: ptr[Node]) -> void:
 def is_dead(node: ptr[Node], frame: u64) -> bool_:
     """Whether a node's call cannot return any more, seen from a call whose return slot is at `frame`."""
     own = frame_of(node)
+    # Stacks grow downwards: a call whose slot is higher is further out, and still in progress.
     if own > frame:
         return False
-    if own == frame:
+    if own == frame:  # a call in place of it, such as a tail call, has the same slot; then its own return is to come
         return word_at(frame)[0] != node.stub + EXIT_FROM_STUB
+    # Below the caller's frame nothing lives on its stack. On another stack only the slot itself can tell, if it is mapped still.
     return on_one_stack(own, frame) or not readable(own) or word_at(own)[0] != node.stub + EXIT_FROM_STUB
 
 
@@ -170,7 +182,7 @@ def drop_dead(task: ptr[Task], frame: u64) -> void:
     while task.top != task.bottom and is_dead(task.top, frame):
         node_abandon(task, task.top)
     if task.top == task.bottom:
-        task.data_top = cast(u64, addressof(cast(ptr[u8], task)[DATA_STACK]))
+        task.data_top = cast(u64, addressof(cast(ptr[u8], task)[DATA_STACK]))  # with what `pop` could not give back
 
 
 @native
@@ -198,8 +210,8 @@ def defer(task: ptr[Task], node: ptr[Node]) -> void:
     """A call's handlers have run; those of an older node of its frame run next: release its return nodes with that node."""
     node.reserved = cast(u64, below(node))
     if node == newest_call(task):
-        task.top.reserved = node.reserved
-    signal_fence()
+        task.top.reserved = node.reserved  # where `newest_call` begins
+    signal_fence()  # the mark last: a deferred node without a successor would be read as one
     node.frame -= DEFERRED
 
 
@@ -241,10 +253,10 @@ def node_reserve(task: ptr[Task], probes: ptr[ProbeList]) -> ptr[Node]:
             return null
         if size > INLINE_DATA:
             task.data_top = data + (cast(u64, size) + 15 & ~15)
-        signal_fence()
+        signal_fence()  # the data before the node: a handler that nests takes data above it
         reserved = atomic_cas(cast(ptr[u64], addressof(task.top)), cast(u64, top), cast(u64, node), "relaxed")
     signal_fence()
-    node.stub = 0
+    node.stub = 0  # what lies here is of an older call: until it is filled, it is no call to those that walk the stack
     node.armed = 0
     node.probes = cast(u64, probes)
     node.data = data
@@ -272,7 +284,7 @@ def matching_node(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
         if node.stub == stub and slot_of(node) == frame and not is_deferred(node):
             return node
         node = below(node)
-    node = task.top
+    node = task.top  # again from the top: an exact frame further down comes before a near one above it
     while node != task.bottom:
         is_near = slot_of(node) < frame and frame - slot_of(node) < FAR
         if node.stub == stub and is_near and not is_deferred(node):
@@ -292,7 +304,8 @@ def find_return(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
         return null
     node = task.top
     while node != found:
-        is_waiting = is_deferred(node) and slot_of(node) == slot_of(found)
+        is_waiting = is_deferred(node) and slot_of(node) == slot_of(found)  # of the same call: released with it
+        # Abandoning one pops the empty ones below it, so this one may be above the top already.
         is_call = cast(u64, node) <= cast(u64, task.top) and node.stub > EMPTY and not is_parked(node)
         if is_call and not is_waiting and is_dead(node, frame):
             if spare_stubs != 0 and not is_deferred(node):
@@ -342,7 +355,7 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
         return
     free = cast(i64, probe.nr_nodes)
     me = current()
-    gather_credits(probe)
+    gather_credits(probe)  # of all threads, most of which are not in the child
     if me != null:
         held = nodes_of(me, cast(u64, probe))
         free -= held
@@ -371,9 +384,11 @@ def rethook_flush_task(task: ptr[Task]) -> void:
     The C library function that calls this one, and its callers, will return once more, after the nodes are gone.
     """
     join_lists(task, 0)
-    here: array[u64, 1] = zeroed
+    here: array[u64, 1] = zeroed  # its address is the stack pointer, nearly
     node = task.top
-    while node != task.bottom:
+    while (
+        node != task.bottom
+    ):  # first all slots, while every node is there: one frame's nodes need each other's parents
         unhook(node, cast(u64, addressof(here[0])))
         node = below(node)
     pop_empty(task)
