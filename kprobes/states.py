@@ -20,6 +20,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ftrace.core.entries.neighbours import retreat_from
+from ftrace.core.sites.signal_masks import keep_traps_unblocked
 from kprobes.breakpoint.patching import check_traps, patching
 from kprobes.fast import ftrace_site, return_stubs
 from kprobes.jump import choice
@@ -85,6 +86,7 @@ def arm(place: Place) -> None:
         ftrace_site.arm(place)
         _become(place, State.STUB)
         return
+    keep_traps_unblocked()
     check_traps()
     retreat_from(place.address)
     _release_borrowed(place)

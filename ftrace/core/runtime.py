@@ -31,6 +31,7 @@ from ftrace.hit import (
     records,
     recursion,
     rethook,
+    signal_masks,
     task_filter,
     text_poke,
 )
@@ -115,6 +116,7 @@ FUNCTIONS = (
     recursion.recursion_unlock,
     recursion.pause_tracing,
     recursion.unpause_tracing,
+    *signal_masks.FUNCTIONS,
     *actions.HANDLERS,
     *call_table.FUNCTIONS,
     writer.reserve_slow,

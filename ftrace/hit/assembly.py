@@ -10,6 +10,7 @@ from ftrace.hit.x86_64.assembly_text import with_call_frames
 from ftrace.hit.x86_64.guard import GUARDED_READ
 from ftrace.hit.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
 from ftrace.hit.x86_64.restorer import RESTORER
+from ftrace.hit.x86_64.signal_masks import SIGNAL_MASKS
 from ftrace.hit.x86_64.thread_start import THREAD_START
 from ftrace.hit.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import tasks
@@ -19,7 +20,7 @@ from sandbox.x86_64.save_area import SaveArea
 def text(area: SaveArea) -> str:
     """All of it, for vectors that are saved as `area` says."""
     trampolines_text = trampolines.assembly(_constants(area))
-    return with_call_frames(trampolines_text + THREAD_START + RESTORER + GUARDED_READ + VECTOR_READS)
+    return with_call_frames(trampolines_text + THREAD_START + RESTORER + GUARDED_READ + VECTOR_READS + SIGNAL_MASKS)
 
 
 def common(area: SaveArea) -> dict[str, int | str]:

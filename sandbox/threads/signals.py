@@ -26,6 +26,7 @@ from sandbox.native import (
     load,
     native,
     ptr,
+    read_fs,
     struct,
     syscall,
     u32,
@@ -106,6 +107,9 @@ class SignalRecord(Structure):
 
 
 records = global_var(array[SignalRecord, 32], name="signal_records")
+blocked_offset = global_var(u64, 0, name="trap_blocked_offset")
+"""Where, from %fs, a thread has TRAP_BLOCKED if the program has blocked SIGTRAP there; 0: masks are as the program sets them."""
+TRAP_BLOCKED, TRAP_PENDING = 16, 1
 restorer = extern("sandbox_restorer", fn[void])
 
 
@@ -141,11 +145,21 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
 
 
 @native
+def is_kept_pending(signal: u32) -> bool_:
+    """Whether a signal that was sent is one that the program has blocked in this thread. It is sent again when it is unblocked."""
+    if signal != SIGTRAP or blocked_offset == 0 or read_fs(blocked_offset) & TRAP_BLOCKED == 0:
+        return False
+    cast(ptr[u64], read_fs(0) + blocked_offset)[0] |= TRAP_PENDING
+    return True
+
+
+@native
 def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     record = addressof(records[cast(u64, signal)])
     # A signal that was sent is no fault of the code it interrupts, and a step has no breakpoint.
     if (signal != SIGSYS and is_sent(info)) or (signal == SIGTRAP and is_step(info)):
-        pass_on(signal, info, context)
+        if not is_sent(info) or not is_kept_pending(signal):
+            pass_on(signal, info, context)
         return
     for index in range(load(addressof(record.count), "acquire")):
         if cast(Consumer, record.consumers[index])(signal, info, context):

@@ -27,6 +27,8 @@ _libc.pthread_getattr_np.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 _READ_FS = bytes.fromhex("64488b042500000000c3")
 # mov $target,%rax ; jmp *%rax
 _DESTRUCTOR_AT = 16
+_KEY_SIZE = 16
+"""The distance of the values of two consecutive keys."""
 _ATTRIBUTES_SIZE = 64
 _LEAST_GAP = 128 << 20
 """Bytes below the first thread's stack in which the kernel maps nothing else, whatever the limit of its size."""
@@ -56,6 +58,21 @@ class ThreadKey:
         """Have the native function at `address` called with a thread's value (if not 0) when the thread ends."""
         code = b"\x48\xb8" + address.to_bytes(8, "little") + b"\xff\xe0"
         self._code.write(self._code.base + _DESTRUCTOR_AT, code)
+
+    def another(self) -> int:
+        """The offset from %fs of one more word: that of a second key. The word is 0 in a thread that has not written to it.
+
+        Raises OSError if no key is left that is kept in the thread descriptor.
+        """
+        number = self._create()
+        offset = self.offset + (number - self.number) * _KEY_SIZE
+        _libc.pthread_setspecific(number, _MAGIC)
+        is_there = 0 <= offset < _DESCRIPTOR_SIZE and self._read(offset) == _MAGIC
+        _libc.pthread_setspecific(number, 0)
+        if not is_there or self._read(offset):
+            _libc.pthread_key_delete(number)
+            raise OSError(38, "no pthread key is left that this C library keeps in the thread descriptor")
+        return offset
 
     def _create(self) -> int:
         key = ctypes.c_uint()

@@ -148,6 +148,7 @@ class Arming:
 
         Raises OSError if a function's text could not be restored.
         """
+        from ftrace.core.sites.signal_masks import restore_masks
         from kprobes import states, vforks
         from kprobes.optimization import wait_for_kprobe_optimizer
         from sandbox.images.jit_loading import unfollow
@@ -168,6 +169,7 @@ class Arming:
         wait_for_kprobe_optimizer()
         states.rest()
         vforks.restore()
+        restore_masks()
         self._table.end()
 
     def _patterns(self) -> list[Pattern]:

@@ -19,6 +19,7 @@ from ftrace.core.sites.entry_plans import Choice, Mechanism, Patch, choices, onl
 from ftrace.core.sites.image_block import ImageBlock
 from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.refusals import runs_python
+from ftrace.core.sites.signal_masks import keep_traps_unblocked
 from ftrace.hit.x86_64.entry_detour import ENTRY
 from ftrace.hit.x86_64.entry_writing import Stubs as NativeStubs
 from ftrace.hit.x86_64.preserving_stub import SLOT_RESTORED, preserving_stub
@@ -313,12 +314,13 @@ class DetouredBlock(ImageBlock):
     def _poke(self) -> None:
         chosen = self._leads.keys() & self._chosen[: self._native.nr_chosen] if self._leads else set[int]()
         live = {index for index in chosen if self.is_live(index)}
+        if any(self.mechanisms[index] is Mechanism.BREAKPOINT for index in live) and not keep_traps_unblocked():
+            self._warn_of_breakpoints(live)
         for index in live:
             self._publish(self._leads[index])
         super()._poke()
         for index in chosen - live:
             self._withdraw(self._leads[index])
-        self._warn_of_breakpoints(live)
 
     def _warn_of_breakpoints(self, live: Iterable[int]) -> None:
         """Say once of each function that a call of it can end the process, for want of space for a jump."""

@@ -1,0 +1,269 @@
+"""System calls that block signals, without SIGTRAP: routines as assembly text, and the islands that call them. Bytes in, bytes out.
+
+A C library makes a system call by `mov $number, %eax; syscall`. A jump in the place of the first instruction leads to an *island*,
+which calls the routine of that number and continues after the second. A system call changes rax, rcx and r11 only, and so do these.
+
+`signal_mask_words` are ftrace.hit.signal_masks.MaskWords. The word of a thread at %fs + `offset` says what the program has asked for
+there: BLOCKED if it has blocked SIGTRAP, with PENDING if one has been sent since.
+
+An island has 64 bytes:
+
+      0  lea  -128(%rsp),%rsp          the red zone
+      5  movabs $routine,%rax
+     15  call *%rax
+     17  lea  128(%rsp),%rsp
+     25  jmp  *56(island)
+     32  the instruction that the jump replaces, and a jump after it
+     56  .quad the address after the system call
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ftrace.hit.x86_64.frames import AND, DEF_CFA, GE, IS_VALUE, LT, MUL, PLUS, RIP, RSP, const1s, const1u, field, op
+from ftrace.hit.x86_64.frames import register, rule
+from ftrace.hit.x86_64.frames import section as described
+from sandbox.x86_64.encoding import jump
+from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_TGKILL
+
+ISLAND = 64
+ORIGINAL, _AFTER = 32, 56
+_LOWERED, _RAISED = 5, 25
+_RED_ZONE = 128
+MOV, CALL = 5, 7
+"""The size of the first instruction, and of both."""
+BLOCKED, PENDING = 16, 1
+"""BLOCKED is the bit of SIGTRAP in a mask."""
+
+_SIGSUSPEND, _PSELECT6, _PPOLL, _EPOLL_PWAIT, _EPOLL_PWAIT2 = 130, 270, 271, 281, 441
+_WAITS = {_SIGSUSPEND: "rdi", _PPOLL: "r10", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8"}
+"""System calls that have a mask while they wait, and the register with its address."""
+NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, _PSELECT6, *_WAITS})
+_CALLS = re.compile(
+    b"\xb8(" + b"|".join(re.escape(number.to_bytes(4, "little")) for number in sorted(NUMBERS)) + b")\x0f\x05"
+)
+
+
+def calls_in(code: bytes) -> Iterator[tuple[int, int]]:
+    """The system calls in `code` that have a routine: offset and number."""
+    for found in _CALLS.finditer(code):
+        yield found.start(), int.from_bytes(found[1], "little")
+
+
+def routine(number: int) -> str:
+    """The symbol of a system call's routine."""
+    return f"signal_mask_{number}"
+
+
+def island(where: int, site: int, number: int, target: int) -> bytes:
+    """The island at `where` of the system call at `site`, whose routine is at `target`."""
+    code = bytes.fromhex("488d642480 48b8") + target.to_bytes(8, "little") + bytes.fromhex("ffd0 488da42480000000")
+    code += b"\xff\x25" + (_AFTER - _RAISED - 6).to_bytes(4, "little")
+    code = code.ljust(ORIGINAL, b"\xcc") + b"\xb8" + number.to_bytes(4, "little")
+    code += jump(where + len(code), site + MOV)
+    return code.ljust(_AFTER, b"\xcc") + (site + CALL).to_bytes(8, "little")
+
+
+def section(start: int, size: int) -> bytes:
+    """An .eh_frame section for islands at `start` (address, bytes), which continue the code that has made the system call."""
+    offset = register(RIP) + const1u(ISLAND - 1) + op(AND)
+    lowered = offset + const1u(_LOWERED) + op(GE) + offset + const1u(_RAISED) + op(LT, AND) + const1u(_RED_ZONE) + op(MUL)
+    after = register(RIP) + const1s(-ISLAND) + op(AND) + field(_AFTER)
+    rules = rule(DEF_CFA, register(RSP) + lowered + op(PLUS)) + rule(IS_VALUE, after, RIP)
+    return described(start, size, rules, signal_frame=True)
+
+
+_SIGPROCMASK = f"""
+# rt_sigprocmask(how, set, old, size)
+#   rdi = how   rsi = set   rdx = old; (%rsp) the kernel's set, 8(%rsp) the program's; rcx = offset
+    .globl {routine(SYS_RT_SIGPROCMASK)}
+    .p2align 4
+{routine(SYS_RT_SIGPROCMASK)}:
+    .cfi_startproc
+    push %rsi
+    sub $16, %rsp
+    test %rsi, %rsi
+    jz 1f
+    mov (%rsi), %rax
+    mov %rax, 8(%rsp)
+    and ${~BLOCKED}, %rax
+    mov %rax, (%rsp)
+    mov %rsp, %rsi
+1:
+    mov ${SYS_RT_SIGPROCMASK}, %eax
+    syscall
+    test %rax, %rax
+    jnz 9f
+    movabs $signal_mask_words, %rcx
+    mov 16(%rcx), %rcx
+    test %rdx, %rdx
+    jz 2f
+    mov %fs:(%rcx), %r11
+    and ${BLOCKED}, %r11d
+    or %r11, (%rdx)
+2:
+    test %rsi, %rsi
+    jz 9f
+    mov 8(%rsp), %r11
+    and ${BLOCKED}, %r11d
+    cmp $1, %edi
+    je 3f
+    ja 4f
+    or %r11, %fs:(%rcx)
+    jmp 9f
+3:
+    not %r11
+    and %r11, %fs:(%rcx)
+    jmp 5f
+4:
+    andq ${~BLOCKED}, %fs:(%rcx)
+    or %r11, %fs:(%rcx)
+5:
+    cmpq ${PENDING}, %fs:(%rcx)
+    jne 9f
+    movq $0, %fs:(%rcx)
+    push %rdi
+    push %rdx
+    mov ${SYS_GETTID}, %eax
+    syscall
+    mov %rax, %rsi
+    mov ${SYS_GETPID}, %eax
+    syscall
+    mov %rax, %rdi
+    mov $5, %edx
+    mov ${SYS_TGKILL}, %eax
+    syscall
+    pop %rdx
+    pop %rdi
+    xor %eax, %eax
+9:
+    add $16, %rsp
+    pop %rsi
+    ret
+"""
+
+_SIGACTION = f"""
+# rt_sigaction(signal, action, old, size)
+#   rdi = signal   rsi = action   rdx = old; (%rsp) the kernel's action, 32(%rsp) not 0: in a child that runs in our memory,
+#   which keeps the handler of SIGTRAP until it executes; 40(%rsp) the program's sa_mask; rcx = scratch
+    .globl {routine(SYS_RT_SIGACTION)}
+    .p2align 4
+{routine(SYS_RT_SIGACTION)}:
+    .cfi_startproc
+    push %rsi
+    sub $48, %rsp
+    mov ${SYS_GETPID}, %eax
+    syscall
+    movabs $signal_mask_words, %rcx
+    sub (%rcx), %rax
+    mov %rax, 32(%rsp)
+    test %rsi, %rsi
+    jz 2f
+    cmp $5, %edi
+    jne 1f
+    test %rax, %rax
+    jz 1f
+    xor %esi, %esi
+    jmp 2f
+1:
+    mov (%rsi), %rax
+    mov %rax, (%rsp)
+    mov 8(%rsi), %rax
+    mov %rax, 8(%rsp)
+    mov 16(%rsi), %rax
+    mov %rax, 16(%rsp)
+    mov 24(%rsi), %rax
+    mov %rax, 40(%rsp)
+    and ${~BLOCKED}, %rax
+    mov %rax, 24(%rsp)
+    mov %rsp, %rsi
+2:
+    mov ${SYS_RT_SIGACTION}, %eax
+    syscall
+    test %rax, %rax
+    jnz 9f
+    cmpq $0, 32(%rsp)
+    jne 9f
+    movabs $signal_mask_words, %rcx
+    lea -1(%rdi), %r11d
+    test %rdx, %rdx
+    jz 3f
+    bt %r11, 8(%rcx)
+    jnc 3f
+    orq ${BLOCKED}, 24(%rdx)
+3:
+    test %rsi, %rsi
+    jz 9f
+    testb ${BLOCKED}, 40(%rsp)
+    jz 4f
+    lock btsq %r11, 8(%rcx)
+    jmp 9f
+4:
+    lock btrq %r11, 8(%rcx)
+9:
+    add $48, %rsp
+    pop %rsi
+    ret
+"""
+
+_PSELECT = f"""
+# pselect6(n, read, write, except, time, mask): mask leads to the mask's address and its size
+#   r9 = mask; (%rsp) what r9 leads to for the kernel, 16(%rsp) the mask
+    .globl {routine(_PSELECT6)}
+    .p2align 4
+{routine(_PSELECT6)}:
+    .cfi_startproc
+    push %r9
+    sub $24, %rsp
+    test %r9, %r9
+    jz 1f
+    mov (%r9), %rax
+    test %rax, %rax
+    jz 1f
+    mov (%rax), %rax
+    and ${~BLOCKED}, %rax
+    mov %rax, 16(%rsp)
+    lea 16(%rsp), %rax
+    mov %rax, (%rsp)
+    mov 8(%r9), %rax
+    mov %rax, 8(%rsp)
+    mov %rsp, %r9
+1:
+    mov ${_PSELECT6}, %eax
+    syscall
+    add $24, %rsp
+    pop %r9
+    ret
+"""
+
+_WAIT = """
+# a system call with the address of a mask in {register}; (%rsp) the kernel's mask
+    .globl {name}
+    .p2align 4
+{name}:
+    .cfi_startproc
+    push %{register}
+    sub $8, %rsp
+    test %{register}, %{register}
+    jz 1f
+    mov (%{register}), %rax
+    and $-17, %rax
+    mov %rax, (%rsp)
+    mov %rsp, %{register}
+1:
+    mov ${number}, %eax
+    syscall
+    add $8, %rsp
+    pop %{register}
+    ret
+"""
+
+SIGNAL_MASKS = (
+    _SIGPROCMASK
+    + _SIGACTION
+    + _PSELECT
+    + "".join(_WAIT.format(number=number, register=name, name=routine(number)) for number, name in _WAITS.items())
+)
+"""The routines, as assembly text (AT&T)."""
