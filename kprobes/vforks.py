@@ -48,8 +48,8 @@ def _site() -> _Site | None:
 def make_safe() -> None:
     """Redirect the C library's vfork() to `vfork_as_fork`. Called before a library gets its first kprobe.
 
-    The system call is replaced, so that the function's entry can be probed. posix_spawn() does not call vfork(), nor do
-    programs that make the system call themselves.
+    The system call is replaced, so that the function's entry can be probed. posix_spawn() does not call vfork()
+    (ftrace.core.sites.signal_masks), nor do programs that make the system call themselves.
     """
     site = _site()
     if site is not None:

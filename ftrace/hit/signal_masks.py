@@ -1,8 +1,8 @@
 """Native: jumps to islands (ftrace.hit.x86_64.signal_masks), and SIGTRAP in the sa_mask of actions that are there already.
 
-The code is about to change the threads' masks, so many threads that run it block SIGTRAP: a breakpoint would end the process. Where
-a site is not in one aligned word, threads that reach it while it changes loop at a jump to itself. The only byte of a site
-that is the last of its word must be a breakpoint.
+The code is about to change the threads' masks, so many threads that run it block SIGTRAP: a breakpoint would end the process.
+Where a site is not in one aligned word, threads that reach it while it changes loop at a jump to itself. Only where the first
+byte is the last of its word is there a breakpoint meanwhile.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ WHOLE, LOOPING, STOPPING = range(3)
 class MaskWords(Structure):
     """What the routines know about this process.
 
-    `process`: its number, unlike that of a child that runs in its memory. `in_actions`: bit n - 1: the program has given SIGTRAP in
-    the sa_mask of signal n. `offset`: where, from %fs, a thread has its word.
+    `process`: its number, unlike that of a child that runs in its memory. `in_actions`: bit n - 1: the program has given
+    SIGTRAP in the sa_mask of signal n. `offset`: where, from %fs, a thread has its word.
     """
 
     process: u64
@@ -185,10 +185,10 @@ def take_traps() -> void:
     action: array[u64, 4] = zeroed
     for number in range(_SIGNALS):
         where = cast(i64, addressof(action[0]))
-        if syscall(SYS_RT_SIGACTION, number + 1, 0, where, 8, 0, 0) == 0 and action[3] & _TRAP != 0:
-            if action[0] >= _HANDLER:
-                atomic_or(addressof(words.in_actions), cast(u64, 1) << cast(u64, number))
-                set_trap(cast(u64, number + 1), 0)
+        is_known = syscall(SYS_RT_SIGACTION, number + 1, 0, where, 8, 0, 0) == 0 and action[0] >= _HANDLER
+        if is_known and action[3] & _TRAP != 0:
+            atomic_or(addressof(words.in_actions), cast(u64, 1) << cast(u64, number))
+            set_trap(cast(u64, number + 1), 0)
 
 
 @native(export=True)

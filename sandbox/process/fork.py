@@ -190,9 +190,8 @@ def start_by_fork() -> None:
 
     A child made by vfork or posix_spawn runs in this process's memory, with every signal blocked, until it executes another
     program: a breakpoint hit before that kills it. A child made by fork has memory of its own, and our handlers.
-    Python 3.14 has no switch for vfork any more: kprobes.place.vforks replaces vfork itself, for all callers. Other callers of
-    posix_spawn (`os.posix_spawn`, C's `system`) are not changed: code that their children run before they execute must not
-    have breakpoints.
+    Python 3.14 has no switch for vfork any more: kprobes.place.vforks replaces vfork itself, for all callers. In children
+    of other callers of posix_spawn (`os.posix_spawn`, C's `system`), ftrace.core.sites.signal_masks keeps SIGTRAP unblocked.
     """
     import subprocess
 

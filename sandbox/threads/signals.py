@@ -146,7 +146,7 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
 
 @native
 def is_kept_pending(signal: u32) -> bool_:
-    """Whether a signal that was sent is one that the program has blocked in this thread. It is sent again when it is unblocked."""
+    """Whether the program has blocked this signal, which was sent, in this thread. It is sent again when it is unblocked."""
     if signal != SIGTRAP or blocked_offset == 0 or read_fs(blocked_offset) & TRAP_BLOCKED == 0:
         return False
     cast(ptr[u64], read_fs(0) + blocked_offset)[0] |= TRAP_PENDING

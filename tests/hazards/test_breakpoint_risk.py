@@ -1,8 +1,12 @@
-"""HAZARDS 2: a breakpoint that a thread reaches with SIGTRAP blocked ends the process. Who attaches one is told."""
+"""HAZARDS 2: a breakpoint that a thread reaches with SIGTRAP blocked ends the process. Who attaches one is told.
+
+That is so where signal masks cannot be watched (test_signal_masks.py).
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -22,7 +26,7 @@ long plain(long x) { return x * 3 + 1; }
 """
 
 
-@isolated
+@isolated(FPROBE_DENY="masks")
 def test_a_warning_names_functions_that_only_a_breakpoint_can_patch_once():
     built_library("libloops", SOURCE)
     messages = []
@@ -43,6 +47,6 @@ def test_the_report_of_a_run_says_so(tmp_path):
     build_library(tmp_path / "libloops.so", SOURCE)
     program = f"import ctypes; each = ctypes.CDLL('{tmp_path}/libloops.so'); each.first_loop(3)"
     run = [sys.executable, "-m", "fprobe", "run", "--stat", "libloops:first_loop", "-c", program]
-    done = subprocess.run(run, timeout=100, capture_output=True, text=True)
+    done = subprocess.run(run, timeout=100, capture_output=True, text=True, env={**os.environ, "FPROBE_DENY": "masks"})
     assert done.returncode == 0
     assert "# a breakpoint patches first_loop [libloops" in done.stderr

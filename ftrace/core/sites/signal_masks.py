@@ -17,8 +17,10 @@ from ftrace.hit import signal_masks as native
 from ftrace.hit.x86_64 import signal_masks as code
 from sandbox.images.process_text import library_called, text_at
 from sandbox.memory import mappings
+from sandbox.memory.pages import is_denied
 from sandbox.process import fork, hooks
 from sandbox.process.once import once
+from sandbox.x86_64.encoding import jump
 
 log = logging.getLogger("ftrace")
 
@@ -27,12 +29,16 @@ _LIBRARIES = ("libc", "libpthread", "ld-musl-x86_64")
 
 
 class _Text(NamedTuple):
-    """The system calls in one mapping of text: addresses, the instructions there, the jumps in their place, and the islands."""
+    """The system calls in one mapping of text: addresses, the instructions there, and the jumps in their place.
+
+    `entries`, `copies`: where these lead to, and copies of the instructions.
+    """
 
     addresses: list[int]
     originals: list[bytes]
     jumps: list[bytes]
-    islands: list[int]
+    entries: list[int]
+    copies: list[int]
 
 
 @once
@@ -50,22 +56,23 @@ def _texts() -> list[_Text]:
     spans = {span for name in _LIBRARIES if (library := library_called(name)) is not None for span in library.text}
     found = []
     for start, end in sorted(spans):
-        calls = [(start + offset, number) for offset, number in code.calls_in(ctypes.string_at(start, end - start))]
+        calls = list(code.calls_in(ctypes.string_at(start, end - start), start))
         if calls:
             found.append(_with_islands(calls, (start, end)))
     return found
 
 
-def _with_islands(calls: list[tuple[int, int]], near: tuple[int, int]) -> _Text:
+def _with_islands(calls: list[code.Call], near: tuple[int, int]) -> _Text:
     page = mappings.allocate_text(near, len(calls) * code.ISLAND, "fprobe-masks")
-    text = _Text([], [], [], [])
-    for index, (address, number) in enumerate(calls):
-        where, target = page.base + index * code.ISLAND, runtime().image.address(code.routine(number))
-        page.write(where, code.island(where, address, number, target))
-        text.addresses.append(address)
-        text.originals.append(ctypes.string_at(address, native.SIZE))
-        text.jumps.append(code.jump(address, where))
-        text.islands.append(where)
+    text = _Text([], [], [], [], [])
+    for index, call in enumerate(calls):
+        where = page.base + index * code.ISLAND
+        page.write(where, code.island(call, where, runtime().image.address(code.routine(call.number))))
+        text.addresses.append(call.address)
+        text.originals.append(ctypes.string_at(call.address, native.SIZE))
+        text.entries.append(code.entry_of(call, where))
+        text.jumps.append(jump(call.address, text.entries[-1]))
+        text.copies.append(where + code.ORIGINAL)
     _frames.append(FrameDescription("fprobe-masks", page.base, page.size, code.section(page.base, page.size)))
     hooks.own_code.add(page.__contains__)
     return text
@@ -82,13 +89,15 @@ def keep_traps_unblocked() -> bool:
     """
     with mappings.text_mutex:
         if not _is_on[0]:
+            if is_denied("masks"):
+                return False
             try:
                 texts, offset = _texts(), _offset()
             except OSError as error:
                 log.info("signal masks keep SIGTRAP: %s", error)
                 return False
             for text in texts:
-                _write(text, text.originals, text.jumps, 0)
+                _write(text, text.originals, text.jumps, text.entries)
             runtime().image.call("take_traps")
             runtime().image.variable("trap_blocked_offset").value = offset
             _is_on[0] = bool(texts)
@@ -96,18 +105,18 @@ def keep_traps_unblocked() -> bool:
 
 
 def restore_masks() -> None:
-    """Give the system calls back: there are no breakpoints any more. SIGTRAP stays unblocked in threads until they block it again."""
+    """Give the system calls back: there are no breakpoints any more. SIGTRAP stays unblocked until a thread blocks it again."""
     with mappings.text_mutex:
         if _is_on[0]:
             runtime().image.variable("trap_blocked_offset").value = 0
             for text in _texts():
-                _write(text, text.jumps, text.originals, code.ORIGINAL)
+                _write(text, text.jumps, text.originals, text.copies)
             runtime().image.call("give_traps")
             _is_on[0] = False
 
 
-def _write(text: _Text, before: list[bytes], after: list[bytes], lead: int) -> None:
-    """Change the sites that hold `before`: others may be another tool's. Threads in them continue in the island, at `lead`."""
+def _write(text: _Text, before: list[bytes], after: list[bytes], leads: list[int]) -> None:
+    """Change the sites that hold `before`: others may be another tool's. Threads at a breakpoint there continue at `leads`."""
     size = native.SIZE
     chosen = [n for n, at in enumerate(text.addresses) if ctypes.string_at(at, size) == before[n]]
     sites = (native.Site.ctypes * (len(chosen) + 1))()
@@ -116,7 +125,7 @@ def _write(text: _Text, before: list[bytes], after: list[bytes], lead: int) -> N
     detours = runtime().detours
     stopping = [n for n in chosen if text.addresses[n] & 7 == 7]
     for index in stopping:
-        detours.set(text.addresses[index], text.islands[index] + lead)
+        detours.set(text.addresses[index], leads[index])
     with text_at(text.addresses[0]).writable() as delta:
         runtime().image.call("write_mask_sites", ctypes.addressof(sites), len(chosen), delta)
     for index in stopping:

@@ -1,12 +1,13 @@
-"""System calls that block signals, without SIGTRAP: routines as assembly text, and the islands that call them. Bytes in, bytes out.
+"""System calls that block signals, without SIGTRAP: routines as assembly text, and the islands that call them.
 
-A C library makes a system call by `mov $number, %eax; syscall`. A jump in the place of the first instruction leads to an *island*,
-which calls the routine of that number and continues after the second. A system call changes rax, rcx and r11 only, and so do these.
+A C library makes a system call by `mov $number, %eax; syscall`, with perhaps a few instructions between them. A jump in the
+place of the first leads to an *island*, which calls the routine of that number and continues after the last. A system call
+changes rax, rcx and r11 only, and so do these.
 
-`signal_mask_words` are ftrace.hit.signal_masks.MaskWords. The word of a thread at %fs + `offset` says what the program has asked for
-there: BLOCKED if it has blocked SIGTRAP, with PENDING if one has been sent since.
+`signal_mask_words` are ftrace.hit.signal_masks.MaskWords. The word of a thread at %fs + `offset` says what the program has
+asked for there: BLOCKED if it has blocked SIGTRAP, with PENDING if one has been sent since.
 
-An island has 64 bytes:
+An island has 128 bytes:
 
       0  lea  -128(%rsp),%rsp          the red zone
       5  movabs $routine,%rax
@@ -15,25 +16,45 @@ An island has 64 bytes:
      25  jmp  *56(island)
      32  the instruction that the jump replaces, and a jump after it
      56  .quad the address after the system call
+     64  if there are instructions between the two: their copies, and a jump to the beginning
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from ftrace.hit.x86_64.frames import AND, DEF_CFA, GE, IS_VALUE, LT, MUL, PLUS, RIP, RSP, const1s, const1u, field, op
-from ftrace.hit.x86_64.frames import register, rule
+from ftrace.hit.x86_64.frames import (
+    AND,
+    DEF_CFA,
+    GE,
+    IS_VALUE,
+    LT,
+    MUL,
+    PLUS,
+    RIP,
+    RSP,
+    const1s,
+    const1u,
+    field,
+    op,
+    register,
+    rule,
+)
 from ftrace.hit.x86_64.frames import section as described
 from sandbox.x86_64.encoding import jump
+from sandbox.x86_64.instruction import Flow, Instruction, decode
+from sandbox.x86_64.relocate import expand
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_TGKILL
 
-ISLAND = 64
-ORIGINAL, _AFTER = 32, 56
+ISLAND = 128
+ORIGINAL, _AFTER, _BETWEEN = 32, 56, 64
 _LOWERED, _RAISED = 5, 25
 _RED_ZONE = 128
-MOV, CALL = 5, 7
-"""The size of the first instruction, and of both."""
+_MOV, _SYSCALL = 5, b"\x0f\x05"
+_APART = 20
+"""The most bytes between the two instructions."""
 BLOCKED, PENDING = 16, 1
 """BLOCKED is the bit of SIGTRAP in a mask."""
 
@@ -41,15 +62,46 @@ _SIGSUSPEND, _PSELECT6, _PPOLL, _EPOLL_PWAIT, _EPOLL_PWAIT2 = 130, 270, 271, 281
 _WAITS = {_SIGSUSPEND: "rdi", _PPOLL: "r10", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8"}
 """System calls that have a mask while they wait, and the register with its address."""
 NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, _PSELECT6, *_WAITS})
-_CALLS = re.compile(
-    b"\xb8(" + b"|".join(re.escape(number.to_bytes(4, "little")) for number in sorted(NUMBERS)) + b")\x0f\x05"
-)
+_CALLS = re.compile(b"\xb8(" + b"|".join(re.escape(number.to_bytes(4, "little")) for number in sorted(NUMBERS)) + b")")
 
 
-def calls_in(code: bytes) -> Iterator[tuple[int, int]]:
-    """The system calls in `code` that have a routine: offset and number."""
+class Call(NamedTuple):
+    """A system call: the address of `mov $number, %eax`, and the instructions between that and `syscall`."""
+
+    address: int
+    number: int
+    between: tuple[Instruction, ...]
+
+    @property
+    def end(self) -> int:
+        """The address after it."""
+        return (self.between[-1].end if self.between else self.address + _MOV) + len(_SYSCALL)
+
+
+def calls_in(code: bytes, start: int) -> Iterator[Call]:
+    """The system calls in the code at `start` that have a routine."""
     for found in _CALLS.finditer(code):
-        yield found.start(), int.from_bytes(found[1], "little")
+        if code.find(_SYSCALL, found.end(), found.end() + _APART + len(_SYSCALL)) >= 0:
+            between = _between(code[found.end() : found.end() + _APART + 15], start + found.end())
+            if between is not None:
+                yield Call(start + found.start(), int.from_bytes(found[1], "little"), between)
+
+
+def _between(code: bytes, start: int) -> tuple[Instruction, ...] | None:
+    """The instructions before the next system call; None if they are none that continue with it."""
+    between: list[Instruction] = []
+    at = 0
+    while at <= _APART:
+        if code[at : at + len(_SYSCALL)] == _SYSCALL:
+            return tuple(between)
+        try:
+            between.append(decode(code[at : at + 15], start + at))
+        except ValueError:
+            return None
+        if between[-1].flow is not Flow.NEXT:
+            return None
+        at += between[-1].length
+    return None
 
 
 def routine(number: int) -> str:
@@ -57,19 +109,32 @@ def routine(number: int) -> str:
     return f"signal_mask_{number}"
 
 
-def island(where: int, site: int, number: int, target: int) -> bytes:
-    """The island at `where` of the system call at `site`, whose routine is at `target`."""
+def entry_of(call: Call, island: int) -> int:
+    """Where the jump to an island leads."""
+    return island + _BETWEEN if call.between else island
+
+
+def island(call: Call, where: int, target: int) -> bytes:
+    """The island at `where` of a system call whose routine is at `target`.
+
+    Raises ValueError or OverflowError if an instruction cannot be moved there.
+    """
     code = bytes.fromhex("488d642480 48b8") + target.to_bytes(8, "little") + bytes.fromhex("ffd0 488da42480000000")
     code += b"\xff\x25" + (_AFTER - _RAISED - 6).to_bytes(4, "little")
-    code = code.ljust(ORIGINAL, b"\xcc") + b"\xb8" + number.to_bytes(4, "little")
-    code += jump(where + len(code), site + MOV)
-    return code.ljust(_AFTER, b"\xcc") + (site + CALL).to_bytes(8, "little")
+    code = code.ljust(ORIGINAL, b"\xcc") + b"\xb8" + call.number.to_bytes(4, "little")
+    code += jump(where + len(code), call.address + _MOV)
+    code = code.ljust(_AFTER, b"\xcc") + call.end.to_bytes(8, "little")
+    for insn in call.between:
+        code += expand(insn, where + len(code))
+    return (code + jump(where + len(code), where)).ljust(ISLAND, b"\xcc")
 
 
 def section(start: int, size: int) -> bytes:
     """An .eh_frame section for islands at `start` (address, bytes), which continue the code that has made the system call."""
     offset = register(RIP) + const1u(ISLAND - 1) + op(AND)
-    lowered = offset + const1u(_LOWERED) + op(GE) + offset + const1u(_RAISED) + op(LT, AND) + const1u(_RED_ZONE) + op(MUL)
+    lowered = (
+        offset + const1u(_LOWERED) + op(GE) + offset + const1u(_RAISED) + op(LT, AND) + const1u(_RED_ZONE) + op(MUL)
+    )
     after = register(RIP) + const1s(-ISLAND) + op(AND) + field(_AFTER)
     rules = rule(DEF_CFA, register(RSP) + lowered + op(PLUS)) + rule(IS_VALUE, after, RIP)
     return described(start, size, rules, signal_frame=True)

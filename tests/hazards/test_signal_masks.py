@@ -1,0 +1,238 @@
+"""HAZARDS 2: calls with every signal blocked survive breakpoints, and the program finds its masks as it has set them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from built_library import build_library, built_library, needs_compilers
+from isolation import isolated
+
+import kprobes
+from sandbox.native import i32, void
+
+pytestmark = needs_compilers
+
+SOURCE = Path(__file__).with_name("masks_program.c")
+WAYS = (
+    "by_earlier_action", "by_action", "by_mask", "by_thread", "by_sigsuspend", "by_ppoll", "by_pselect", "by_epoll",
+    "by_context", "cancelled", "walked",
+)  # fmt: skip
+CALLS = {"by_mask": 2, "by_thread": 2}
+"""How often they call count(), if not once."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@isolated
+def test_a_call_with_all_signals_blocked_meets_a_breakpoint(way):
+    import fprobe
+
+    library = built_library("libmasks", SOURCE.read_text())
+    library.before()
+    plain = getattr(library, way)()
+    with fprobe.attach("libmasks:count", action=fprobe.Count()) as calls:
+        for _ in range(2):
+            assert getattr(library, way)() == plain
+        assert calls.hits == 2 * CALLS.get(way, way not in ("cancelled", "walked"))
+    assert getattr(library, way)() == plain
+
+
+@isolated
+def test_a_sigtrap_that_is_sent_while_it_is_blocked_comes_when_it_is_not():
+    import fprobe
+
+    library = built_library("libmasks", SOURCE.read_text())
+    library.handle_trap()
+    assert library.sent() == 1
+    with fprobe.attach("libmasks:count", action=fprobe.Count()):
+        assert library.sent() == 1
+
+
+@isolated
+def test_system_calls_are_replaced_and_given_back_while_threads_make_them():
+    from ftrace.core.runtime import runtime
+    from ftrace.core.sites.signal_masks import keep_traps_unblocked, restore_masks
+
+    library = built_library("libmasks", SOURCE.read_text())
+    library.before()
+    runtime()
+    library.start(1)
+    for _ in range(300):
+        assert keep_traps_unblocked()
+    assert library.stop() > 100
+    restore_masks()
+    library.start(0)  # a mask that was set before is not what the program has set any more
+    for _ in range(300):
+        keep_traps_unblocked()
+        restore_masks()
+    assert library.stop() > 100
+
+
+@isolated
+def test_text_of_the_c_library_is_given_back():
+    import ctypes
+
+    import fprobe
+    from ftrace.core.sites.signal_masks import keep_traps_unblocked, restore_masks
+    from sandbox.images.process_text import library_called
+
+    built_library("libmasks", SOURCE.read_text())
+    fprobe.attach("libmasks:by_mask", action=fprobe.Count()).attach().detach()
+    (start, end), *_ = library_called("libc").text
+    before = ctypes.string_at(start, end - start)
+    assert keep_traps_unblocked()
+    assert ctypes.string_at(start, end - start) != before
+    restore_masks()
+    assert ctypes.string_at(start, end - start) == before
+
+
+@isolated
+def test_nothing_is_replaced_without_a_breakpoint():
+    import ctypes
+
+    import fprobe
+    from sandbox.images.process_text import library_called
+
+    built_library("libmasks", SOURCE.read_text())
+    (start, end), *_ = library_called("libc").text
+    before = ctypes.string_at(start, end - start)
+    with fprobe.attach("libmasks:by_mask", action=fprobe.Count()):
+        assert ctypes.string_at(start, end - start) == before
+
+
+@isolated
+def test_after_a_fork_in_c_handlers_of_sigtrap_are_the_childs_own():
+    import signal
+
+    import fprobe
+
+    library = built_library("libmasks", SOURCE.read_text())
+    library.before()
+    with fprobe.attach("libmasks:count", action=fprobe.Count()):
+        child = os.fork()
+        if not child:
+            assert library.by_action() == 0x0701
+            signal.signal(signal.SIGTRAP, signal.SIG_IGN)
+            os._exit(7 if signal.getsignal(signal.SIGTRAP) is signal.SIG_IGN else 8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+PROGRAM = """
+import ctypes
+library = ctypes.CDLL('{path}')
+library.before()
+print(library.by_earlier_action(), library.by_mask())
+"""
+
+
+def test_under_run(tmp_path):
+    build_library(tmp_path / "libmasks.so", SOURCE.read_text())
+    text = PROGRAM.format(path=tmp_path / "libmasks.so")
+    plain = subprocess.run([sys.executable, "-c", text], timeout=100, capture_output=True, text=True, check=True)
+    run = [sys.executable, "-m", "fprobe", "run", "--stat", "libmasks:count", "-c", text]
+    done = subprocess.run(run, timeout=100, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+    assert "a breakpoint patches" not in done.stderr
+
+
+# -- children that run in our memory until they execute --------------------------------------------------------------------
+
+SPAWNS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static long end_of(int error, pid_t *child) {
+    int status = -1;
+    if (!error) waitpid(*child, &status, 0);
+    return error ? error : status;
+}
+long spawns(long fails) {
+    posix_spawn_file_actions_t actions; posix_spawnattr_t attributes; pid_t child = 0;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 9, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, 9, 8);
+    posix_spawn_file_actions_addclose(&actions, 9);
+    sigset_t none, all; sigemptyset(&none); sigfillset(&all);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    char *words[] = { fails ? "/none" : "/bin/true", 0 };
+    long end = end_of(posix_spawn(&child, words[0], &actions, &attributes, words, environ), &child);
+    posix_spawn_file_actions_destroy(&actions);
+    return end;
+}
+long spawns_by_name(void) {
+    char *words[] = { "true", 0 }; pid_t child = 0;
+    return end_of(posix_spawnp(&child, "true", 0, 0, words, environ), &child);
+}
+long runs(void) { return system("exit 3"); }
+long reads(void) {
+    char text[9] = "";
+    FILE *file = popen("echo five", "r");
+    return fgets(text, 9, file) ? pclose(file) + text[3] : -1;
+}
+"""
+CALLED = (
+    "execve", "execvpe", "dup2", "close", "open", "open64", "sigaction", "sigprocmask", "pthread_sigmask", "setpgid", "fcntl",
+    "posix_spawn", "posix_spawnp", "system", "popen", "waitpid", "_exit", "memcpy", "strlen", "strchr", "clone", "clone3",
+    "getrlimit", "setsid", "sched_setscheduler", "__sigaction", "__libc_sigaction", "__spawni_child",
+)  # fmt: skip
+
+
+@kprobes.native
+def pre(p, regs) -> i32:
+    return 0
+
+
+@kprobes.native
+def post(p, regs, flags) -> void:
+    pass
+
+
+def spawned(library):
+    child = os.posix_spawn("/bin/true", ["true"], os.environ)
+    ends = (library.spawns(0), library.spawns(1), library.spawns_by_name(), library.runs(), library.reads())
+    return *ends, os.waitpid(child, 0)[1], os.system("exit 4")
+
+
+@isolated
+def test_children_of_posix_spawn_system_and_popen_meet_breakpoints():
+    """With a post_handler, so that no breakpoint becomes a jump."""
+    library = built_library("libspawns", SPAWNS)
+    plain = spawned(library)
+    assert plain == (0, 2, 0, 3 << 8, ord("e"), 0, 4 << 8)
+    probes = []
+    for name in CALLED:
+        probe = kprobes.kprobe(symbol_name=f"libc:{name}", pre_handler=pre, post_handler=post)
+        try:
+            kprobes.register_kprobe(probe)
+        except OSError:
+            continue  # a name that this C library does not have, or keeps in one function with another
+        probes.append(probe)
+    assert len(probes) > 15
+    for _ in range(3):
+        assert spawned(library) == plain
+    kprobes.unregister_kprobes(probes)
+    assert spawned(library) == plain
+
+
+@isolated
+def test_children_of_posix_spawn_leave_no_hooked_calls_behind():
+    """execve() does not return in a child that has our memory: its call stays on the shadow stack of the parent's thread."""
+    import fprobe
+
+    library = built_library("libspawns", SPAWNS)
+    plain = spawned(library)
+    with fprobe.attach("libc:*", action=fprobe.Stat()) as probe:
+        for _ in range(30):
+            assert spawned(library) == plain
+        assert probe.counts.missed == 0
