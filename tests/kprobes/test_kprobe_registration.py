@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import signal
 import threading
 
 import pytest
+import raw_masks
 from isolation import isolated
 from programs import BASIC, assert_untouched, basic, site_of
 
@@ -241,7 +241,7 @@ def test_a_thread_that_blocks_sigtrap_is_named():
     ready, done = threading.Event(), threading.Event()
 
     def block():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        raw_masks.block_sigtrap()
         ready.set()
         done.wait()
 

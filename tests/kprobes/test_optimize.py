@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import kprobe_targets
 import pytest
+import raw_masks
 from isolation import isolated
 
 import fprobe
@@ -44,7 +44,7 @@ def block_sigtrap() -> Callable[[], None]:
     ready, done = threading.Event(), threading.Event()
 
     def blocking():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        raw_masks.block_sigtrap()
         ready.set()
         done.wait()
 
