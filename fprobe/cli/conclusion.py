@@ -135,7 +135,7 @@ _CAUSES = {
     "missed_busy": "a kprobe was running",
     "missed_depth": "shadow stack full",
     "missed_context": "in a signal handler",
-    "missed_interpreter": "in a sub-interpreter",
+    "missed_interpreter": "in a sub-interpreter, or after a longjmp out of a Python handler",
     "missed_task": "no task record",
 }
 _NAMES_SHOWN = 8

@@ -8,6 +8,7 @@ an empty mask blocks nothing and cannot be detected.
 
 from __future__ import annotations
 
+from ftrace.hit.python_left import has_left_python
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     addressof,
@@ -61,8 +62,8 @@ sub_interpreter_test = global_var(u64, 0, name="sub_interpreter_test")
 
 @native(noinline=True)
 def in_sub_interpreter_now() -> bool_:
-    """Whether this thread runs in another interpreter than the main one."""
-    return sub_interpreter_test != 0 and cast(fn[u64], sub_interpreter_test)() != 0
+    """Whether this thread runs in another interpreter than the main one, or has left a Python handler by longjmp."""
+    return has_left_python() or (sub_interpreter_test != 0 and cast(fn[u64], sub_interpreter_test)() != 0)
 
 
 @native(noinline=True)

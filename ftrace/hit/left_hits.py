@@ -23,6 +23,7 @@ from ftrace.hit.nodes import (
     word_at,
 )
 from ftrace.hit.parking import EMPTY, spare_stubs
+from ftrace.hit.python_left import python_handlers_left
 from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import FAST, PAUSED
 from sandbox.native import (
@@ -198,6 +199,7 @@ def forget(task: ptr[Task]) -> void:
     elif task.kprobe != 0:
         cast(fn[void, ptr[Task]], abandon_kprobe)(task)
     handlers_left(task)
+    python_handlers_left(task, ~cast(u64, 0))
     task.vectors = 0
     task.waiting = 0
     task.abandoned += 1

@@ -43,6 +43,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.system_calls import nap
+from sandbox.threads.tasks import current
 
 Object: TypeAlias = ptr[u8]
 _PyBUF_WRITABLE = 1
@@ -305,6 +306,12 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
     """Run a Python handler. An exception that was pending before is pending again afterwards."""
     if load(addressof(switched_off), "acquire") != 0:
         return 0
+    task = current()
+    here: array[u64, 1] = zeroed
+    outer: u64 = 0
+    if task != null:
+        outer = task.python
+        task.python = cast(u64, addressof(here[0]))
     gil = enter_interpreter()
     pending: array[Object, 3] = zeroed
     is_pending = error_occurred() != null
@@ -320,6 +327,8 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
     if is_pending:
         error_restore(pending[0], pending[1], pending[2])
     gil_release(gil)
+    if task != null:
+        task.python = outer
     return value
 
 

@@ -169,6 +169,7 @@ class Task(Structure):
     nodes_end: u64  # `limit`, also while nodes are parked
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     cancellable: u64  # not 0 while a Python or C handler has switched cancellation off (ftrace.hit.cancellation)
+    python: u64  # an address in the frame of the innermost Python handler; 0: none is running (ftrace.hit.python_left)
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.core.handlers.floats); 0: nowhere
 
 
@@ -251,6 +252,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.waiting = 0
     task.vectors = 0
     task.cancellable = 0
+    task.python = 0
     for index in range(KPROBE_CTLBLK):
         task.kprobe_ctlblk[index] = 0
     task.guard = addressof(task.guards[0])

@@ -47,6 +47,10 @@ class HandlerErrors:
             log.error("handler %s raised %s: %s", name, type(error).__name__, error, exc_info=self.first)
 
 
+_LEFT = ctypes.create_string_buffer(
+    b"fprobe: a Python handler has been left by longjmp: Python's state in this thread is undefined, and it may still hold the "
+    b"GIL. No other Python handler is called there. Use a native handler where a signal's handler or a C function jumps out.\n"
+)
 _STATE_WORDS = 40
 """Words at the beginning of a PyThreadState, among which is its thread."""
 _making = fork.renew(threading.Lock())
@@ -70,6 +74,10 @@ def _made() -> NativeImage:
         interpreters.in_sub_interpreter,
     )
     image = NativeImage.of(Unit("fprobe-python", called))
+    image.variable("task_offset").value = runtime().key.offset
+    hits = runtime().image
+    hits.variable("python_left_text").value = ctypes.addressof(_LEFT)
+    hits.variable("python_left_length").value = len(_LEFT.raw) - 1
     _tell_interpreters_apart(image)
     image.publish()
     fork.innermost(_Forks(image))
