@@ -85,7 +85,7 @@ class Program:
         for name in ("float", "double", "double", "float"):
             yield Kind(name, self._storing(self._fraction))
         yield Kind("long double", self._storing(self._fraction), in_x87=True)
-        yield Kind("__float128", self._storing(self._fraction), is_shown=False, is_wide=True)
+        yield Kind("__float128", self._storing(self._fraction), is_shown=False)
         yield Kind("bool" if self.cxx else "_Bool", self._storing(lambda: self.random.random() < 0.5))
         yield Kind("void *", self._storing(lambda: self.random.getrandbits(40), "(void *)({})"))
         yield from self._complex_kinds()
@@ -131,7 +131,7 @@ class Program:
             self.declarations.append(f"typedef {element} {name} __attribute__((vector_size({size})));")
             value = self._fraction if element in ("float", "double") else lambda: self._integer(15, False)
             # Compilers return one double differently.
-            yield Kind(name, self._parts("{}", value, count), size > 8, is_certain=(element, count) != ("double", 1))
+            yield Kind(name, self._parts("{}", value, count), is_certain=(element, count) != ("double", 1))
         name = self._new("vector")
         self.declarations.append(f"typedef float {name} __attribute__((vector_size(32)));")
         yield Kind(name, self._parts("{}", self._fraction, 8), is_wide=True, is_certain=False)

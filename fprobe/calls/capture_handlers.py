@@ -6,7 +6,7 @@ For each function, `NativeParts` say what to record at the entry, others at the 
 from __future__ import annotations
 
 from fprobe.handlers.native import native
-from ftrace.core.handlers.floats import read_xmm
+from ftrace.core.handlers.floats import save_xmm
 from ftrace.hit.hashing import first_place
 from ftrace.hit.nodes import place_at_entry, place_at_return
 from ftrace.hit.records import Probe
@@ -39,8 +39,8 @@ from sandbox.x86_64.syscalls import SYS_NANOSLEEP
 
 ENTRY, EXIT = 1, 2
 """Types of the records."""
-HEAD, REGISTERS, VECTORS = 32, 21 * 8, 8 * 8
-"""Bytes: common fields, entry, caller and place; pt_regs; the low halves of eight vector registers."""
+HEAD, REGISTERS, VECTORS = 32, 21 * 8, 8 * 16
+"""Bytes: common fields, entry, caller and place; pt_regs; the lower 16 bytes of eight vector registers."""
 MAX_FOLLOWED = 32
 FOLLOW_SHIFT, FOLLOW_MASK = 32, (1 << 31) - 1
 """A followed pointer: its offset in the record, whether it is text (bit 31), and the bytes to record."""
@@ -110,18 +110,6 @@ def wait_for_reader(state: ptr[Capture]) -> void:
         syscall(SYS_NANOSLEEP, cast(i64, addressof(time[0])), 0, 0, 0, 0, 0)
 
 
-@native(inline=True)
-def take_vectors(words: ptr[u64]) -> void:
-    words[0] = read_xmm(0)
-    words[1] = read_xmm(1)
-    words[2] = read_xmm(2)
-    words[3] = read_xmm(3)
-    words[4] = read_xmm(4)
-    words[5] = read_xmm(5)
-    words[6] = read_xmm(6)
-    words[7] = read_xmm(7)
-
-
 @native(bounded=False, cc="c")
 def follow(parts: ptr[NativeParts], record: ptr[u8], at: u64) -> void:
     """Append the targets of pointers in the record: the number of bytes (negative for a fault), then the bytes."""
@@ -161,7 +149,7 @@ def take(
         words[4 + index] = held[index]
     at: u64 = HEAD + REGISTERS
     if parts.vectors != 0:
-        take_vectors(cast(ptr[u64], addressof(record[at])))
+        save_xmm(addressof(record[at]))
         at += VECTORS
     if parts.stack != 0:
         probe_read(addressof(record[at]), regs.sp + 8, parts.stack)

@@ -1,7 +1,7 @@
 """The calling convention: the places of a call's arguments and result. Signatures in, offsets out.
 
-Offsets are into an *image* of the call: the kernel's pt_regs at entry or return, then the low 8 bytes of the vector registers
-xmm0 to xmm7, then the words above the return slot. The rest of the vector registers is not visible.
+Offsets are into an *image* of the call: the kernel's pt_regs at entry or return, then the vector registers xmm0 to xmm7, then the
+words above the return slot. What ymm and zmm registers have above them is not visible.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ RESULTS = [_WORDS.index(name) * 8 for name in ("ax", "dx", "cx")]
 _VECTOR_ARGUMENTS, _VECTOR_RESULTS, _X87_RESULTS = 8, 2, 2
 REGISTERS = len(_WORDS) * 8
 """Bytes of pt_regs; the vector registers come at this offset."""
-VECTORS = _VECTOR_ARGUMENTS * 8
-_VECTORS = [REGISTERS + 8 * number for number in range(_VECTOR_ARGUMENTS)]
+_VECTOR = 16
+VECTORS = _VECTOR_ARGUMENTS * _VECTOR
+_VECTORS = [REGISTERS + _VECTOR * number for number in range(_VECTOR_ARGUMENTS)]
 STACK = REGISTERS + VECTORS
 """The position of the stack's words in an image."""
 STACK_POINTER = _WORDS.index("sp") * 8
@@ -73,7 +74,7 @@ class Place:
 def _written(source: int) -> str:
     if source >= STACK:
         return f"$stack{(source - STACK) // 8 + 1}"
-    return f"%xmm{(source - REGISTERS) // 8}" if source >= REGISTERS else f"%{_WORDS[source // 8]}"
+    return f"%xmm{(source - REGISTERS) // _VECTOR}" if source >= REGISTERS else f"%{_WORDS[source // 8]}"
 
 
 class _State(NamedTuple):
@@ -162,7 +163,7 @@ def _in_registers(words: Iterable[Word], integers: list[int], vectors: list[int]
     pieces: list[tuple[int, int, int] | None] = []
     for word in words:
         source = next(left[word.is_vector])
-        pieces.append((word.offset, source, word.size) if word.size <= 8 else None)
+        pieces.append((word.offset, source, word.size) if word.size <= (_VECTOR if word.is_vector else 8) else None)
     return pieces
 
 

@@ -14,11 +14,12 @@ from ftrace.core.handlers.registers import in_python
 from ftrace.core.runtime import runtime
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.vector_reads import LIVE_VECTORS
-from sandbox.native import extern, fn, native, ptr, u64, void
+from sandbox.native import extern, fn, native, ptr, u8, u64, void
 from sandbox.process.integers import S64_MIN, U64_MAX, between, whole
 
-SYMBOLS = ("ftrace_read_xmm", "ftrace_write_xmm")
+SYMBOLS = ("ftrace_read_xmm", "ftrace_write_xmm", "ftrace_save_xmm")
 read_xmm = extern("ftrace_read_xmm", fn[u64, u64])
+save_xmm = extern("ftrace_save_xmm", fn[void, ptr[u8]])
 write_xmm = extern("ftrace_write_xmm", fn[void, u64, u64])
 
 _FORMATS = {32: ("<f", "<I"), 64: ("<d", "<Q")}

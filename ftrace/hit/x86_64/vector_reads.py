@@ -6,6 +6,7 @@ LIVE_VECTORS = 8
 """How many vector registers hold arguments at a function's entry."""
 
 _READS = "\n".join(f"    .p2align 3\n    movq %xmm{n}, %rax\n    ret" for n in range(LIVE_VECTORS))
+_SAVES = "\n".join(f"    movups %xmm{n}, {16 * n}(%rdi)" for n in range(LIVE_VECTORS))
 _WRITES = "\n".join(f"    .p2align 3\n    movq %rsi, %xmm{n}\n    ret" for n in range(LIVE_VECTORS))
 
 VECTOR_READS = f"""
@@ -22,6 +23,15 @@ ftrace_read_xmm:
     .p2align 3
 1:
 {_READS}
+
+# void ftrace_save_xmm(u8 *to): store all of them, 16 bytes each
+#   rdi = to
+    .globl ftrace_save_xmm
+    .p2align 4
+ftrace_save_xmm:
+    .cfi_startproc
+{_SAVES}
+    ret
 
 # void ftrace_write_xmm(u64 n, u64 value): set the low half, and clear the next 8 bytes
 #   rdi = n   rsi = value   rax = scratch; nothing on the stack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandbox.abi import convention as x86_64
-from sandbox.abi.convention import STACK, argument_places, result_place
+from sandbox.abi.convention import REGISTERS, STACK, argument_places, result_place
 from sandbox.abi.signatures import (
     Array,
     Complex,
@@ -32,13 +32,17 @@ NAMES_OF_ARGUMENTS = list(x86_64.ARGUMENT_REGISTERS)
 VECTORS = [f"xmm{number}" for number in range(8)]
 
 
+def _register(source):
+    return NAMES[source // 8] if source < REGISTERS else VECTORS[(source - REGISTERS) // 16]
+
+
 def described(place):
     """Pieces as text: `di`, `stack+8`, `si:4`; None if the value cannot be read."""
     if place is None:
         return None
     found = []
     for _, source, size in place.pieces:
-        name = f"stack+{source - STACK}" if source >= STACK else [*NAMES, *VECTORS][source // 8]
+        name = f"stack+{source - STACK}" if source >= STACK else _register(source)
         found.append(name if size == 8 else f"{name}:{size}")
     return ("*" if place.indirect else "") + " ".join(found)
 
@@ -68,8 +72,8 @@ def test_the_ninth_floating_point_argument_is_on_the_stack():
     assert arguments(*[DOUBLE] * 9, I64) == [*VECTORS, "stack+0", "di"]
 
 
-def test_vectors_take_a_register_but_only_half_of_it_can_be_seen():
-    assert arguments(LANES, DOUBLE) == [None, "xmm1"]
+def test_vectors_take_a_register():
+    assert arguments(LANES, DOUBLE) == ["xmm0:16", "xmm1"]
 
 
 def test_small_integers_keep_their_size():
@@ -131,7 +135,7 @@ def test_room_for_the_result_comes_first():
         (Void(), None),
         (DOUBLE, "xmm0"),
         (FLOAT, "xmm0:4"),
-        (LANES, None),
+        (LANES, "xmm0:16"),
         (EXTENDED, None),
         (Integer(128), "ax dx"),
     ],
@@ -238,7 +242,7 @@ def test_llvm_returns_integers_that_need_four_registers_in_memory():
         (Complex(I32), ["di", "si"], "ax"),
         (Array(I32, 2, is_vector=True), ["xmm0", "di"], "xmm0"),
         (Array(DOUBLE, 1, is_vector=True), ["stack+0", "di"], None),
-        (Floating("fp128"), [None, "di"], None),
+        (Floating("fp128"), ["xmm0:16", "di"], "xmm0:16"),
     ],
 )
 def test_classes_of_c(kind, places, returned):
