@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from fprobe.export import trace_dat_whole as whole
 from fprobe.export.compression import NAMES, NONE, Algorithm, algorithm
 from fprobe.export.formats import EventFormat, parse_format
 from fprobe.export.trace_dat_pages import owner_of
@@ -115,7 +116,7 @@ class Trace:
         """The trace arrays of the file, the top level first."""
         self.cut_off = ""
         """Why records may be missing at the end; empty for a file that is whole."""
-        if options >= len(self._data) and self._first_options and self._how is None:
+        if self._first_options and not self._is_whole(options):
             self.cut_off, options = f"cut off after {len(self._data)} bytes", self._first_options
         for number, content in self._options(options):
             self._take(number, content)
@@ -123,14 +124,28 @@ class Trace:
             self.cut_off = self.cut_off or "the recording ended before the file was finished"
             self._find_pages()
 
+    def _is_whole(self, at: int) -> bool:
+        """Whether the file has all of the section at an offset, and so everything before it."""
+        if at + SECTION.size > len(self._data):
+            return False
+        return at + SECTION.size + int(SECTION.unpack_from(self._data, at)[3]) <= len(self._data)
+
     def _find_pages(self) -> None:
-        """Take the sub-buffers of an unfinished file, each of which says whose it is."""
+        """Take the sub-buffers of a file that was not finished, or is cut off. Decompressed ones are added to the data."""
         size, found = self.page_size, {number: list[Cpu]() for number in range(len(self.instances))}
         start = -(-(self._start_of_buffers + SECTION.size) // size) * size if size >= HEADER else len(self._data)
-        for at in range(start, len(self._data) - size + 1, size):
-            owner = owner_of(self._data[at : at + HEADER])
-            if owner is not None and owner.buffer in found:
+        once = list(whole.compressed(self._data, start, size, self._how)) if self._how and size >= HEADER else []
+        is_finished = any(each.compressed for each in self.instances)
+        rest = [] if is_finished else list(whole.in_file(self._data, start + len(once) * size, size))
+        end = len(self._data)
+        self._data += b"".join(once)
+        places = [(owner_of(page), end + number * size) for number, page in enumerate(once)]
+        seen = set[bytes]()  # one may be there twice: they are sorted and compressed in place
+        for owner, at in places + rest:
+            page = self._data[at : at + size]
+            if owner is not None and owner.buffer in found and page not in seen:
                 found[owner.buffer].append(Cpu(owner.slot, at, size))
+                seen.add(page)
         self.instances = [
             each._replace(cpus=tuple(found[number]), compressed=False) for number, each in enumerate(self.instances)
         ]

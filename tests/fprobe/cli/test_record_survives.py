@@ -121,13 +121,19 @@ def test_a_file_that_is_not_finished_can_be_read(source, tmp_path, run):
     assert f"{path}: the recording ended before the file was finished" in done.err
 
 
-def test_a_finished_file_that_is_cut_off_can_be_read(source, tmp_path):
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_a_finished_file_that_is_cut_off_can_be_read(source, tmp_path, compression):
     path = tmp_path / "trace.dat"
-    record(source, path, "returns", 2000)
+    record(source, path, "returns", 20_000, "--compression", compression)
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    trace, found = numbers(path)
-    assert "cut off after" in trace.cut_off and found[""] == list(range(len(found[""]))) and len(found[""]) > 100
+    counts = set()
+    for part in (0.3, 0.5, 0.7, 0.9, 0.999):
+        path.write_bytes(whole[: int(len(whole) * part)])
+        trace, found = numbers(path)
+        assert "cut off after" in trace.cut_off
+        assert all(each == list(range(len(each))) for each in found.values())
+        counts.add(sum(map(len, found.values())))
+    assert len(counts) > 2 and max(counts) == 40_000
 
 
 def test_the_size_of_the_buffer(source, tmp_path):

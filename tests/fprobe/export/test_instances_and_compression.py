@@ -1,9 +1,11 @@
 """trace.dat with the buffers of several trace arrays, and compressed: byte by byte, by our reader, by trace-cmd."""
 
+import os
 import random
 import struct
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from isolation import isolated
@@ -191,6 +193,39 @@ def test_pages_are_sorted_and_compressed_in_place(tmp_path, compression, noise):
         for cpu in instance.cpus
     }
     assert found == {owner: b"".join(content) for owner, content in pages.items()}
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS[1:])
+def test_a_file_whose_writer_is_killed_while_it_compresses_can_be_read(tmp_path, compression):
+    """Before any write: what was compressed is read, and what was not yet; nothing twice."""
+    path, kept = tmp_path / "killed.dat", []
+    metadata = Metadata("", "", {}, "", buffers=[BufferMetadata("")])
+    file = TraceDat(str(path), 4096, 1, compression, metadata)
+    pages = {}
+    for number in range(120):
+        owner = Owner(0, number // 17)
+        page = struct.pack("<QQ", number, 0).ljust(4096, b"\0")
+        pages.setdefault(owner, []).append(owned(page, owner))
+        file.add(owner.slot, page, owner.buffer)
+    original = os.pwrite
+
+    def noted(descriptor, data, at):
+        kept.append(path.read_bytes())
+        return original(descriptor, data, at)
+
+    with mock.patch("os.pwrite", noted):
+        file.finish(metadata)
+    assert len(kept) > 5
+    for step, data in enumerate(kept):
+        path.write_bytes(data)
+        trace = Trace(str(path))
+        found = {}
+        for number, instance in enumerate(trace.instances):
+            for cpu in instance.cpus:
+                found.setdefault((number, cpu.slot), []).extend(trace._one_by_one(cpu, 4096))
+        numbers = {owner: sorted(page[0] for page in each) for owner, each in found.items()}
+        assert (step, numbers) == (step, {owner: [page[0] for page in each] for owner, each in pages.items()})
+        assert trace.cut_off
 
 
 @pytest.mark.parametrize("buffers", [1, 3])
