@@ -185,6 +185,11 @@ class Buffer(fork.ProcessBound):
         """The records of the buffer, or of one slot, in order of time, as in the file trace. Nothing is consumed."""
         return reader.records(self._live, slot)
 
+    @property
+    def live(self) -> object:
+        """Changes when the buffer is emptied: `consume` then ends."""
+        return self._live
+
     def consume(self, slot: int | None = None) -> Iterator[Record]:
         """Consume the records of the buffer, or of one slot, in order of time, as trace_pipe."""
         return Reader(self._live).consume(slot)

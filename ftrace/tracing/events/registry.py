@@ -167,6 +167,8 @@ class EventRegistry:
         self._events: dict[tuple[str, str], TraceEvent] = {}
         self._unused_id = FIRST_DYNAMIC_ID
         """From here on no id has been used."""
+        self.changes = 0
+        """How often an event was added or removed."""
         self._returned_ids: list[int] = []
         """Ids below it that removed events had, as a heap."""
         self._left_records: dict[TraceArray, None] = {}
@@ -197,6 +199,7 @@ class EventRegistry:
                 errno.EEXIST, f"event {event.group}/{event.name} already exists; delete it or choose another name"
             )
         event.id = self._lowest_free_id()
+        self.changes += 1
         event.removed = False
         self._events[key] = event
 
@@ -212,6 +215,7 @@ class EventRegistry:
         """Unregister an event."""
         with events_locked():
             del self._events[event.group, event.name]
+            self.changes += 1
             heappush(self._returned_ids, event.id)
             event.removed = True
             self._left_records |= {array: None for array, file in event.files.items() if file.ever_enabled}

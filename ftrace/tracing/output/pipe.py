@@ -12,6 +12,8 @@ from itertools import islice
 from ftrace.hit.ring_buffer.layout import HEADER
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import GRAPH_ENTRY
+from ftrace.tracing.events.event_mutex import event_mutex
+from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.files.nodes import ENCODING, Handle, Node
 from ftrace.tracing.instances.trace_array import TraceArray
 from ftrace.tracing.output.graph import Slot
@@ -117,6 +119,32 @@ def held_back(records: Sequence[Record]) -> int:
     return len(records) - first
 
 
+class _Source:
+    """The records of a pipe, and their format, `shown`.
+
+    The number of an event may pass to another one. Where the old one has left records, the buffer is emptied: then this has the
+    records from before, with their names.
+    """
+
+    def __init__(self, array: TraceArray, slot: int | None, slots: dict[int, Slot]) -> None:
+        self._array, self._slots = array, slots
+        with event_mutex:
+            self._live, self._records = array.buffer.live, array.buffer.consume(slot)
+            self._look_up()
+
+    def _look_up(self) -> None:
+        self._changes = event_registry.changes
+        self.shown = record_format(self._array, self._slots)
+
+    def take(self, count: int) -> list[Record]:
+        """Consume so many records, or what there are."""
+        with event_mutex:
+            taken = list(islice(self._records, count))
+            if self._changes != event_registry.changes and self._array.buffer.live is self._live:
+                self._look_up()
+        return taken
+
+
 class PipeHandle(_Stream):
     """An open trace_pipe: lines without a header."""
 
@@ -141,20 +169,19 @@ class PipeHandle(_Stream):
 
     def _texts(self, until: int) -> Iterator[str]:
         """Consume record by record, or some at a time if the text of one depends on the next; to the first after `until`."""
-        shown = record_format(self._array, self._slots)
-        records = self._array.buffer.consume(self._slot)
-        if not shown.looks_ahead:
-            for record in records:
-                yield from shown.lines([record])
-                if record.stamp > until:
+        source = _Source(self._array, self._slot, self._slots)
+        if not source.shown.looks_ahead:
+            while records := source.take(1):
+                yield from source.shown.lines(records)
+                if records[0].stamp > until:
                     return
             return
-        while taken := list(islice(records, _BATCH)) or self._held:
+        while taken := source.take(_BATCH) or self._held:
             batch = taken if taken is self._held else self._held + taken
             is_last = len(taken) < _BATCH
             ready = len(batch) - (0 if is_last else held_back(batch))
             self._held = batch[ready:]
-            yield "".join(shown.lines(batch[:ready]))
+            yield "".join(source.shown.lines(batch[:ready]))
             if is_last or batch[-1].stamp > until:
                 return
 

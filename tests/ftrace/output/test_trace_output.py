@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from isolation import isolated
@@ -149,6 +151,88 @@ def test_te4_1_trace_pipe_consumes_and_has_one_reader() -> None:
     with tracefs.open("per_cpu/cpu0/trace_pipe"):
         assert error_of(tracefs.open, "trace_pipe") == "EBUSY"
     tracefs.open("trace_pipe").close()
+
+
+OPTIONS = pytest.mark.parametrize("option", ["nolatency-format", "latency-format"])
+
+
+def define(name: str) -> None:
+    """An event with the number of the last one, and one record of it."""
+    from fprobe.tracefs import tracefs
+
+    tracefs.write("dynamic_events", f"f:{name} vfs_read n=$arg3\n", append=True)
+    tracefs.write(f"events/fprobes/{name}/enable", "1")
+    _demo()["demo_main"](1)
+    tracefs.write(f"events/fprobes/{name}/enable", "0")
+
+
+def delete(name: str) -> None:
+    from fprobe.tracefs import tracefs
+
+    tracefs.write("dynamic_events", f"-:{name}\n", append=True)
+
+
+@functools.cache
+def _demo() -> Any:
+    import sandbox
+    import sandbox.demo
+
+    return sandbox.load(sandbox.demo.source(), name="demo")
+
+
+@OPTIONS
+@isolated
+def test_a_pipe_that_is_read_while_an_event_is_redefined_names_the_new_one(option) -> None:
+    from unittest import mock
+
+    from fprobe.tracefs import tracefs
+    from ftrace.tracing.output import pipe
+
+    _demo()
+    tracefs.write("trace_options", option)
+    define("one")
+    made = pipe.record_format
+
+    def redefine() -> None:
+        delete("one")
+        define("two")
+
+    def in_between(*given: Any) -> object:
+        """Another thread redefines the event, unless it has to wait."""
+        found = made(*given)
+        thread = threading.Thread(target=redefine)
+        threads.append(thread)
+        thread.start()
+        thread.join(0.5)
+        return found
+
+    threads: list[threading.Thread] = []
+    with tracefs.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK) as handle:
+        with mock.patch.object(pipe, "record_format", in_between):
+            first = handle.read().decode()
+        threads[0].join()
+        assert " one: (" in first
+        assert " two: (" not in first
+        assert " two: (" in handle.read().decode()
+
+
+@OPTIONS
+@isolated
+def test_a_pipe_names_an_event_that_has_taken_the_number_of_an_unused_one(option) -> None:
+    from fprobe.tracefs import tracefs
+    from ftrace.tracing.instances.trace_array import global_trace
+    from ftrace.tracing.output.pipe import PipeHandle
+
+    _demo()
+    tracefs.write("trace_options", option)
+    define("kept")
+    tracefs.write("dynamic_events", "f:unused vfs_read\n", append=True)
+    texts = PipeHandle(global_trace(), None, os.O_NONBLOCK)._texts(1 << 64)
+    assert " kept: (" in next(texts)
+    delete("unused")
+    define("used")
+    rest = "".join(texts)
+    assert option == "latency-format" or (" used: (" in rest and " unused: (" not in rest)
 
 
 @isolated
