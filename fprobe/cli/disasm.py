@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli import candidates
+from fprobe.cli.attaching import refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.failure import input_errors
 from fprobe.cli.options import ProgramTarget, output_options, program_options
@@ -31,6 +32,7 @@ Examples:
   fprobe disasm d_lookup --source
   fprobe disasm libz:deflate --stub
   fprobe disasm handler.py:large_reads --source
+  fprobe disasm -p 4711 libz:deflate
 """
 
 _HANDLER = re.compile(r".+\.py:\w+")
@@ -50,8 +52,14 @@ def disasm_command(
 ) -> None:
     """Show the bytes at the entry of FUNC as loaded, and while a probe is on it. `=>` marks the patched place.
 
-    FUNC may also be a native handler, as FILE.py:NAME.
+    FUNC may also be a native handler, as FILE.py:NAME. With -p: a running process is only read, not probed.
     """
+    if target.running is not None:
+        from fprobe.cli.remote_code import disassemble_running
+
+        refuse_with_pid(stub=stub, source=source)
+        disassemble_running(target.running.pids, function, everything, console)
+        return
     from fprobe.cli import matching, program
 
     if _is_handler(function):

@@ -39,7 +39,9 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTar
     -v adds address, size and signature.
     """
     if target.running is not None:
-        _list_running(target.running.pids, patterns, console)
+        from fprobe.cli.remote_code import list_running
+
+        list_running(target.running.pids, patterns, console)
         return
     from fprobe.cli import matching, program
 
@@ -57,25 +59,6 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTar
     console.document({"program": module.name, "functions": list(map(_object, match.sites)), "skipped": skipped})
 
 
-def _list_running(pids: tuple[int, ...], patterns: tuple[str, ...], console: Console) -> None:
-    """`fprobe list -p`: the functions of the libraries that the processes have mapped. Only their files are read."""
-    from fprobe.cli.remote_functions import functions
-
-    processes = []
-    for pid in pids:
-        found = list(functions(pid, patterns))
-        if len(pids) > 1:
-            console.note(f"# process {pid}")
-        for symbol in found:
-            detail = f"{symbol.address:#x} {symbol.size:6}  " if console.verbosity > 0 else ""
-            console.line(f"{detail}{symbol.name} {console.dim(f'[{symbol.module}]')}")
-        shown = [
-            {"name": each.name, "library": each.module, "address": each.address, "size": each.size} for each in found
-        ]
-        processes.append({"pid": pid, "functions": shown})
-    console.document({"processes": processes})
-
-
 def _object(site: Site) -> dict[str, Any]:
     symbol = site.symbol
     return {"name": symbol.name, "address": symbol.address, "size": symbol.size, "site": site.address}
@@ -87,6 +70,7 @@ Examples:
   fprobe explain get_current 'vfs_*'
   fprobe explain main --program prog.c
   fprobe explain libz:deflate
+  fprobe explain -p 4711 libz:deflate
 """
 
 _MEANING = {
@@ -106,7 +90,13 @@ def explain_command(patterns: tuple[str, ...], target: ProgramTarget, console: C
     """Say whether functions can be probed, where their stubs are, and how returns are hooked; if not, say why.
 
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: a list with an object for each function.
+    With -p: of libraries of a running process, which is only read.
     """
+    if target.running is not None:
+        from fprobe.cli.remote_code import explain_running
+
+        explain_running(target.running.pids, patterns, console)
+        return
     from fprobe.cli import matching, program
 
     module = program.load(target)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
 
-_INSTEAD = "stat, trace, hist, top and run do, and list reads what it has loaded"
+_INSTEAD = "stat, trace, hist, record, top and run do; list, explain and disasm read what it has loaded"
 DEMO_CALL = ("demo_main", "10")
 
 

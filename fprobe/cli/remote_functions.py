@@ -1,41 +1,87 @@
-"""The functions of the libraries that another process has mapped, from their files."""
+"""The functions of the libraries that another process has mapped: names from their files, code from its memory."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
 from ftrace.core.glob import parse
+from sandbox.process.near import did_you_mean
 from sandbox.remote.process import Image, RemoteProcess
 from sandbox.remote.refusals import Refused
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
 
 if TYPE_CHECKING:
+    from sandbox.elf.tables import ElfFile
     from sandbox.symbols.table import Symbol
 
 _EXECUTABLE = 1
 
 
-def functions(pid: int, patterns: Sequence[str]) -> Iterator[Symbol]:
-    """The functions that match, by ascending address in each library.
+class RemoteLibrary(Library):
+    """A library as another process has mapped it. Its code is in `process`, its tables are in the file of `image`."""
 
-    Raises Failure for a pattern without a library or that matches nothing, and if the process may not be looked at.
-    """
+    def __init__(self, process: RemoteProcess, image: Image) -> None:
+        text = tuple(
+            (image.base + each.address, image.base + each.address + each.memory_size)
+            for each in image.file.segments()
+            if each.flags & _EXECUTABLE
+        )
+        path = Path(f"/proc/{process.pid}/root{image.path}")  # for its debug file
+        super().__init__(image.path.rpartition("/")[2], path, image.base, text)
+        self.process, self.image = process, image
+
+    def _file(self) -> ElfFile:
+        return self.image.file
+
+
+class Found(NamedTuple):
+    """A function of another process."""
+
+    library: RemoteLibrary
+    symbol: Symbol
+
+    @property
+    def code(self) -> bytes:
+        """Its code as it is in memory now. Raises Failure if the process has ended."""
+        try:
+            return self.library.process.read(self.symbol.address, self.symbol.size)
+        except OSError as error:
+            raise Failure(f"process {self.library.process.pid} cannot be read: {error.strerror}") from None
+
+    @property
+    def code_in_file(self) -> bytes:
+        """Its code as its file has it; empty if that is not known."""
+        return self.library.code_in_file(self.symbol.address, self.symbol.size)
+
+
+@contextlib.contextmanager
+def opened(pid: int) -> Iterator[RemoteProcess]:
+    """The process, for reading. Raises Failure if it may not be looked at."""
     try:
         process = RemoteProcess(pid)
     except Refused as error:
         raise Failure(str(error.strerror)) from None
     try:
-        for pattern in patterns or ("",):
-            yield from _matching(process, pattern)
+        yield process
     finally:
         process.close()
 
 
-def _matching(process: RemoteProcess, pattern: str) -> Iterator[Symbol]:
+def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[Found]:
+    """The functions that match, by ascending address in each library.
+
+    Raises Failure for a pattern without a library or that matches nothing.
+    """
+    for pattern in patterns or ("",):
+        yield from _matching(process, pattern)
+
+
+def _matching(process: RemoteProcess, pattern: str) -> Iterator[Found]:
     owner, colon, wanted = pattern.partition(":")
     if not (owner and colon and wanted):
         raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
@@ -43,23 +89,31 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[Symbol]:
     images = process.images(lambda name: any(map(of_library.matches, (name, short_name(name)))))
     if not images:
         raise Failure(f"process {process.pid} has no library {owner!r}")
-    found = [
-        symbol
-        for image in images
-        for symbol in _library(process, image).symbols
-        if symbol.section == ".text" and of_function.matches(symbol.name)
-    ]
+    found, names = [], []
+    for library in (RemoteLibrary(process, image) for image in images):
+        for symbol in library.symbols:
+            if symbol.section == ".text":
+                names.append(symbol.name)
+                found += [Found(library, symbol)] if of_function.matches(symbol.name) else []
     if not found:
-        raise Failure(f"no function of {', '.join(image.path for image in images)} matches {wanted!r}")
+        where = ", ".join(image.path for image in images)
+        raise Failure(f"no function of {where} matches {wanted!r}{did_you_mean(wanted.strip('*'), names)}")
     yield from found
 
 
-def _library(process: RemoteProcess, image: Image) -> Library:
-    """The library as it is mapped there. Its file is found below the process's own root directory."""
-    text = tuple(
-        (image.base + each.address, image.base + each.address + each.memory_size)
-        for each in image.file.segments()
-        if each.flags & _EXECUTABLE
-    )
-    name = image.path.rpartition("/")[2]
-    return Library(name, Path(f"/proc/{process.pid}/root{image.path}"), image.base, text)
+class Names:
+    """The names of addresses in another process."""
+
+    def __init__(self, process: RemoteProcess) -> None:
+        self._process = process
+        self._known: list[RemoteLibrary] | None = None
+
+    def __call__(self, address: int) -> str | None:
+        """The function at an address, with the offset; None if it is not known."""
+        if self._known is None:
+            self._known = [RemoteLibrary(self._process, image) for image in self._process.images(lambda _: True)]
+        for library in self._known:
+            if address in library:
+                found = library.locate(address)
+                return str(found) if found else None
+        return None

@@ -53,7 +53,7 @@ class LibraryImage(Image):
         if not self.library.is_replaced:
             return ""
         return (
-            f"{self.library.path} is not the file any more that was loaded, so the names of its functions are not known"
+            f"{self.library.path} is not the file any more that was loaded, so only the names that it exports are known"
         )
 
     def suggestions(self) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sandbox.elf import tables as elf
+from sandbox.elf.memory_file import from_memory
 from sandbox.process.once import cached_property
 from sandbox.remote.refusals import Refused, not_permitted
 from sandbox.x86_64.remote_thread import SYSCALL_RETURN
@@ -108,25 +109,34 @@ class RemoteProcess:
         return None
 
     def file_named(self, path: str) -> elf.ElfFile | None:
-        """The ELF file that the loader knows by this path, "" for the program; None if it was replaced on disk."""
+        """The ELF file that the loader knows by this path, "" for the program; None if there is none."""
         name = path or os.readlink(f"/proc/{self.pid}/exe")  # noqa: PTH115  # the text of the link
         for mapping in self.mappings:
             if not mapping.offset and mapping.path.removesuffix(_DELETED) == name.removesuffix(_DELETED):
                 with contextlib.suppress(OSError, ValueError):
-                    return elf.ElfFile(memoryview(self._contents(mapping)))
+                    return self._file(mapping)
         with contextlib.suppress(OSError, ValueError), Path(f"/proc/{self.pid}/root{name}").open("rb") as file:
             return elf.ElfFile(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         return None
 
     def _images(self, fits: Callable[[str], bool]) -> Iterator[Image]:
         for mapping in self.mappings:
-            if not mapping.offset and mapping.path.startswith("/") and fits(mapping.path.rpartition("/")[2]):
+            path = mapping.path.removesuffix(_DELETED)
+            if not mapping.offset and path.startswith("/") and fits(path.rpartition("/")[2]):
                 try:
-                    file = elf.ElfFile(memoryview(self._contents(mapping)))
+                    file = self._file(mapping)
                 except (OSError, ValueError):
                     continue
                 lowest = min((each.address for each in file.segments() if each.type == elf.PT_LOAD), default=0)
-                yield Image(mapping.start - lowest // _PAGE * _PAGE, file, mapping.path)
+                yield Image(mapping.start - lowest // _PAGE * _PAGE, file, path)
+
+    def _file(self, mapping: Mapping) -> elf.ElfFile:
+        """The file that is mapped there from its beginning; what is known of it from memory if it was replaced on disk."""
+        try:
+            contents = self._contents(mapping)
+        except OSError:
+            return from_memory(self.read, mapping.start)
+        return elf.ElfFile(memoryview(contents))
 
     def _contents(self, mapping: Mapping) -> mmap.mmap:
         """The mapped file, which may have been deleted or replaced since; through its own root directory."""

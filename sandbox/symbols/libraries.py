@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import heapq
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
 from sandbox.elf.extents import ENCLOSING, Extents, extents_of
 from sandbox.elf.function_starts import signal_return
+from sandbox.elf.memory_file import from_memory
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.once import cached_property
@@ -87,7 +90,7 @@ class Library:
 
     def _symbols_from(self, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
         """The members of `symbols` that are among `entries(file, table)`."""
-        file = self._file()
+        file = self._tables()
         files = with_symbols(file, self.path) if file else []
         found: dict[Symbol, None] = {}
         for each in files:
@@ -142,7 +145,7 @@ class Library:
     @cached_property
     def exported(self) -> tuple[str, ...]:
         """Names of the functions in the dynamic symbol table, in its order. Raises OSError if the file cannot be read."""
-        file = self._file()
+        file = self._tables()
         if file is None:
             return ()
         return tuple(
@@ -187,9 +190,21 @@ class Library:
             return None
         return file if all(file.data[at : at + len(mark)] == mark for at, mark in self.marks) else None
 
+    def _tables(self) -> elf.ElfFile | None:
+        """Its file or, if that is not there any more, what its memory has of it: what it exports."""
+        return self._file() or self._in_memory
+
+    @cached_property
+    def _in_memory(self) -> elf.ElfFile | None:
+        if not (self.base and self.is_replaced):
+            return None
+        with open("/proc/self/mem", "rb", 0) as memory, contextlib.suppress(OSError, ValueError):  # noqa: PTH123
+            return from_memory(lambda address, size: os.pread(memory.fileno(), size, address), self.base)
+        return None
+
     @property
     def is_replaced(self) -> bool:
-        """Whether its file is not there any more, or is another one: the names of its functions cannot be known."""
+        """Whether its file is not there any more, or is another one: only the names that it exports are known."""
         return self.path.is_absolute() and self._file() is None
 
     def code_in_file(self, address: int, size: int) -> bytes:

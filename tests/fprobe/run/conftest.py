@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
+from attaching import Target
 from command import COMMAND, forked
 
 
@@ -50,3 +51,11 @@ def launch(tmp_path):
         return Launched(done.returncode, done.stdout, done.stderr, found)
 
     return start
+
+
+@pytest.fixture
+def target():
+    """A running program to attach to."""
+    made = Target()
+    yield made
+    made.end()

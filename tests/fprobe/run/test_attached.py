@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,77 +14,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
+from attaching import COMMAND, LIMIT, TARGET, Target, attached, fprobe, interrupted, rows, wait_until
 from command import HAS_COMPILER
 
 import fprobe as fprobe_module
-
-TARGET = Path(__file__).with_name("attached_target.py")
-COMMAND = [sys.executable, "-m", "fprobe.cli"]
-LIMIT = 60
-
-
-class Target:
-    """A running program, which answers questions."""
-
-    def __init__(self, *words, python=sys.executable):
-        self.process = subprocess.Popen(
-            [python, *map(str, words or (TARGET,))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.pid = self.process.pid
-        assert self.process.stdout.readline() == "ready\n"
-
-    def ask(self, word):
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def end(self):
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture
-def target():
-    made = Target()
-    yield made
-    made.end()
-
-
-def fprobe(*words, timeout=LIMIT):
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=timeout)
-
-
-@contextlib.contextmanager
-def attached(*words):
-    """A command that has attached; it ends by Ctrl-C inside the block, or after it."""
-    process = subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    line = process.stderr.readline()
-    assert line.startswith("fprobe: attached to "), line + process.stderr.read()
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def interrupted(process):
-    """What it printed after Ctrl-C."""
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, err
-    return out
-
-
-def wait_until(condition):
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def rows(out, process=0):
-    return {row["name"]: row for row in json.loads(out)["processes"][process]["functions"]}
 
 
 def test_load_between_armed_and_detached_is_counted_exactly(target):
