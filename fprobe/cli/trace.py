@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fprobe.cli import candidates
-from fprobe.cli.attaching import attach_and_report, refuse_with_pid
+from fprobe.cli.attaching import attach_and_report, attached_to, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import FunctionViews
     from fprobe.run.launcher.attached import Targets
+    from fprobe.run.session import Settings
     from sandbox.loading.module import Module
 
 _EPILOG = """\b
@@ -90,8 +92,27 @@ def _trace_running(
     refuse_with_pid(exclude=exclude, limit=limit, call=call_words())
     traced, handlers = checked(patterns), checked_native(native, patterns)
     settings = Settings(handled=traced, native=handlers) if handlers else Settings(traced, with_events=True)
-    selection = ReportSelection((), (), traced, "function", handlers)
-    attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
+    if handlers or console.json:
+        selection = ReportSelection((), (), traced, "function", handlers)
+        attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
+    _show_calls(targets, settings, console)
+
+
+def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
+    """Show the calls of running processes as they are made. Ends this process."""
+    from fprobe.cli.interrupting import end_process
+    from fprobe.run.launcher.live_calls import LiveCalls
+
+    def write(lines: Iterable[str]) -> None:
+        for line in lines:
+            console.line(line)
+        console.flush()
+
+    with attached_to(targets, settings) as processes:
+        live = LiveCalls(processes, write)
+        live.follow()
+    live.finish()
+    end_process(0)
 
 
 def _views(module: Module, match: MatchedFunctions) -> FunctionViews:

@@ -162,9 +162,15 @@ def note(address: str, **entry: Any) -> None:
 
 def entries(journal: int) -> Iterator[dict[str, Any]]:
     """The entries that processes of the program have appended to the journal."""
-    data = os.pread(journal, os.fstat(journal).st_size, 0)
-    for line in data.split(b"\n")[1:-1]:
-        yield json.loads(line)
+    yield from entries_since(journal, 0)[0]
+
+
+def entries_since(journal: int, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The complete entries from this offset on (0: all), and the offset of what follows."""
+    data = os.pread(journal, os.fstat(journal).st_size - offset, offset)
+    lines = data.split(b"\n")
+    found = [json.loads(line) for line in lines[0 if offset else 1 : -1]]
+    return found, offset + len(data) - len(lines[-1])
 
 
 def parts(counts: int) -> list[PartHeader]:

@@ -16,7 +16,8 @@ from fprobe.run.launcher.names import Names
 from fprobe.run.launcher.returned import Returned
 from sandbox.threads.counters import used
 
-_EVENT = struct.Struct("<4Q")
+EVENT = struct.Struct("<4Q")
+"""An event in a ring: see `event_of`."""
 _ROW = struct.Struct("<3Q")
 _KIND = 3
 _ENTER, _LEAVE_BELOW = 1, 3
@@ -69,7 +70,7 @@ def read_events(counts: int, parts: Iterable[int], leave_out: Collection[int] = 
     events: list[Event] = []
     lost = 0
     for number in parts:
-        for row in _rows(counts, number):
+        for row in rows(counts, number):
             thread, _, head = _ROW.unpack(os.pread(counts, _ROW.size, row))
             if thread in leave_out:
                 continue
@@ -78,8 +79,8 @@ def read_events(counts: int, parts: Iterable[int], leave_out: Collection[int] = 
     return CallEvents(sorted(events), lost)
 
 
-def _rows(counts: int, number: int) -> Iterator[int]:
-    """The offsets of the rows that have been written to."""
+def rows(counts: int, number: int) -> Iterator[int]:
+    """The offsets of the rows of a part that have been written to."""
     start = session.HEADER + number * session.PART + session.ROWS_AT
     found = {(low - start) // session.STRIDE for low, _ in used(counts, start, start + session.ROWS * session.STRIDE)}
     return (start + row * session.STRIDE for row in sorted(found))
@@ -87,29 +88,47 @@ def _rows(counts: int, number: int) -> Iterator[int]:
 
 def _ring(counts: int, start: int, head: int, thread: int) -> Iterator[Event]:
     data = os.pread(counts, min(head, session.EVENTS) * session.EVENT, start)
-    for time, ip, place, value in _EVENT.iter_unpack(data):
-        if time:
-            kind = place & _KIND
-            yield Event(time, thread, ip, place >> 2, kind == _ENTER, kind != _LEAVE_BELOW, value)
+    for raw in EVENT.iter_unpack(data):
+        if raw[0]:
+            yield event_of(raw, thread)
 
 
-def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
-    """(call, True) at the entry of a call, (call, False) at its return; there is no latter if the return was not recorded."""
-    stacks: dict[int, list[Call]] = {}
-    for event in events:
-        stack = stacks.setdefault(event.thread, [])
+def event_of(raw: tuple[int, int, int, int], thread: int) -> Event:
+    """The event of a thread: its time, its function, its place on the shadow stack with its kind, and its value."""
+    time, ip, place, value = raw
+    kind = place & _KIND
+    return Event(time, thread, ip, place >> 2, kind == _ENTER, kind != _LEAVE_BELOW, value)
+
+
+class Nesting:
+    """The calls in progress of each thread."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[int, list[Call]] = {}
+
+    def step(self, event: Event) -> tuple[Call | None, bool]:
+        """(call, True) at the entry of a call, (call, False) at its return; None for a return whose entry was not recorded."""
+        stack = self._stacks.setdefault(event.thread, [])
         if event.is_entry:
             drop_ended(stack, event.place)
             for outer in stack[-1:]:
                 outer.inner += 1
             call = Call(event.ip, event.thread, len(stack), event.place, event.time, event.value)
             stack.append(call)
-            yield call, True
-            continue
+            return call, True
         _, ended = returning(stack, event.ip, event.place, event.is_newest)
         if ended is not None:
             ended.left, ended.ax = event.time, event.value
-            yield ended, False
+        return ended, False
+
+
+def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
+    """(call, True) at the entry of a call, (call, False) at its return; there is no latter if the return was not recorded."""
+    nesting = Nesting()
+    for event in events:
+        call, begins = nesting.step(event)
+        if call is not None:
+            yield call, begins
 
 
 def tree_lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[str]:

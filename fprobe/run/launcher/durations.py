@@ -74,6 +74,11 @@ class Ticks:
         self._read = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_buffer(self._code)))
         self.first = self._sample()
 
+    @property
+    def now(self) -> int:
+        """The time-stamp counter."""
+        return int(self._read())
+
     def _sample(self) -> Reading:
         tries = []
         for _ in range(_SAMPLES):

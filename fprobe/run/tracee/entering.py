@@ -26,6 +26,8 @@ _ATEXIT = f"{PREFIX}.atexit"
 _DEBUGGER = f"{PREFIX}.pdb"
 """elftools imports pdb, but does not use it; from Python 3.13 on, that brings readline, which handles SIGWINCH."""
 _TAKEN_WITHIN = 1000
+_LEAVES_WITHIN = 100
+"""Hundredths of a second."""
 _LONGEST = 1900
 _KEPT = "_fprobe_kept"
 """Attribute of `sys`: our modules, between attaching."""
@@ -182,7 +184,11 @@ def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
     """Attach, wait and leave. `address`: where to report; `paths`: of our packages; `settings`: a dictionary."""
     report = Reporter(address)
     try:
-        if PREFIX in sys.modules:
+        for _ in range(_LEAVES_WITHIN):
+            if PREFIX not in sys.modules:
+                break
+            time.sleep(0.01)  # another one, which may be leaving since it was killed
+        else:
             raise RuntimeError("another fprobe is attached to it; end that first")
         entered = _Entered(paths)
         with entered:

@@ -1,0 +1,185 @@
+"""The calls of attached processes as lines, while they are made: `fprobe trace -p`.
+
+Threads write their events into rings of their own, and nothing waits for a reader. An event is taken when it is older than the
+beginning of the previous reading: then its thread has written all of it, and no older one of another thread can follow.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from fprobe.calls.text import CallTree
+from fprobe.run import session
+from fprobe.run.launcher.attached import Attached, AttachedProcesses
+from fprobe.run.launcher.call_events import EVENT, Event, Nesting, event_of, rows
+from fprobe.run.launcher.durations import duration
+from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
+from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.returned import Returned
+
+_POLLING = 0.03
+_AT_ONCE = 4096
+"""Events of a thread that are read at a time."""
+_EVER = 1 << 64
+_ROW = struct.Struct("<3Q")
+Write = Callable[[Iterable[str]], None]
+
+
+class _Due(NamedTuple):
+    """An event and its process, ordered by time."""
+
+    event: Event
+    pid: int
+
+
+class _Ring:
+    """The ring of a thread. `cursor`: number of the next event."""
+
+    def __init__(self, counts: int, row: int) -> None:
+        self._counts, self._row = counts, row
+        self.cursor = self.lost = 0
+        self._newest = 0
+        """Time of the last event that was taken."""
+        self._stuck = -1
+
+    def take(self, until: int) -> Iterator[Event]:
+        """The next events up to this time. Those that were overwritten before are counted as lost."""
+        thread, _, head = _ROW.unpack(os.pread(self._counts, _ROW.size, self._row))
+        while self.cursor < head:
+            if head - self.cursor > session.EVENTS:
+                self.lost += head - session.EVENTS - self.cursor
+                self.cursor = head - session.EVENTS
+            for raw in self._read(head):
+                event = event_of(raw, thread)
+                if event.time > until or (event.time <= self._newest and not self._is_stuck(until)):
+                    return
+                self.cursor += 1
+                if event.time > self._newest:
+                    self._newest = event.time
+                    yield event
+
+    def _read(self, head: int) -> list[tuple[int, int, int, int]]:
+        """The raw events from the cursor on, without those that were overwritten while they were read."""
+        place = self.cursor % session.EVENTS
+        number = min(head - self.cursor, session.EVENTS - place, _AT_ONCE)
+        at = self._row + session.EVENTS_AT
+        found = list(EVENT.iter_unpack(os.pread(self._counts, number * EVENT.size, at + place * EVENT.size)))
+        _, _, now = _ROW.unpack(os.pread(self._counts, _ROW.size, self._row))
+        over = min(max(now - session.EVENTS - self.cursor, 0), number)
+        self.lost += over
+        self.cursor += over
+        return found[over:]
+
+    def _is_stuck(self, until: int) -> bool:
+        """Whether the event at the cursor has not been written for so long that it never will: a signal's handler has left it."""
+        was, self._stuck = self._stuck, self.cursor
+        return was == self.cursor or until == _EVER
+
+
+class _Followed:
+    """The processes of one attachment: the process itself, and those that it forks."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._counts, self._journal = attached.counts, attached.journal
+        self._read = 0
+        self.processes: dict[int, Process] = {}
+        self._rings: dict[int, tuple[int, _Ring]] = {}
+        self._lost = 0
+
+    def take(self, until: int) -> list[_Due]:
+        """The events of all threads up to this time, in no order."""
+        entries, self._read = session.entries_since(self._journal, self._read)
+        for entry in entries:
+            self._process(entry["pid"]).take(entry)
+            if "forked_by" in entry:
+                self._inherit(entry["pid"], entry["forked_by"])
+        self._find_rings()
+        due = []
+        for pid, ring in self._rings.values():
+            own = self.processes[pid].own_threads
+            due += [_Due(event, pid) for event in ring.take(until) if event.thread not in own]
+        return due
+
+    def lost(self) -> int:
+        """How many events were overwritten since the last call."""
+        before, self._lost = self._lost, sum(ring.lost for _, ring in self._rings.values())
+        return self._lost - before
+
+    def _process(self, pid: int) -> Process:
+        return self.processes.setdefault(pid, Process(pid))
+
+    def _inherit(self, pid: int, parent: int) -> None:
+        if not self._process(pid).command and parent in self.processes:
+            self.processes[pid].inherit(self.processes[parent])
+
+    def _find_rings(self) -> None:
+        headers = session.parts(self._counts)
+        pids = {header.number: header.pid for header in headers}
+        for header in headers:
+            self._process(header.pid)
+            if header.parent in pids:
+                self._inherit(header.pid, pids[header.parent])
+            for row in rows(self._counts, header.number):
+                if row not in self._rings:
+                    self._rings[row] = header.pid, _Ring(self._counts, row)
+
+
+class LiveCalls:
+    """Writes the calls of the processes as lines. `write`: writes lines, and passes them on at once."""
+
+    def __init__(self, processes: AttachedProcesses, write: Write) -> None:
+        self._processes, self._write = processes, write
+        self._followed = [_Followed(each) for each in processes.members]
+        self._nesting, self._tree = Nesting(), CallTree(margin="")
+        self._returned: dict[int, Returned] = {}
+        self._shown = 0
+        """The process whose calls were written last."""
+
+    def follow(self) -> None:
+        """Write the calls until the processes are not wanted any more."""
+        self._write([f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"])
+        before = self._processes.ticks.now
+        while self._processes.wait_until(time.monotonic() + _POLLING):
+            now = self._processes.ticks.now
+            self._write_due(before)
+            before = now
+
+    def finish(self) -> None:
+        """Write the rest, when they were detached."""
+        self._write_due(_EVER)
+        self._write(self._tree.flush())
+        found = self._processes.results()
+        is_empty = not any(process.calls for process in found.processes)
+        remarks = [line for process in found.processes for line in troubles(process)]
+        self._write([*remarks, *conclusion(found, is_empty=is_empty)])
+
+    def _write_due(self, until: int) -> None:
+        due = [
+            (each.event, followed.processes[each.pid]) for followed in self._followed for each in followed.take(until)
+        ]
+        due.sort(key=lambda each: each[0])
+        rate = self._processes.ticks.per_nanosecond()
+        for followed in self._followed:
+            if lost := followed.lost():
+                self._write([f"# {lost:,} entries and returns were overwritten before they could be shown"])
+        self._write(line for event, process in due for line in self._lines(event, process, rate))
+
+    def _lines(self, event: Event, process: Process, rate: float) -> Iterator[str]:
+        call, begins = self._nesting.step(event)
+        if call is None:
+            return
+        if process.pid != self._shown:
+            yield from self._tree.flush()
+            yield f"# process {process.pid}: {shown_command(process.command)}"
+            self._shown = process.pid
+        name = str(process.names.function(call.ip))
+        if begins:
+            yield from self._tree.entry(call, f"{name}()")
+        else:
+            spent = duration(((call.left or 0) - call.entered) / rate)
+            returned = self._returned.setdefault(process.pid, Returned(process.names))
+            yield from self._tree.exit(call, spent, name, *returned.text(call.ip, call.ax))

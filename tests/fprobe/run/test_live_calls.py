@@ -1,0 +1,56 @@
+"""`fprobe trace -p`: calls are shown while they are made."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+
+from attaching import COMMAND, LIMIT, attached, fprobe, wait_until
+
+
+def depth(line):
+    return len(re.search(r"\| ( *)", line)[1]) // 2
+
+
+def test_lines_arrive_before_the_end_and_are_nested(target):
+    with attached("trace", "-p", target.pid, "libz:deflate*") as process:
+        lines = [process.stdout.readline() for _ in range(30)]
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert lines[1].startswith(f"# process {target.pid}: ")
+    calls = [line for line in [*lines, *rest.splitlines()] if "deflate" in line]
+    # a thread's calls may have begun before
+    at = next(number for number, line in enumerate(calls) if "deflateInit2_ [libz]() {" in line)
+    thread = re.search(r"\[ *(\d+)\]", calls[at])[1]
+    own = [line for line in calls[at:] if f"{thread}]" in line]
+    assert [depth(line) for line in own[:4]] == [0, 1, 2, 1]
+    assert "} /* deflateReset" in own[3]
+
+
+def test_every_call_is_shown_once(target):
+    target.ask("stop")
+    with attached("trace", "-p", target.pid, "libz:deflate") as process:
+        target.ask("start")
+        time.sleep(0.5)
+        calls = target.ask("stop")
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert sum("deflate [libz]() " in line and line.rstrip().endswith(";") for line in out.splitlines()) == calls > 0
+    assert "overwritten" not in out
+
+
+def test_a_reader_that_leaves_ends_it_and_the_next_can_attach(target):
+    text = target.ask("text")
+    process = subprocess.Popen([*COMMAND, "trace", "-p", str(target.pid), "libz:*"], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(LIMIT) in (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)
+    done = fprobe("trace", "-p", target.pid, "libz:deflate", "--duration", "0.2")
+    assert done.returncode == 0 and "deflate [libz]()" in done.stdout, done.stderr
+    wait_until(lambda: target.ask("text") == text)
