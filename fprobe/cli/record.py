@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli import candidates
+from fprobe.cli.attaching import refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import (
     CallingCommand,
@@ -42,6 +43,7 @@ Examples:
   fprobe record -e 'r:sums func_sum $retval' --program prog.ll --call main 10
   fprobe record -e 'p:reads vfs_read' -B large -e 'p:writes vfs_write count=%dx:u64'
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
+  fprobe record -p 4711 -e 'r:packed libz:deflate result=$retval:s32' --duration 10
   fprobe report trace.dat
 
 Definitions, filters and triggers are those of the kernel (docs/events.md). trace-cmd and KernelShark read the file too.
@@ -105,6 +107,13 @@ def record_command(
     Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end; with --live,
     an object per line, with a "type".
     """
+    if target.running is not None:
+        from fprobe.cli.remote_record import record_running
+        from fprobe.run.session import Settings
+
+        refuse_with_pid(buffer=buffers, live=live, call=call_words())
+        settings = Settings(events=definitions, triggers=triggers, filter=filter_text or "", buffer_kb=size_kb or 0)
+        record_running(target.running, settings, output, compression, console)
     from fprobe.cli import program
     from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.failure import input_errors
@@ -190,12 +199,11 @@ def _attached(
 
 def _recording(path: str, events: dict[str, Event], arriving: Arriving | None, compression: str) -> Recording:
     from fprobe.cli.failure import Failure
+    from fprobe.cli.surviving import NOT_TO_STANDARD_OUTPUT
     from fprobe.export.recording import Recording
 
     if path == "-":
-        raise Failure(
-            "a trace.dat cannot be written to standard output, since parts of it are written again: give -o FILE"
-        )
+        raise Failure(NOT_TO_STANDARD_OUTPUT)
     arrays = _arrays(events)
     return Recording(path, arrays.pop(""), arriving, arrays, compression)
 

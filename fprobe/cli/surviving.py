@@ -39,6 +39,10 @@ _LENGTH = struct.Struct("<Q")
 _PLAN = 1 << 28
 """Bytes for the plan; only those that are written take memory."""
 
+NOT_TO_STANDARD_OUTPUT = (
+    "a trace.dat cannot be written to standard output, since parts of it are written again: give -o FILE"
+)
+
 
 class _Plan(NamedTuple):
     """What the parent needs to finish a trace.dat. `rings`: the names of the trace arrays, in the order of the file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from fprobe.export.compression import NONE
@@ -20,7 +20,7 @@ from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.images.process_text import is_patchable
-from sandbox.symbols.table import symbol_table
+from sandbox.symbols.table import Symbol, symbol_table
 
 _BY_TIME = attrgetter("stamp", "slot")
 
@@ -241,15 +241,20 @@ def _formats() -> Iterator[tuple[str, list[str]]]:
 
 
 def kallsyms() -> str:
-    """The functions of all modules, and of libraries that are probed, as lines of /proc/kallsyms.
-
-    END_MARK follows each that no other adjoins. Those of the runtime have no module, as in text.
-    """
+    """The functions of all modules, and of libraries that are probed, as lines of /proc/kallsyms."""
     ours = [each for each in symbol_table if each.section == ".text"]
     theirs = [
         each for image in library_images.source.images() if is_patchable(image.library) for each in image.functions
     ]
-    symbols = sorted([*ours, *theirs], key=lambda symbol: symbol.address)
+    return symbol_lines([*ours, *theirs])
+
+
+def symbol_lines(symbols: Iterable[Symbol]) -> str:
+    """Functions as lines of /proc/kallsyms.
+
+    END_MARK follows each that no other adjoins. Those of the runtime have no module, as in text.
+    """
+    symbols = sorted(symbols, key=lambda symbol: symbol.address)
     lines = []
     for number, symbol in enumerate(symbols):
         name = symbol.name.replace(" ", "_")

@@ -74,6 +74,7 @@ class Settings(NamedTuple):
     `events`: definitions of probe events. `perf_map`: write /tmp/perf-PID.map.
     `children`: processes that the program forks count, too.
     `triggers`: triggers of each of the events; what their `hist` files show is in the journal at the end.
+    `filter`: of each of the events; `buffer_kb`: of each thread, 0 for the default.
     """
 
     patterns: tuple[str, ...] = ()
@@ -86,6 +87,8 @@ class Settings(NamedTuple):
     perf_map: bool = False
     children: bool = True
     triggers: tuple[str, ...] = ()
+    filter: str = ""
+    buffer_kb: int = 0
 
 
 class PartHeader(NamedTuple):

@@ -12,7 +12,7 @@ from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.library_dwarf import definition_of
-from sandbox.symbols.table import Location
+from sandbox.symbols.table import Location, Symbol
 
 
 class Named(NamedTuple):
@@ -95,6 +95,12 @@ class Names:
             return None
         die = definition_of(library, found.symbol)
         return signature_of(found.symbol.name, die) if die is not None else None
+
+    def symbols(self) -> list[Symbol]:
+        """The functions of the libraries that have probed ones, and of code outside of libraries."""
+        code = [Symbol(name, start, end - start, image) for start, end, name, image in self._code]
+        probed = [each for each in self._libraries if any(address in each for address in self._functions)]
+        return code + [each for library in probed for each in library.symbols if each.address in library]
 
     def knows(self, address: int) -> bool:
         """Whether an address is in the code of a library, or is the start of a probed function."""

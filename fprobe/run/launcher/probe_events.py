@@ -29,11 +29,11 @@ _BY_TIME = attrgetter("stamp", "slot")
 _FILE = struct.Struct("<8xQ8x")
 
 
-class _Ring(NamedTuple):
+class Ring(NamedTuple):
     """The recorded events of a process. `clock`: the name of the clock."""
 
     pid: int
-    ring: RingView
+    view: RingView
     clock: str
 
 
@@ -46,12 +46,12 @@ class _Symbols:
 class RecordedEvents:
     """The records of a process, which may have ended. `comm`: comm(tid) returns the name of a thread."""
 
-    def __init__(self, process: Process, found: Sequence[_Ring], comm: Callable[[int], str]) -> None:
+    def __init__(self, process: Process, found: Sequence[Ring], comm: Callable[[int], str]) -> None:
         self.formats = {number: parse_format(*text) for number, text in process.formats.items()}
         self.symbols = _Symbols(process.names)
         self.instances = [Instance(clock=found[0].clock)]
         self.comm = comm
-        self._rings = [each.ring for each in found]
+        self._rings = [each.view for each in found]
 
     def merged(self) -> Iterator[tuple[Instance, Record]]:
         """The records of all threads, merged by time."""
@@ -81,30 +81,51 @@ class RecordedEvents:
 
 def read_records(counts: int, processes: Sequence[Process]) -> dict[int, RecordedEvents]:
     """The recorded events of each process, by process id."""
-    comm = _comm_of(counts)
-    of_process: dict[int, list[_Ring]] = {}
-    for each in _rings(counts):
+    comm = Comms(counts).find
+    of_process: dict[int, list[Ring]] = {}
+    for each in RingsOf(counts).all():
         of_process.setdefault(each.pid, []).append(each)
     return {each.pid: RecordedEvents(each, of_process[each.pid], comm) for each in processes if each.pid in of_process}
 
 
-def _rings(counts: int) -> Iterator[_Ring]:
-    """The rings of all processes, which may have ended at any instruction."""
-    for number in range(session.rings_taken(counts)):
+class RingsOf:
+    """The rings in a file of counts, each mapped once."""
+
+    def __init__(self, counts: int) -> None:
+        self._counts = counts
+        self._found: dict[int, list[Ring]] = {}
+
+    def all(self) -> list[Ring]:
+        """Those that exist now: processes that are forked add theirs."""
+        for number in range(session.rings_taken(self._counts)):
+            if not self._found.get(number):
+                self._found[number] = list(self._mapped(number))
+        return [ring for number in sorted(self._found) for ring in self._found[number]]
+
+    def _mapped(self, number: int) -> Iterator[Ring]:
         at = session.RINGS_AT + number * session.RING
-        (pages,) = _FILE.unpack(os.pread(counts, _FILE.size, at))
+        (pages,) = _FILE.unpack(os.pread(self._counts, _FILE.size, at))
         if not pages:  # killed before it had written the header
-            continue
-        file = MemoryFile(_view(counts, at, Geometry(pages).size))
+            return
+        file = MemoryFile(_view(self._counts, at, Geometry(pages).size))
         for entry in file.rings():
             if entry.name == session.INSTANCE:
-                yield _Ring(file.pid, RingView(file, entry.number, entry.order), entry.clock)
+                yield Ring(file.pid, RingView(file, entry.number, entry.order), entry.clock)
 
 
-def _comm_of(counts: int) -> Callable[[int], str]:
-    """Returns comm(tid), the name of a thread; `<...>` if it is not known."""
-    address = mappings.map_shared(counts, session.COMMS_AT, comms.SIZE)
-    return lambda tid: comms.find_comm(address, tid) or "<...>"
+class Comms:
+    """The names of threads in a file of counts."""
+
+    def __init__(self, counts: int) -> None:
+        self._address = mappings.map_shared(counts, session.COMMS_AT, comms.SIZE)
+
+    def find(self, thread: int) -> str:
+        """The name of a thread; `<...>` if it is not known."""
+        return comms.find_comm(self._address, thread) or "<...>"
+
+    def lines(self) -> str:
+        """As in the file saved_cmdlines."""
+        return "".join(f"{thread} {self.find(thread)}\n" for thread in comms.threads(self._address))
 
 
 def _view(counts: int, offset: int, size: int) -> memoryview:

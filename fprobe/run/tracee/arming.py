@@ -108,7 +108,7 @@ class Arming:
         if settings.events:
             from fprobe.run.tracee.defining import Definitions
 
-            self._definitions = Definitions(address, settings.events, settings.triggers)
+            self._definitions = Definitions(address, settings)
             self._texts += [pattern.text for pattern in self._definitions.patterns]
 
     def _handle(self, settings: Settings, table: Table) -> None:

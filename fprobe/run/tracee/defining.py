@@ -11,10 +11,12 @@ from functools import partial
 from fprobe.export.formats import parse_format
 from fprobe.recorded_events import define, explained
 from fprobe.run import session
+from fprobe.run.session import Settings
 from fprobe.run.tracee.patterns import Pattern, plain_values
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.backing import Shared, share, shared
+from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
 from sandbox.memory import mappings
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
@@ -37,16 +39,18 @@ class _Definition:
 class Definitions:
     """The definitions of a run that still wait for their functions; the others have been defined and enabled."""
 
-    def __init__(self, address: str, texts: tuple[str, ...], triggers: tuple[str, ...] = ()) -> None:
+    def __init__(self, address: str, settings: Settings) -> None:
         self._address = address
-        self._triggers = triggers
-        self._waiting = [_Definition(text) for text in texts]
+        self._triggers, self._filter = settings.triggers, settings.filter
+        self._waiting = [_Definition(text) for text in settings.events]
         self._defined: list[str] = []
         """Group and name of each event that has been defined."""
-        if texts:
+        if settings.events:
             _use(LauncherMemory(address))
             if session.INSTANCE not in tracefs.listdir("instances"):
                 tracefs.mkdir(f"instances/{session.INSTANCE}")
+            size = str(settings.buffer_kb or DEFAULT_SIZE_KB)
+            tracefs.write(f"instances/{session.INSTANCE}/buffer_size_kb", size)
 
     @property
     def patterns(self) -> list[Pattern]:
@@ -71,6 +75,8 @@ class Definitions:
             session.note(self._address, event=number, group=event.group, format=content)
             self._defined.append(f"{event.group}/{event.name}")
             files = f"instances/{session.INSTANCE}/events/{event.group}/{event.name}"
+            if self._filter:
+                explained(partial(tracefs.write, f"{files}/filter", self._filter), self._filter)
             for trigger in self._triggers:
                 explained(partial(tracefs.write, f"{files}/trigger", trigger, append=True), trigger)
             tracefs.write(f"{files}/enable", "1")
@@ -82,11 +88,11 @@ class Definitions:
         for name in self._defined:
             files = f"instances/{session.INSTANCE}/events/{name}"
             tracefs.write(f"{files}/enable", "0")
-            if self._triggers:
+            if any(trigger.startswith("hist") for trigger in self._triggers):
                 session.note(self._address, histogram=name, text=tracefs.read(f"{files}/hist"))
-                for trigger in self._triggers:
-                    with contextlib.suppress(OSError):  # it was refused
-                        tracefs.write(f"{files}/trigger", f"!{trigger}", append=True)
+            for trigger in self._triggers:
+                with contextlib.suppress(OSError):  # it was refused
+                    tracefs.write(f"{files}/trigger", f"!{trigger}", append=True)
         arena().move(_OwnMemory())  # deleting an event empties the buffers
         for name in self._defined:
             tracefs.write("dynamic_events", f"-:{name}", append=True)

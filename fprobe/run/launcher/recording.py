@@ -1,0 +1,154 @@
+"""Recording the probe events of attached processes to a trace.dat: `fprobe record -p`.
+
+Their rings are in memory that this process maps, too. Sub-buffers are copied from there when the next one has begun. Nothing
+waits for that, and it takes no time of the processes; what was overwritten before is counted as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fprobe.export.recording import DISK_FULL, symbol_lines
+from fprobe.export.trace_dat import TraceDat
+from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
+from fprobe.run.launcher.attached import Attached, AttachedProcesses
+from fprobe.run.launcher.probe_events import Comms, Ring, RingsOf
+from fprobe.run.launcher.results import Process
+from fprobe.tracefs import tracefs
+from ftrace.hit.ring_buffer.layout import PAGE_SIZE
+from ftrace.ring_buffer import pages
+from ftrace.ring_buffer.view import DROPPED
+
+_CLOCK = "local"
+
+
+@dataclass
+class _Reader:
+    """Reads the slot of a thread. `number`: its slot in the file."""
+
+    ring: Ring
+    slot: int
+    number: int
+    sequence: int = 0
+    page: int | None = None
+    """The next sub-buffer to be read: its number, and the page that it begins with."""
+    expected: int = 0
+    """Number of the next event."""
+    dropped: int = 0
+    records: int = 0
+
+    def take(self, *, with_newest: bool) -> Iterator[bytes]:
+        """The sub-buffers that follow, with lost events marked. The newest one is being written."""
+        found = self.ring.view.pages(self.slot, self.sequence, self.page)
+        for page in found if with_newest else found[:-1]:
+            held = pages.count(page.data)
+            if held:
+                yield pages.marked(page.data, page.first - self.expected + page.lost - self.dropped)
+            self.records += held
+            self.expected, self.dropped = page.first + held, page.lost
+        if found:
+            self.sequence, self.page = found[-1].sequence + with_newest, None if with_newest else found[-1].number
+
+    @property
+    def lost(self) -> int:
+        """Events that are not in the file, although later ones are, or that were never written."""
+        never = sum(self.ring.view.slot_word(self.slot, field) for field in ("commit_overrun", *DROPPED))
+        return self.expected - self.records + never
+
+
+class RemoteRecording:
+    """Moves records of processes into a file: call `drain` repeatedly, and `finish` when they were detached.
+
+    Raises OSError if the file cannot be created: ELOOP for a symbolic link; ValueError if processes number events differently.
+    """
+
+    def __init__(self, path: str, processes: AttachedProcesses, compression: str) -> None:
+        self._members = [_Member(each) for each in processes.members]
+        self._readers: dict[tuple[int, int, int], _Reader] = {}
+        self._processes = processes
+        self.file = TraceDat(path, PAGE_SIZE, 1, compression, self._metadata())
+        self.failure: OSError | None = None
+        """The error that ended writing, such as a full disk."""
+        self.dropped_pages = 0
+        """Sub-buffers that were dropped so that the rest of the file fits."""
+
+    def drain(self, *, with_newest: bool = False) -> None:
+        """Write the sub-buffers that are full."""
+        for at, member in enumerate(self._members):
+            for number, ring in enumerate(member.rings.all()):
+                for slot in ring.view.slots():
+                    key = at, number, slot
+                    reader = self._readers.setdefault(key, _Reader(ring, slot, len(self._readers)))
+                    self._write(reader, with_newest)
+
+    def finish(self) -> None:
+        """Write the remaining records and the metadata. Raises OSError."""
+        self.drain(with_newest=True)
+        self.dropped_pages = self.file.finish(self._metadata())
+
+    @property
+    def hits(self) -> int:
+        """Records in the file."""
+        return sum(reader.records for reader in self._readers.values())
+
+    @property
+    def lost(self) -> int:
+        """Records that were overwritten, or never written."""
+        return sum(reader.lost for reader in self._readers.values())
+
+    @property
+    def text(self) -> str:
+        """A summary: how much was written, and what is missing."""
+        parts = [f"{self.lost:,} records lost"] if self.lost else []
+        if self.failure is not None:
+            parts.append(f"{self.failure.strerror}: records after that are missing")
+        if self.dropped_pages:
+            parts.append(f"{self.dropped_pages} pages of the newest records were dropped: the disk is full")
+        return f"{self.file.pages * PAGE_SIZE >> 10:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
+
+    def _write(self, reader: _Reader, with_newest: bool) -> None:
+        try:
+            for page in reader.take(with_newest=with_newest) if self.failure is None else ():
+                self.file.add(reader.number, page)
+        except OSError as failed:
+            if failed.errno not in DISK_FULL:
+                raise
+            self.failure = failed
+
+    def _metadata(self) -> Metadata:
+        found = self._processes.results().processes
+        stats = {each.number: f"entries: {each.records}\noverrun: {each.lost}\n" for each in self._readers.values()}
+        symbols = {symbol: None for process in found for symbol in process.names.symbols()}
+        return Metadata(
+            header_page=tracefs.read("events/header_page"),
+            header_event=tracefs.read("events/header_event"),
+            formats=_formats(found),
+            symbols=symbol_lines(list(symbols)),
+            cmdlines="".join(member.comms.lines() for member in self._members),
+            clocks=f"[{_CLOCK}]\n",
+            buffers=[BufferMetadata("", _CLOCK, stats)],
+        )
+
+
+class _Member:
+    """The memory of an attached process."""
+
+    def __init__(self, attached: Attached) -> None:
+        self.rings = RingsOf(attached.counts)
+        self.comms = Comms(attached.counts)
+
+
+def _formats(processes: list[Process]) -> dict[str, list[str]]:
+    """The format files of each group. Raises ValueError if an event of a process has the number of another one elsewhere."""
+    by_number: dict[int, tuple[str, str]] = {}
+    for process in processes:
+        for number, text in process.formats.items():
+            if by_number.setdefault(number, text) != text:
+                raise ValueError(
+                    f"the events of process {process.pid} have other numbers than those of the others; record it alone"
+                )
+    found: dict[str, list[str]] = {}
+    for group, content in by_number.values():
+        found.setdefault(group, []).append(content)
+    return found
