@@ -87,14 +87,14 @@ def _entry(found: Found, code: bytes, blocking: Sequence[int]) -> tuple[str, str
     from ftrace.core.runtime import runtime
     from ftrace.core.sites.entry_plans import Mechanism, choices
     from ftrace.core.sites.refusals import runs_python
-    from sandbox.native.x86_64.entry_bytes import REACH, Heads
+    from sandbox.native.x86_64.entry_bytes import REACH, Entries
 
     symbol = found.symbol
     if symbol.indirect:
         return "the function that the dynamic loader has chosen (IFUNC)", ""
     read = max(min(symbol.size, _SCANNED), _MARGIN)
     code = code[:read] if len(code) >= read else found.library.process.read(symbol.address, read)
-    head = Heads(runtime().image, [code], [symbol.address])[0]
+    head = Entries(runtime().image, [code], [symbol.address])[0]
     try:
         best = next(iter(choices(head, min(REACH, symbol.size))))
     except (ValueError, StopIteration) as error:
