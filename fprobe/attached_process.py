@@ -75,10 +75,9 @@ class AttachedProcess:
         from fprobe.run.launcher.document import document
         from fprobe.run.launcher.report import recorded_of
         from fprobe.run.launcher.report_selection import ReportSelection
-        from fprobe.run.launcher.results import read
 
         selection = ReportSelection(self._stat, (), self._trace, "function", events=self._event)
-        found = read(process.counts, process.journal)
+        found = process.results()
         recorded = recorded_of(found, process.counts, selection)
         made = document(found, self._ticks.per_nanosecond(), selection, recorded)["processes"]
         return dict(made[0])

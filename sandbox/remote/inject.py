@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import re
+import select
 import signal
 import struct
 import time
@@ -130,8 +131,11 @@ def _python(process: RemoteProcess) -> dict[str, int]:
     return image.addresses(remote_thread.PYTHON)
 
 
-def start(prepared: Prepared) -> Running:
-    """Start the source. Raises Refused if the process cannot be traced, or has no memory for it."""
+def start(prepared: Prepared, pidfd: int) -> Running:
+    """Start the source. Raises Refused if the process cannot be traced, or has no memory for it.
+
+    `pidfd`: of the process, from before `prepare`: if it has ended, its number may be another's.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -140,7 +144,7 @@ def start(prepared: Prepared) -> Running:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             with contextlib.suppress(OSError):
                 os.nice(-20)
-            os.write(writer, _ANSWER.pack(*_tried(prepared)))
+            os.write(writer, _ANSWER.pack(*_tried(prepared, pidfd)))
         finally:
             os._exit(0)
     os.close(writer)
@@ -165,12 +169,12 @@ def _refusal(pid: int, number: int) -> Refused:
     return Refused(f"process {pid} could not start a thread: {os.strerror(number)}", number)
 
 
-def _tried(prepared: Prepared) -> tuple[int, int]:
+def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
     """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another."""
     number = errno.ESRCH
     for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
         try:
-            return 0, _made_by(prepared, thread)
+            return 0, _made_by(prepared, thread, pidfd)
         except OSError as error:
             number = error.errno or errno.EIO
             if number not in (errno.ESRCH, errno.EBUSY):
@@ -178,11 +182,13 @@ def _tried(prepared: Prepared) -> tuple[int, int]:
     return number, 0
 
 
-def _made_by(prepared: Prepared, thread: int) -> int:
+def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
     """Let a thread of the process make the new one. Returns the address of the mapping."""
     process, room = prepared.process, prepared.room
     thread_id = room.pointer + prepared.layout.thread_id
     with StoppedThread(thread, process.system_call) as stopped:
+        if select.select([pidfd], [], [], 0)[0]:  # has ended: the thread is another process's
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         base = stopped.system_call(SYS_MMAP, 0, room.whole, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
         at, stack = base + thread_id, base + room.stack
         pointer, context = base + room.pointer, base + room.context

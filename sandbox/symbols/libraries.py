@@ -198,7 +198,7 @@ class Library:
     def _in_memory(self) -> elf.ElfFile | None:
         if not (self.base and self.is_replaced):
             return None
-        with open("/proc/self/mem", "rb", 0) as memory, contextlib.suppress(OSError, ValueError):  # noqa: PTH123
+        with contextlib.suppress(OSError, ValueError), open("/proc/self/mem", "rb", 0) as memory:  # noqa: PTH123
             return from_memory(lambda address, size: os.pread(memory.fileno(), size, address), self.base)
         return None
 

@@ -22,8 +22,8 @@ from fprobe.run.launcher.durations import Ticks
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
 from fprobe.run.session import Settings
-from sandbox.remote import inject
-from sandbox.remote.refusals import Refused
+from sandbox.remote import inject, limits, reach
+from sandbox.remote.refusals import Refused, check
 from sandbox.x86_64 import remote_thread
 
 _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
@@ -48,14 +48,18 @@ class Attached:
         self.pid = pid
         self._is_interrupted = is_interrupted
         try:
-            self._process = os.pidfd_open(pid)
-            running = inject.start(inject.prepare(pid, _source(settings)))
-        except ProcessLookupError:
-            raise Refused(f"there is no process {pid}", errno.ESRCH) from None
+            self._process = os.pidfd_open(pid)  # first: from here on the number cannot come to mean another process
+        except OSError as error:
+            raise Refused(_unnumbered(pid, error), error.errno or errno.ESRCH) from None
         try:
-            self.counts, self.journal, self._pipe = self._opened(running)
-        finally:
-            running.close()
+            running, self._root = self._started(settings)
+            try:
+                self.counts, self.journal, self._pipe = self._opened(running)
+            finally:
+                running.close()
+        except BaseException:
+            os.close(self._process)
+            raise
         self._over = select.poll()
         for each in (self._process, self._pipe):
             self._over.register(each, select.POLLIN if each == self._process else 0)
@@ -64,6 +68,29 @@ class Attached:
         except BaseException:
             self.close()
             raise
+
+    def _started(self, settings: Settings) -> tuple[inject.Running, int | None]:
+        """Check everything, then start our part. Returns its root directory, too, unless that is this process's."""
+        check_memory_files()
+        prepared = inject.prepare(self.pid, _source(settings))
+        try:
+            limits.check(self.pid)
+            reach.check(self.pid, _files())
+            return inject.start(prepared, self._process), reach.root_of(self.pid)
+        except OSError as error:
+            prepared.process.close()
+            raise (
+                error if isinstance(error, Refused) else Refused(f"process {self.pid} has ended", errno.ESRCH)
+            ) from None
+
+    @property
+    def root(self) -> str:
+        """A directory with the files that the process sees below its root; "" if they are those of this process."""
+        return "" if self._root is None else f"/proc/self/fd/{self._root}"
+
+    def results(self) -> Results:
+        """What was counted."""
+        return read(self.counts, self.journal, self.root)
 
     def _opened(self, running: inject.Running) -> tuple[int, int, int]:
         """Open the descriptors that the process has made for us."""
@@ -131,8 +158,9 @@ class Attached:
 
     def close(self) -> None:
         """Close all descriptors. A process that has probes detaches."""
-        for each in (self._process, self.counts, self.journal, self._pipe):
-            os.close(each)
+        for each in (self._process, self.counts, self.journal, self._pipe, self._root):
+            if each is not None:
+                os.close(each)
 
     def _entries(self) -> Iterator[dict[str, Any]]:
         return session.entries(self.journal)
@@ -194,7 +222,7 @@ class AttachedProcesses:
         """What was counted in all of them."""
         found = Results([], {}, 0)
         for each in self.members:
-            found = found.joined(read(each.counts, each.journal))
+            found = found.joined(each.results())
         return found
 
     def detach(self) -> None:
@@ -251,12 +279,36 @@ def _say(process: Attached) -> None:
     sys.stderr.flush()
 
 
+def _unnumbered(pid: int, error: OSError) -> str:
+    """Why there is no pidfd of the process."""
+    if error.errno == errno.EMFILE:
+        return "this process has no file descriptor left; raise ulimit -n"
+    try:  # of a thread that is not the first, the number is none of a process
+        check(pid)
+    except Refused as refused:
+        return str(refused.strerror)
+    return f"there is no process {pid}" if error.errno == errno.ESRCH else f"process {pid}: {error.strerror}"
+
+
+def check_memory_files() -> None:
+    """Raise Refused if this kernel has no memory files, by which counters are shared."""
+    try:
+        os.close(os.memfd_create("fprobe-check", os.MFD_CLOEXEC))
+    except OSError as error:
+        raise Refused(f"memory files (memfd_create) are needed, and not possible here: {error.strerror}") from None
+
+
 def _source(settings: Settings) -> str:
     """The text that the process runs."""
     text = _ENTERING.read_text()
     address = f"{inject.CONTEXT} + {remote_thread.STATUS}"
     call = f"{text}\nenter({address}, {_paths()!r}, {settings._asdict()!r})\n"
     return f"exec({call!r}, {{'__name__': 'fprobe_attached'}})\n"
+
+
+def _files() -> list[str]:
+    """A file of each of the packages."""
+    return [spec.origin for spec in map(find_spec, _PACKAGES) if spec is not None and spec.origin]
 
 
 def _paths() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fprobe.run.launcher.attached import AttachedProcesses
 from fprobe.run.launcher.report import recorded_of, rendered
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection
-from fprobe.run.launcher.results import Results, read
+from fprobe.run.launcher.results import Results
 from sandbox.process.writing import write_all
 
 
@@ -13,7 +13,7 @@ def write(processes: AttachedProcesses, selection: ReportSelection, output: int,
     """Write the report on all of them to the descriptor `output`. Raises OSError."""
     found, recorded = Results([], {}, 0), Recorded({}, {}, {})
     for each in processes.members:
-        own = read(each.counts, each.journal)
+        own = each.results()
         also = recorded_of(own, each.counts, selection)
         found = found.joined(own)
         recorded = Recorded(

@@ -84,7 +84,7 @@ class _Followed:
     """The processes of one attachment: the process itself, and those that it forks."""
 
     def __init__(self, attached: Attached) -> None:
-        self._counts, self._journal = attached.counts, attached.journal
+        self._counts, self._journal, self._root = attached.counts, attached.journal, attached.root
         self._read = 0
         self.processes: dict[int, Process] = {}
         self._rings: dict[int, tuple[int, _Ring]] = {}
@@ -110,7 +110,7 @@ class _Followed:
         return self._lost - before
 
     def _process(self, pid: int) -> Process:
-        return self.processes.setdefault(pid, Process(pid))
+        return self.processes.setdefault(pid, Process(pid, self._root))
 
     def _inherit(self, pid: int, parent: int) -> None:
         if not self._process(pid).command and parent in self.processes:

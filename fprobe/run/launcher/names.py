@@ -39,9 +39,10 @@ class Named(NamedTuple):
 
 
 class Names:
-    """The libraries and probed functions of a process."""
+    """The libraries and probed functions of a process. `root`: what its paths are below."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str = "") -> None:
+        self._root = root
         self._libraries: list[Library] = []
         self._functions: dict[int, Named] = {}
         self._code: list[tuple[int, int, str, str]] = []
@@ -53,7 +54,7 @@ class Names:
         """Add libraries, as `fprobe.run.tracee.patterns.described` returns them."""
         for name, path, base, text in libraries:
             spans = tuple((start, end) for start, end in text)
-            self._libraries.append(_library(name, path, base, spans))
+            self._libraries.append(_library(name, self._root + path, base, spans))
 
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
         """Add probed functions, as `fprobe.run.tracee.patterns.plain_values` returns them."""

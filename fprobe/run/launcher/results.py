@@ -91,11 +91,13 @@ class Process:
     """A process of the program. `calls`: by address of the function, and caller or thread (0 if not distinguished)."""
 
     pid: int
+    root: str = ""
+    """The directory that its paths are in; "" for the root directory."""
     command: list[str] = field(default_factory=list)
     has_reported: bool = False
     """Whether it has reported itself in the journal, as a Python process with probes."""
     parent: int | None = None
-    names: Names = field(default_factory=Names)
+    names: Names = field(init=False)
     attached: int = 0
     matched: dict[str, set[int]] = field(default_factory=dict)
     """The addresses of the functions that each pattern matches."""
@@ -121,10 +123,13 @@ class Process:
     dropped: int = 0
     """Calls that the table had no space for."""
 
+    def __post_init__(self) -> None:
+        self.names = Names(self.root)
+
     def take(self, entry: dict[str, Any]) -> None:
         """Take over an entry of the journal."""
         if "argv" in entry:  # addresses change with an exec: forget the names from before
-            self.command, self.names, self.has_reported = entry["argv"], Names(), True
+            self.command, self.names, self.has_reported = entry["argv"], Names(self.root), True
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_code(entry.get("code", []))
         self.names.take_functions(functions := entry.get("functions", []))
@@ -226,8 +231,8 @@ class Results:
         return silent | self.refused
 
 
-def read(counts: int, journal: int) -> Results:
-    """The results so far. The program may still be running."""
+def read(counts: int, journal: int, root: str = "") -> Results:
+    """The results so far. The program may still be running. `root`: see `Process`."""
     entries = list(session.entries(journal))
     processes: dict[int, Process] = {}
     refused = {
@@ -235,13 +240,13 @@ def read(counts: int, journal: int) -> Results:
     }
     for entry in entries:
         if "not_covered" not in entry:
-            processes.setdefault(entry["pid"], Process(entry["pid"])).take(entry)
+            processes.setdefault(entry["pid"], Process(entry["pid"], root)).take(entry)
     for entry in entries:
         if "forked_by" in entry and not (child := processes[entry["pid"]]).command and entry["forked_by"] in processes:
             child.inherit(processes[entry["forked_by"]])
     of_part: dict[int, Process] = {}
     for header in session.parts(counts):
-        process = of_part[header.number] = processes.setdefault(header.pid, Process(header.pid))
+        process = of_part[header.number] = processes.setdefault(header.pid, Process(header.pid, root))
         process.parts.append(header.number)
         if header.parent in of_part and not process.command:
             process.inherit(of_part[header.parent])

@@ -40,18 +40,48 @@ class Reporter:
         self._address = address
 
     def __call__(self, data: bytes) -> bool:
-        """Report. Returns whether the reader has taken it, which it does at once."""
-        memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.pwrite(memory, data[1:], self._address + 1)
-            os.pwrite(memory, data[:1], self._address)  # last: it says that the others are there
+        """Report. Returns whether the reader has taken it, which it does at once. Raises OSError or ImportError."""
+        with _OwnMemory() as memory:
+            memory.write(self._address + 1, data[1:])
+            memory.write(self._address, data[:1])  # last: it says that the others are there
             for _ in range(_TAKEN_WITHIN):
-                if os.pread(memory, 1, self._address) == b"\0":
+                if memory.read(self._address) == b"\0":
                     return True
                 time.sleep(0.002)
-            return False
-        finally:
-            os.close(memory)
+        return False
+
+
+class _OwnMemory:
+    """The memory of this process: by its file or, where that is root's since the process has changed its user, by ctypes."""
+
+    def __enter__(self) -> _OwnMemory:
+        self._before: set[str] = set()
+        self._file = -1
+        try:
+            self._file = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            self._before = set(sys.modules)
+            import ctypes
+
+            self._move, self._read = ctypes.memmove, ctypes.string_at
+        return self
+
+    def write(self, address: int, data: bytes) -> None:
+        if self._file >= 0:
+            os.pwrite(self._file, data, address)
+        else:
+            self._move(address, data, len(data))
+
+    def read(self, address: int) -> bytes:
+        return os.pread(self._file, 1, address) if self._file >= 0 else self._read(address, 1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        elif f"{PREFIX}.fprobe" not in sys.modules:  # else they are taken out with all others
+            for name in set(sys.modules) - self._before:
+                if name.partition(".")[0] in ("ctypes", "_ctypes"):
+                    sys.modules.pop(name, None)
 
 
 class _Atexit:
@@ -196,7 +226,10 @@ def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
             __import__(name)
             sys.modules[name].attach(report, settings, entered.__exit__)
     except BaseException as error:  # the program must not see it
-        report(b"E" + _described(error).encode("utf-8", "backslashreplace")[:_LONGEST])
+        try:
+            report(b"E" + _described(error).encode("utf-8", "backslashreplace")[:_LONGEST])
+        except BaseException:  # without a descriptor nothing can be said
+            return
 
 
 def _described(error: BaseException) -> str:
