@@ -2,7 +2,7 @@
 
 1. A thread of the process is stopped, any; the others continue.
 2. It makes three system calls for us, mmap, mprotect and clone, at an instruction that exists. Then it continues where it was:
-   nothing of the program's text or stack was written.
+   nothing of the program's text or stack was written. If its tracer is killed, it does so alone (`sandbox.x86_64.signal_frame`).
 3. The new thread calls pthread_create, and ends. The pthread waits for the GIL and runs the source
    (`sandbox.x86_64.remote_thread`).
 
@@ -26,7 +26,9 @@ from sandbox.remote import storage
 from sandbox.remote.process import RemoteProcess
 from sandbox.remote.ptrace import StoppedThread, best_thread
 from sandbox.remote.refusals import Refused, check, not_permitted
-from sandbox.x86_64 import remote_thread
+from sandbox.remote.spare import Spare
+from sandbox.remote.spare import find as find_spare
+from sandbox.x86_64 import remote_thread, signal_frame
 from sandbox.x86_64.remote_thread import PAGE, Room
 from sandbox.x86_64.syscalls import SYS_CLONE, SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP
 
@@ -35,11 +37,17 @@ _PRIVATE_ANONYMOUS = 0x22
 _CLONE = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x200000 | 0x1000000
 """Flags of a thread, with VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, CHILD_CLEARTID and CHILD_SETTID."""
 _TRIES = 5
+_PATIENCE = 20_000
+"""How often the new thread yields the processor, at its end, until the stopped one is released."""
 _UNKNOWN = (errno.EBUSY, errno.ESRCH)
 """Errors after which it is not known whether a system call was made."""
 _VERSION = re.compile(r"python3\.(\d+)")
 _OLDEST = 10
 _ANSWER = struct.Struct("<iQ")
+_FRAME = 3200
+"""Bytes of a signal's frame with the registers of AVX-512; with those of AMX in use, it is larger."""
+_SIGNAL = 1 << 15
+"""Bytes of a stack that a signal and its handler may use."""
 CONTEXT = "0x" + "feedface" * 2
 """In the source: the address of the context, in whose part STATUS it reports."""
 
@@ -53,6 +61,8 @@ class Prepared:
     layout: storage.Layout
     tls: bytes
     source: bytes
+    spare: Spare | None = None
+    """Unused memory for the way back during the first system call."""
 
     @property
     def room(self) -> Room:
@@ -115,7 +125,7 @@ def prepare(pid: int, source: str) -> Prepared:
     except BaseException:
         process.close()
         raise
-    return Prepared(process, addresses, layout, tls, source.encode() + b"\0")
+    return Prepared(process, addresses, layout, tls, source.encode() + b"\0", find_spare(process, _FRAME))
 
 
 def _python(process: RemoteProcess) -> dict[str, int]:
@@ -189,7 +199,9 @@ def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
     with StoppedThread(thread, process.system_call) as stopped:
         if select.select([pidfd], [], [], 0)[0]:  # has ended: the thread is another process's
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        way_back = _WayBack(prepared, stopped)
         base = stopped.system_call(SYS_MMAP, 0, room.whole, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+        way_back.write(base + room.way_back)
         at, stack = base + thread_id, base + room.stack
         pointer, context = base + room.pointer, base + room.context
         try:
@@ -197,6 +209,7 @@ def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
             block = storage.block_of(prepared.layout, base + room.pointer, guards)
             process.write(base, remote_thread.code(prepared.addresses, room, thread_id))
             source = prepared.source.replace(CONTEXT.encode(), f"{base + room.context:#018x}".encode())
+            process.write(base + room.context + remote_thread.PATIENCE, struct.pack("<I", _PATIENCE))
             process.write(base + room.context + remote_thread.SOURCE, source)
             process.write(base + room.storage, prepared.tls + block)
             process.write(base + room.stack, struct.pack("<Q", base))
@@ -205,9 +218,50 @@ def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
         except OSError as error:
             if error.errno in _UNKNOWN:  # the new thread may be running
                 raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
+            way_back.write_first()
             stopped.system_call(SYS_MUNMAP, base, room.whole)
             raise
+    with contextlib.suppress(OSError):  # it has ended
+        way_back.restore()
+        process.write(base + room.context + remote_thread.RELEASED, struct.pack("<I", 1))
     return base
+
+
+class _WayBack:
+    """The frame by which a stopped thread continues alone if this process is killed.
+
+    It is where a signal's would be if the thread's stack is one that a signal can use: one may come then. Else it is in `spare`
+    memory: a stack may be as small as a goroutine needs.
+    """
+
+    def __init__(self, prepared: Prepared, thread: StoppedThread) -> None:
+        self._process, self._thread, self._spare = prepared.process, thread, prepared.spare
+        self._vector = signal_frame.in_use(thread.vector_state())
+        self._needed = signal_frame.size(len(self._vector))
+        below = thread.below_stack(self._needed)
+        is_spare = self._spare is not None and self._needed <= _FRAME
+        self._is_on_stack = not is_spare or self._process.is_stack(below - _SIGNAL, thread.registers.rsp)
+        self._first = below if self._is_on_stack or self._spare is None else self._spare.address
+        self.write_first()
+
+    def write_first(self) -> None:
+        """Use it where it does not need our mapping. Raises OSError."""
+        self._write(self._first)
+
+    def write(self, at: int) -> None:
+        """Use that address in our mapping from now on, unless it is on the stack: a signal's frame fits below."""
+        if not self._is_on_stack:
+            self._write(at)
+
+    def _write(self, at: int) -> None:
+        if self._process.restorer is not None:  # else the C library was changed
+            self._process.write(at, self._thread.frame(at, self._process.restorer, self._vector))
+            self._thread.stack = at
+
+    def restore(self) -> None:
+        """The thread does not need it any more. Raises OSError."""
+        if not self._is_on_stack and self._spare is not None:
+            self._process.write(self._spare.address, self._spare.contents)
 
 
 def wait(running: Running, seconds: float, is_interrupted: Callable[[], bool]) -> bytes | None:

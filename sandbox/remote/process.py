@@ -17,6 +17,7 @@ from sandbox.elf.memory_file import from_memory
 from sandbox.process.once import cached_property
 from sandbox.remote.refusals import Refused, not_permitted
 from sandbox.x86_64.remote_thread import SYSCALL_RETURN
+from sandbox.x86_64.signal_frame import RESTORER
 
 _MAPPING = re.compile(
     r"(?P<start>[\da-f]+)-(?P<end>[\da-f]+) (?P<rights>\S+) (?P<offset>[\da-f]+) \S+ (?P<inode>\d+) *(?P<path>.*)"
@@ -94,16 +95,16 @@ class RemoteProcess:
 
     def image(self, fits: Callable[[str], bool]) -> Image | None:
         """The first mapped ELF file whose base name fits; None if there is none."""
-        return next(self._images(fits), None)
+        return next(self.each_image(fits), None)
 
     def images(self, fits: Callable[[str], bool]) -> list[Image]:
         """The mapped ELF files whose base names fit, each once."""
-        return list({image.path: image for image in self._images(fits)}.values())
+        return list({image.path: image for image in self.each_image(fits)}.values())
 
     def exporting(self, name: str, first: Callable[[str], bool]) -> tuple[Image, dict[str, int]] | None:
         """A mapped file that exports a symbol, and its address; those whose base name is `first` are looked at first."""
         for is_wanted in (first, lambda each: not first(each)):
-            for image in self._images(is_wanted):
+            for image in self.each_image(is_wanted):
                 if found := image.addresses([name]):
                     return image, found
         return None
@@ -119,7 +120,27 @@ class RemoteProcess:
             return elf.ElfFile(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         return None
 
-    def _images(self, fits: Callable[[str], bool]) -> Iterator[Image]:
+    @property
+    def program(self) -> str:
+        """The path of its program."""
+        return os.readlink(f"/proc/{self.pid}/exe").removesuffix(_DELETED)  # noqa: PTH115  # the text of the link
+
+    def is_writable(self, address: int) -> bool:
+        """Whether the process itself may write there."""
+        return any(each.start <= address < each.end and "w" in each.rights for each in self.mappings)
+
+    def is_stack(self, low: int, high: int) -> bool:
+        """Whether this is part of a thread's stack: the first one's, or one with a guard below."""
+        below: Mapping | None = None
+        for each in self.mappings:
+            if each.start <= low and high <= each.end and "w" in each.rights:
+                has_guard = below is not None and below.end == each.start and below.rights.startswith("---")
+                return each.path == "[stack]" or has_guard
+            below = each
+        return False
+
+    def each_image(self, fits: Callable[[str], bool]) -> Iterator[Image]:
+        """The mapped ELF files whose base names fit, ascending."""
         for mapping in self.mappings:
             path = mapping.path.removesuffix(_DELETED)
             if not mapping.offset and path.startswith("/") and fits(path.rpartition("/")[2]):
@@ -156,13 +177,25 @@ class RemoteProcess:
     @cached_property
     def system_call(self) -> int:
         """The address of the instructions `syscall; ret`. Raises Refused if there are none."""
+        found = self._code(SYSCALL_RETURN)
+        if found is None:
+            raise Refused(f"process {self.pid} has no instruction for system calls where fprobe looks for it")
+        return found
+
+    @cached_property
+    def restorer(self) -> int | None:
+        """The address of the instructions that return from a signal's handler; None if there are none."""
+        return self._code(RESTORER)
+
+    def _code(self, wanted: bytes) -> int | None:
+        """Where the C library or the vDSO has these instructions."""
         for mapping in self.mappings:
             is_known = mapping.path == "[vdso]" or "libc.so" in mapping.path or "/libc-2" in mapping.path
             if "x" in mapping.rights and is_known:  # text that was probed before is in a memory file of the same name
-                at = self.read(mapping.start, mapping.end - mapping.start).find(SYSCALL_RETURN)
+                at = self.read(mapping.start, mapping.end - mapping.start).find(wanted)
                 if at >= 0:
                     return mapping.start + at
-        raise Refused(f"process {self.pid} has no instruction for system calls where fprobe looks for it")
+        return None
 
 
 def _mappings(text: str) -> Iterator[Mapping]:

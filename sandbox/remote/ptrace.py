@@ -10,10 +10,17 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
+from sandbox.remote.sleeping import Sleep
 from sandbox.threads.tasks import ASYNCHRONOUS
+from sandbox.x86_64 import signal_frame
 
-_STEP, _GET_REGISTERS, _SET_REGISTERS, _DETACH, _CONTINUE = 9, 12, 13, 17, 7
+_TO_CALL, _GET_REGISTERS, _SET_REGISTERS, _DETACH, _CONTINUE = 24, 12, 13, 17, 7
+_CALLS_MARKED, _MARK = 1, 0x80
+"""An option: stops at system calls differ by this bit from those by SIGTRAP."""
 _SEIZE, _INTERRUPT, _GET_MASK, _SET_MASK = 0x4206, 0x4207, 0x420A, 0x420B
+_GET_SET, _VECTOR_STATE = 0x4204, 0x202
+_MOST_VECTOR_STATE = 1 << 14
+_RED_ZONE = 128
 _EVENT_STOP = 128
 _WALL = 0x40000000
 _SIGTRAP = 5
@@ -48,11 +55,20 @@ def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> None:
         raise OSError(number, os.strerror(number))
 
 
+class _Vector(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
 class StoppedThread:
-    """A thread that is stopped inside the `with` block, with all asynchronous signals blocked.
+    """A thread that is stopped inside the `with` block, with all asynchronous signals blocked from the first system call on.
 
     Afterwards its registers and signal mask are what they were. Raises OSError: EPERM if the process may not be traced, ESRCH if
     the thread has ended, EBUSY if it does not stop. `system_call_at`: address of the instructions `syscall; ret`.
+
+    If this process is killed meanwhile, the kernel lets the thread go with the registers that it has. Therefore `frame` must be
+    in its memory at `stack` before the first system call.
     """
 
     def __init__(self, thread: int, system_call_at: int) -> None:
@@ -60,19 +76,22 @@ class StoppedThread:
         self.registers = Registers()
         self._at = system_call_at
         self._mask = ctypes.c_uint64()
+        self._is_blocking = self._is_at_call = False
         self._signals: list[int] = []
         """Signals that came meanwhile, and are delivered at the end."""
+        self.stack: int | None = None
+        """The stack pointer in system calls: where a `frame` is. None: as it was, and nothing may end this process."""
 
     def __enter__(self) -> StoppedThread:
-        _ptrace(_SEIZE, self.thread)
+        sleep = Sleep(self.thread)
+        _ptrace(_SEIZE, self.thread, 0, _CALLS_MARKED)
         try:
             _ptrace(_INTERRUPT, self.thread)
             while (status := self._wait(_PATIENCE)) >> 16 != _EVENT_STOP:
                 _ptrace(_CONTINUE, self.thread, 0, status >> 8 & 0xFF)  # a signal of its own, which came before
             _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
             _ptrace(_GET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
-            blocked = ctypes.c_uint64(ASYNCHRONOUS & ~_OF_LIBC)
-            _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(blocked))
+            self._make_again(sleep)
         except BaseException:
             self._let_go()
             raise
@@ -82,6 +101,9 @@ class StoppedThread:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            if self._is_at_call:  # calls are made again by the kernel only from a stop where it looks for signals
+                _ptrace(_INTERRUPT, self.thread)
+                self._go(_CONTINUE, _SIGTRAP | _EVENT_STOP << 8)
             _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
             _ptrace(_SET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
         finally:
@@ -93,6 +115,36 @@ class StoppedThread:
         with contextlib.suppress(OSError):  # it has ended, or has not stopped; then it is released as the tracer ends
             _ptrace(_DETACH, self.thread, 0, self._signals[0] if self._signals else 0)
 
+    def _make_again(self, sleep: Sleep) -> None:
+        """Let a call that the stop has ended with EINTR be made again unless a signal comes: the kernel does not do so itself."""
+        if self.registers.rax == -errno.EINTR & _NO_SYSTEM_CALL and self.registers.orig_rax in _ENDED_EARLY:
+            self.registers.rax = _AGAIN_WITHOUT_HANDLER & _NO_SYSTEM_CALL
+            timeout = ctypes.c_int32(self.registers.r10).value
+            if self.registers.orig_rax in _WITH_TIMEOUT and timeout > 0:
+                self.registers.r10 = max(round(timeout - sleep.milliseconds), 0)
+
+    def below_stack(self, size: int) -> int:
+        """Where a signal's frame of that size would be."""
+        return int(self.registers.rsp - _RED_ZONE - size) // 64 * 64
+
+    def vector_state(self) -> bytes:
+        """The floating-point and vector registers."""
+        state = ctypes.create_string_buffer(_MOST_VECTOR_STATE)
+        vector = _Vector(ctypes.addressof(state), len(state))
+        _ptrace(_GET_SET, self.thread, _VECTOR_STATE, ctypes.addressof(vector))
+        return state.raw[: vector.size]
+
+    def frame(self, at: int, restorer: int, vector: bytes) -> bytes:
+        """What must be at address `at` if that is the stack pointer in a system call: the thread's way back."""
+        return signal_frame.frame(at, restorer, self.registers, self._mask.value, vector)
+
+    def _block_signals(self) -> None:
+        """Later than the registers are set, since the way back restores the mask, too."""
+        if not self._is_blocking:
+            self._is_blocking = True
+            blocked = ctypes.c_uint64(ASYNCHRONOUS & ~_OF_LIBC)
+            _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(blocked))
+
     def system_call(self, number: int, *arguments: int, r12: int | None = None) -> int:
         """Let the thread make a system call, and return its result. Raises OSError, as the call fails.
 
@@ -102,18 +154,27 @@ class StoppedThread:
         changed.rip, changed.rax, changed.orig_rax = self._at, number, _NO_SYSTEM_CALL
         if r12 is not None:
             changed.r12 = r12
+        if self.stack is not None:
+            changed.rsp = self.stack
         for name, value in zip(_ARGUMENTS, arguments, strict=False):
             setattr(changed, name, value & _NO_SYSTEM_CALL)
         _ptrace(_SET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
-        _ptrace(_STEP, self.thread)
-        while (status := self._wait(_MUCH_PATIENCE)) >> 8 != _SIGTRAP:
-            self._signals += [status >> 8 & 0xFF] if status >> 16 != _EVENT_STOP else []
-            _ptrace(_STEP, self.thread)
+        self._block_signals()
+        for _ in ("its entry", "its end"):
+            self._go(_TO_CALL, _SIGTRAP | _MARK)
+        self._is_at_call = True
         _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
         result = ctypes.c_int64(changed.rax).value
         if -4096 < result < 0:
             raise OSError(-result, os.strerror(-result))
         return result
+
+    def _go(self, request: int, wanted: int) -> None:
+        """Let it run until that stop. Not by single steps: it would go on with them, and die, if this process were killed."""
+        _ptrace(request, self.thread)
+        while (status := self._wait(_MUCH_PATIENCE) >> 8) != wanted:
+            self._signals += [status & 0xFF] if status >> 8 != _EVENT_STOP else []
+            _ptrace(request, self.thread)
 
     def _wait(self, seconds: float) -> int:
         """Its status once it has stopped. Raises OSError(ESRCH) if it has ended, OSError(EBUSY) if it does not stop in time."""
@@ -139,12 +200,16 @@ def best_thread(pid: int, threads: Sequence[int]) -> list[int]:
                 call = file.read().split()[0]
         except OSError:
             return 3, thread
-        if call in _ENDED_EARLY:
+        if call.isdigit() and int(call) in _ENDED_EARLY:
             return 2, thread
         return 1 if call == "running" else 0, thread
 
     return sorted(threads, key=disturbance)
 
 
-_ENDED_EARLY = {"232", "281", "441", "128", "65", "68", "70", "220", "240", "243"}
+_ENDED_EARLY = {232, 281, 441, 128, 65, 68, 70, 220, 240, 243}
 """Numbers of system calls that fail with EINTR after a stop: epoll_wait and its like, sigtimedwait, semop, messages."""
+_WITH_TIMEOUT = {232, 281}
+"""Those whose fourth argument is a time-out in milliseconds: epoll_wait, epoll_pwait."""
+_AGAIN_WITHOUT_HANDLER = -514
+"""ERESTARTNOHAND"""

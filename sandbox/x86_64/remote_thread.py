@@ -15,6 +15,8 @@ PAGE = 4096
 _ENSURED, _RESULT = 16, 24
 CREATED, DONE, CANCELLED = 8, 32, 36
 """Offsets in the context: the result of pthread_create, with 1 in its upper half; whether all is done; whether to do nothing."""
+RELEASED, PATIENCE = 40, 44
+"""Whether the stopped thread needs the mapping no more, and how often to look for that; if it is never said, it stays."""
 STATUS, STATUS_SIZE = 64, 1984
 """Where the Python source reports to the process that has sent it."""
 SOURCE = 2048
@@ -45,6 +47,11 @@ class Room(NamedTuple):
     def storage(self) -> int:
         """Offset of the thread-local storage."""
         return self._top
+
+    @property
+    def way_back(self) -> int:
+        """Offset of the frame by which the thread that makes system calls for us would continue alone: a signal's fits below."""
+        return self._top - _STACK + _STACK // 4
 
     @property
     def stack(self) -> int:
@@ -87,7 +94,17 @@ def _body(addresses: Mapping[str, int], room: Room, thread_id: int) -> bytes:
     wait = b"\x41\x83\xbc\x24" + _i32(thread_id) + b"\x00\x74\x09\xb8" + _i32(_SCHED_YIELD) + b"\x0f\x05"
     back = -(len(wait) + 2)
     unmap = b"\x49\x8d\xbc\x24" + _i32(-room.context) + _load(_RSI, room.whole) + b"\x41\x5c"
-    return made + wait + b"\xeb" + struct.pack("b", back) + unmap + _load(_RAX, addresses["munmap"]) + b"\xff\xe0"
+    unmap += _load(_RAX, addresses["munmap"]) + b"\xff\xe0"
+    return made + wait + b"\xeb" + struct.pack("b", back) + _until_released() + unmap
+
+
+def _until_released() -> bytes:
+    """Skip the rest, and so leave the mapping, if the other thread is not released in time: its tracer may have been killed."""
+    look = b"\x41\x83\x7c\x24" + bytes([RELEASED]) + b"\x00\x75"  # cmpl $0, RELEASED(%r12); jne
+    again = b"\xb8" + _i32(_SCHED_YIELD) + b"\x0f\x05\x41\x83\x6c\x24" + bytes([PATIENCE]) + b"\x01\x75"
+    back = -(len(look) + 1 + len(again) + 1)
+    rest = again + struct.pack("b", back) + b"\x41\x5c\x31\xc0\xc3"  # pop %r12; xor %eax,%eax; ret
+    return look + bytes([len(rest)]) + rest
 
 
 def _load(register: int, value: int) -> bytes:

@@ -1,0 +1,90 @@
+"""System calls that a stop interrupts: they are made again, with what is left of their time-out, unless a signal has come."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sandbox.remote import inject
+from sandbox.remote.process import RemoteProcess
+from sandbox.remote.ptrace import StoppedThread
+
+TIMEOUT = 600
+LOOP = """
+import ctypes, json, os, signal, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+poll, events = libc.epoll_create1(0), ctypes.create_string_buffer(120)
+if {handler}:
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+class Timespec(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+mask, info = (ctypes.c_ulong * 16)(1 << 9), ctypes.create_string_buffer(128)
+def epoll_wait():
+    return libc.epoll_wait(poll, events, 8, {timeout})
+def epoll_pwait():
+    return libc.epoll_pwait(poll, events, 8, {timeout}, None)
+def nanosleep():
+    return libc.usleep({timeout} * 1000)
+def poll_():
+    return libc.poll(None, 0, {timeout})
+print("ready", flush=True)
+while True:
+    start = time.monotonic()
+    found = {kind}()
+    print(json.dumps([found, ctypes.get_errno() if found else 0, (time.monotonic() - start) * 1000]), flush=True)
+"""
+
+
+class Loop:
+    """A process with one thread, which waits again and again and prints what came of it."""
+
+    def __init__(self, kind, handler=False):
+        source = LOOP.format(kind=kind, timeout=TIMEOUT, handler=handler)
+        self.process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "ready\n"
+        self.pid = self.process.pid
+
+    def next(self):
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["epoll_wait", "epoll_pwait", "nanosleep", "poll_"])
+def test_a_wait_goes_on_for_the_rest_of_its_time(kind):
+    loop = Loop(kind)
+    try:
+        for part in (0.1, 0.3, 0.5):
+            loop.next()
+            time.sleep(TIMEOUT / 1000 * part)
+            pidfd = os.pidfd_open(loop.pid)
+            inject.start(inject.prepare(loop.pid, "pass"), pidfd).close()
+            os.close(pidfd)
+            result, number, took = loop.next()
+            assert (result, number) == (0, 0), os.strerror(number)
+            assert TIMEOUT - 20 < took < TIMEOUT + 150, f"stopped after {part:.0%} of its time"
+    finally:
+        loop.end()
+
+
+def test_a_signal_that_comes_during_the_stop_ends_the_wait():
+    loop = Loop("epoll_wait", handler=True)
+    try:
+        loop.next()
+        time.sleep(0.1)
+        process = RemoteProcess(loop.pid)
+        with StoppedThread(loop.pid, process.system_call):
+            os.kill(loop.pid, signal.SIGUSR1)
+        result, number, took = loop.next()
+        assert (result, os.strerror(number)) == (-1, "Interrupted system call") and took < TIMEOUT - 100
+        process.close()
+    finally:
+        loop.end()
