@@ -15,7 +15,7 @@ from benchmarks.handlers import nothing
 from benchmarks.measure import Row, Sample
 from fprobe import Attachment
 from sandbox import Module
-from sandbox.generate import FlatProgram, generate_flat
+from tests.program_generator import FlatProgram, generate_flat
 
 _JUMP, _NOP = 0xE9, 0x0F
 _EVICTED = 1 << 26

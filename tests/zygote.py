@@ -41,8 +41,8 @@ except SystemExit as ended:
 end(0)
 """
 _IMPORTS = (
-    "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "llvmlite.binding", "llvmlite.ir", "programs", "pytest",
-    "sandbox.demo", "sandbox.demo.main", "sandbox.generate", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
+    "capstone", "ctypes.util", "elftools.dwarf.dwarfinfo", "hypothesis", "llvmlite.binding", "llvmlite.ir", "pytest",
+    "program_generator", "programs", "sandbox.demo", "sandbox.demo.main", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
     *(f"sandbox.loading.{name}" for name in ("adoption", "calls", "csource", "load", "native_program", "sharedobject", "thunks")),
     *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.fields", "front.frontend", "front.graph")),
     "sandbox.native.front.lint", "sandbox.native.model", "sandbox.images.numba.description", "sandbox.images.numba.images",

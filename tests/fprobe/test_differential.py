@@ -22,8 +22,9 @@ class Loaded:
     """A generated program, and how often each of its functions has been called."""
 
     def __init__(self, seed: int) -> None:
+        from program_generator import CALL_COUNTS, generate
+
         import sandbox
-        from sandbox.generate import CALL_COUNTS, generate
 
         self.program = generate(seed, functions=30)
         self.module = sandbox.load(self.program.ir, name=f"seed{seed}", opt=seed % 3)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from isolation import isolated
+from program_generator import generate_flat
 from steps import steps
 
 import fprobe
 import sandbox
 from ftrace.core.ops import ftrace_set_filter
 from ftrace.core.runtime import runtime
-from sandbox.generate import generate_flat
 from sandbox.loading.module import Module
 from sandbox.native import i32, ptr, u64
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from isolation import isolated
+from program_generator import generate_flat
 from steps import steps
 
 import kprobes
 import sandbox
-from sandbox.generate import generate_flat
 from sandbox.loading.module import Module
 
 FUNCTIONS = 600

@@ -54,8 +54,9 @@ def demo() -> Work:
 
 
 def generated(seed: int) -> Work:
+    from program_generator import generate
+
     from sandbox import load
-    from sandbox.generate import generate
 
     program = load(generate(seed, functions=5).ir, name=f"generated{seed}")
     main = program["main"].pointer

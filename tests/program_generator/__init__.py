@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sandbox.generate.draft import CALL_COUNTS, Draft
-from sandbox.generate.features import DEFINITIONS, Feature, chosen
-from sandbox.generate.flat import FlatProgram, generate_flat
-from sandbox.generate.kinds import driver, plain, recursive, tail_chain, variadic
+from .draft import CALL_COUNTS, Draft
+from .features import DEFINITIONS, Feature, chosen
+from .flat import FlatProgram, generate_flat
+from .kinds import driver, plain, recursive, tail_chain, variadic
 
 __all__ = ["CALL_COUNTS", "Feature", "FlatProgram", "Program", "generate", "generate_flat"]
 

@@ -7,8 +7,7 @@ import re
 
 import pytest
 from isolation import run_forked
-
-from sandbox.generate import Feature, generate, generate_flat
+from program_generator import Feature, generate, generate_flat
 
 EVIDENCE = {
     Feature.BRANCHES: r"^yes\d+:",
@@ -94,7 +93,7 @@ def test_bad_input_is_named():
 BUILDS = """
 import json, sys
 from sandbox import load
-from sandbox.generate import generate
+from program_generator import generate
 
 def result(program, flavour, opt):
     loaded = load(program.ir, name="generated", flavour=flavour, opt=opt)
@@ -122,7 +121,7 @@ COUNTS = """
 import ctypes, json, sys
 from concurrent.futures import ThreadPoolExecutor
 from sandbox import load
-from sandbox.generate import CALL_COUNTS, generate
+from program_generator import CALL_COUNTS, generate
 
 program = generate(11, 60)
 loaded = load(program.ir, name="generated")
@@ -147,7 +146,7 @@ def test_functions_count_their_calls_and_threads_do_not_disturb_each_other():
 FLAT = """
 import json, sys
 from sandbox import load
-from sandbox.generate import generate_flat
+from program_generator import generate_flat
 
 (size, opt, inputs), = json.loads(sys.argv[1])
 program = generate_flat(size)

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from random import Random
 
-from sandbox.generate.features import BLOCK_WORDS, FLOATS, INTEGERS, STRUCTS, VECTORS
+from .features import BLOCK_WORDS, FLOATS, INTEGERS, STRUCTS, VECTORS
 
 LIMIT = "1000000.0"
 """Floating-point values stay below this: then no NaN, no infinity, and each fits an i32."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sandbox.generate.body import condition, convert, operand, step
-from sandbox.generate.draft import FunctionBody, call, load_entry
-from sandbox.generate.features import Feature
+from .body import condition, convert, operand, step
+from .draft import FunctionBody, call, load_entry
+from .features import Feature
 
 _DEEPEST = 2
 _Statement = Callable[[FunctionBody], None]

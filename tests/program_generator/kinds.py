@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sandbox.generate.body import from_i64, mixed, operand
-from sandbox.generate.draft import (
+from .body import from_i64, mixed, operand
+from .draft import (
     CALL_COUNTS,
     MEMORY,
     Draft,
@@ -15,8 +15,8 @@ from sandbox.generate.draft import (
     load_fields,
     store_fields,
 )
-from sandbox.generate.features import Feature
-from sandbox.generate.statements import statements
+from .features import Feature
+from .statements import statements
 
 _VARIABLE_TYPES = ("i32", "i64", "i64")
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from random import Random
 
-from sandbox.generate.body import Body, from_i64, operand
-from sandbox.generate.features import BIG, BIG_FIELDS, Feature, value_types
+from .body import Body, from_i64, operand
+from .features import BIG, BIG_FIELDS, Feature, value_types
 
 CALL_COUNTS = "call_counts"
 """The array in which every function counts its calls."""
