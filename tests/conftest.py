@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import process_state
-from isolation import end_company
+from isolation import end_file
 from kept_objects import kept_objects
 from programs import basic
 
@@ -92,10 +92,10 @@ def program():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _company_ends():
-    """The child that isolated tests of a module share ends with them."""
+def _file_ends():
+    """What isolated tests of a module share ends with them."""
     yield
-    end_company()
+    end_file()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -22,7 +22,7 @@ _PERTURBED = {"MALLOC_PERTURB_": "165"}
 
 _CHILD = """
 import faulthandler, importlib, sys
-faulthandler.enable()
+faulthandler.is_enabled() or faulthandler.enable()
 sys.path[:0] = {paths!r}
 getattr(importlib.import_module({module!r}), {name!r}).__wrapped__(**{arguments!r})
 print("the test has ended")
@@ -40,54 +40,121 @@ def run_source(source: str, *, timeout: float = 30, **environment: str) -> subpr
     return run([sys.executable, "-c", source], timeout, **_PERTURBED, **environment)
 
 
-_zygotes: dict[tuple[str, ...], zygote.Zygote] = {}
-
-
-def run_forked(source: str, timeout: float, modules: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """As run_source, in an interpreter that has imported the packages, and `modules`.
+def run_forked(
+    source: str, timeout: float, modules: tuple[str, ...] = (), cold: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """As run_source, in an interpreter that has imported the packages, and `modules`, and made the runtime, if not `cold`.
 
     Standard input is empty; standard output and error are files. It ends as zygote.end() says, unless by `sys.exit()`.
     """
-    return zygote_with(modules).run(source, timeout)
+    return parent_with(modules, cold).run(source, timeout)
 
 
-def zygote_with(modules: tuple[str, ...]) -> zygote.Zygote:
-    """The one that has imported them; a new one if that has another environment, or has ended."""
-    found = _zygotes.get(modules)
-    if found is not None and found.fits(**_PERTURBED):
-        return found
-    if found is not None:
-        found.close()
-    made = _zygotes[modules] = zygote.Zygote(*modules, **_PERTURBED)
-    return made
+WARM = "warm_runtime"
+
+_root: zygote.Zygote | None = None
+_branches: dict[tuple[str, ...], zygote.Branch] = {}
 
 
-SHARED = ("fprobe",)
-"""A zygote of its own, for it waits while its child lives."""
-
-_company: tuple[str, zygote.Company] | None = None
-"""The module whose tests share a child at present, and that child."""
+def parent_with(modules: tuple[str, ...], cold: bool = False) -> zygote.Zygote | zygote.Branch:
+    """The process that has imported them, and made the runtime, unless `cold`."""
+    return _branch(_first(), modules if cold else (*modules, WARM))
 
 
-def end_company() -> None:
-    """End the child that tests share, if there is one, as interpreters end. Raises AssertionError if it does not end well."""
-    global _company
-    if _company is not None:
-        (_, ended), _company = _company, None
-        done = ended.end()
+def _first() -> zygote.Zygote:
+    """The process that all others come from; with the others, a new one if that has another environment."""
+    global _root
+    if _root is None or not _root.fits(**_PERTURBED):
+        _end_parents()
+        _root = zygote.Zygote(**_PERTURBED)
+    return _root
+
+
+def _branch(parent: zygote.Zygote | zygote.Branch, names: tuple[str, ...]) -> zygote.Zygote | zygote.Branch:
+    """The one below `parent` that has imported these modules, one after the other."""
+    for number, name in enumerate(names, 1):
+        before = _branches.get(names[:number])
+        if before is None or not before.lives:
+            before = _branches[names[:number]] = parent.branch(name)
+        parent = before
+    return parent
+
+
+def _end_parents() -> None:
+    end_file()
+    for branch in _branches.values():
+        branch.close()
+    _branches.clear()
+    if _root is not None:
+        _root.close()
+
+
+class _File:
+    """A file with isolated tests: from the second one on, they are forked from a process that has imported it."""
+
+    def __init__(self, module: str, paths: list[str]) -> None:
+        self.module, self._paths = module, paths
+        self._branches: dict[tuple[Any, ...], zygote.Branch | None] = {}
+        self.company: zygote.Company | None = None
+
+    def parent(self, *kind: Any) -> zygote.Zygote | zygote.Branch:
+        """`kind`: the arguments of parent_with."""
+        parent = parent_with(*kind)
+        if kind not in self._branches:
+            self._branches[kind] = None
+            return parent
+        branch = self._branches[kind]
+        if branch is None or not branch.lives:
+            branch = self._branches[kind] = parent.branch(self.module, paths=self._paths)
+        return branch
+
+    def end(self) -> None:
+        for branch in self._branches.values():
+            if branch is not None:
+                branch.close()
+
+
+_file: _File | None = None
+"""The file whose tests run at present."""
+
+
+def _file_of(module: str, paths: list[str]) -> _File:
+    global _file
+    _first()  # a new one ends the file's processes
+    if _file is None or _file.module != module:
+        end_file()
+        _file = _File(module, paths)
+    return _file
+
+
+def end_file() -> None:
+    """End what the isolated tests of a file have shared.
+
+    Raises AssertionError if the child in which some of them ran does not end well.
+    """
+    global _file
+    if _file is None:
+        return
+    ended, _file = _file, None
+    done = ended.company.end() if ended.company else None
+    ended.end()
+    if done:
         assert done.returncode == 0, f"the child that tests shared: status {done.returncode}\n{done.stderr[-8000:]}"
 
 
-def _run_shared(module: str, source: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    """In the child that the tests of this module share: a new one where there is none, or where a test has failed."""
-    global _company
-    if _company is None or _company[0] != module:
-        end_company()
-        _company = module, zygote.Company(zygote_with(SHARED))
-    company = _company[1]
+def parent_of_company() -> zygote.Zygote | zygote.Branch:
+    """Apart from all others, for it waits while its child lives."""
+    return _branch(_first(), (WARM, "fprobe"))
+
+
+def _run_shared(file: _File, source: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """In the child that the tests of this file share: a new one where there is none, or where a test has failed."""
+    if file.company is None:
+        file.company = zygote.Company(parent_of_company())
+    company = file.company
     done = company.run(source, timeout)
     if done.returncode:
-        _company = None
+        file.company = None
         company.end()  # whatever the test has left
     return done
 
@@ -126,6 +193,7 @@ def isolated(
     timeout: float = 30,
     torn_down: bool = False,
     shared: bool = False,
+    cold: bool = False,
     modules: tuple[str, ...] = (),
     **environment: str,
 ) -> Any:
@@ -133,12 +201,13 @@ def isolated(
 
     `torn_down`: the interpreter then clears all modules, which is left out otherwise (zygote.end). `shared`: the interpreter
     is that of the earlier shared tests of this file, if they passed; for tests that leave nothing but programs and probes.
+    `cold`: it has not made the runtime yet, for tests of how that starts; otherwise it is a child of a process that has.
     `modules`: what the interpreter has imported besides what all have, such as NUMBA. `environment`: variables for that
     process, which is a new one then. Parameters of the test have to survive repr().
     """
     if test is None:
         return functools.partial(
-            isolated, timeout=timeout, torn_down=torn_down, shared=shared, modules=modules, **environment
+            isolated, timeout=timeout, torn_down=torn_down, shared=shared, cold=cold, modules=modules, **environment
         )
 
     @functools.wraps(test)
@@ -149,9 +218,9 @@ def isolated(
         if environment:
             done = run_source(source, timeout=timeout, **environment)
         elif shared:
-            done = _run_shared(test.__module__, source, timeout)
+            done = _run_shared(_file_of(test.__module__, paths), source, timeout)
         else:
-            done = run_forked(source, timeout, modules)
+            done = _file_of(test.__module__, paths).parent(modules, cold).run(source, timeout)
         ended = done.returncode == 0 and done.stdout.endswith("the test has ended\n")
         assert ended, f"status {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
 

@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from isolation import SHARED, TESTS, run_forked, zygote_with
+from isolation import TESTS, parent_of_company, run_forked
 from zygote import Company
 
 
@@ -60,7 +60,7 @@ ctypes.CDLL(None).puts(b"from C")
 
 @pytest.fixture
 def company():
-    made = Company(zygote_with(SHARED))
+    made = Company(parent_of_company())
     yield made
     assert made.end().returncode == 0
 

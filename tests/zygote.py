@@ -1,7 +1,8 @@
 """A process that has imported what every test imports, and forks for each isolated test.
 
 Starting Python and importing llvmlite, pytest and the packages takes longer than most tests. The process has one thread, has
-loaded no program and made no runtime: its children are as fresh as new interpreters that have done the same imports.
+loaded no program and made no runtime: its children are as fresh as new interpreters that have done the same imports. A branch
+of it is a child that has imported more, such as `warm_runtime`, and forks for tests in its turn.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import array
 import atexit
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +31,7 @@ _SERVER = """
 import sys
 sys.path[:0] = {paths!r}
 import zygote
-source = zygote.serve({descriptor}, {modules!r})
+source = zygote.serve({descriptor})
 end = zygote.end
 del zygote
 try:
@@ -68,30 +70,35 @@ _NOT_PASSED_ON = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")
 """What says which test runs, and what makes the C library write a line in pieces, between ours."""
 
 
-class Zygote:
-    """The process, as its parent sees it; it ends when this end of the socket is closed."""
+_BRANCH = "branch "
+"""How a request for a branch begins; the folders and modules that it imports follow. Any other is the path of a file."""
 
-    def __init__(self, *modules: str, **environment: str) -> None:
-        """`modules`: what it imports besides what every test does."""
-        self.environment = _environment(environment)
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER.format(paths=paths, descriptor=theirs.fileno(), modules=modules)],
-            stdin=subprocess.DEVNULL, env=self.environment, pass_fds=[theirs.fileno()],
-        )  # fmt: skip
-        theirs.close()
+
+class _Parent:
+    """A process that forks for tests, as the tests see it; it ends when this end of the socket is closed."""
+
+    def __init__(self, socket_: socket.socket) -> None:
+        self._socket = socket_
         atexit.register(self.close)
 
     def close(self) -> None:
         """End the process."""
         atexit.unregister(self.close)
         self._socket.close()
-        self._process.wait()
 
-    def fits(self, **environment: str) -> bool:
-        """Whether a new process would have the same environment."""
-        return self._process.poll() is None and self.environment == _environment(environment)
+    def kill(self) -> None:
+        """End the process at once, wherever it is."""
+        self._socket.close()
+
+    def branch(self, *modules: str, paths: Sequence[str] = ()) -> Branch:
+        """A child that imports these modules, which may be in these folders, and forks for tests like its parent."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            request = _BRANCH + json.dumps([[*paths], [*modules]])
+            self._socket.sendmsg(
+                [request.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
+            )
+        return Branch(ours, int(self._socket.recv(64)))
 
     def run(self, source: str, timeout: float) -> subprocess.CompletedProcess[str]:
         """Run Python source in a child, with a time limit in seconds, at which it is ended by SIGABRT."""
@@ -120,8 +127,7 @@ class Zygote:
             pid = int(self._socket.recv(64))
             return self._wait(pid, timeout)
         except BaseException:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
             if pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -143,13 +149,62 @@ class Zygote:
         raise AssertionError("a child without an end")
 
 
+class Zygote(_Parent):
+    """The first process: an interpreter of its own."""
+
+    def __init__(self, **environment: str) -> None:
+        self.environment = _environment(environment)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SERVER.format(paths=paths, descriptor=theirs.fileno())],
+            stdin=subprocess.DEVNULL, env=self.environment, pass_fds=[theirs.fileno()],
+        )  # fmt: skip
+        theirs.close()
+        super().__init__(ours)
+
+    def close(self) -> None:
+        """End the process, and with it what it has forked, which is found by its end of a socket."""
+        super().close()
+        self._process.wait()
+
+    def kill(self) -> None:
+        """End the process at once, wherever it is."""
+        self._process.kill()
+        self._process.wait()
+
+    def fits(self, **environment: str) -> bool:
+        """Whether a new process would have the same environment."""
+        return self._process.poll() is None and self.environment == _environment(environment)
+
+
+class Branch(_Parent):
+    """A process that another one has forked."""
+
+    def __init__(self, socket_: socket.socket, pid: int) -> None:
+        self.lives = True
+        self._pid = pid
+        super().__init__(socket_)
+
+    def close(self) -> None:
+        """End the process."""
+        self.lives = False
+        super().close()
+
+    def kill(self) -> None:
+        """End the process at once, wherever it is."""
+        self.close()
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+
 class Company:
     """A child in which tests run, one after the other, until it is ended or one of them kills it.
 
     The programs and probes that a test leaves are gone before the next one.
     """
 
-    def __init__(self, parent: Zygote) -> None:
+    def __init__(self, parent: _Parent) -> None:
         self.lives = True
         self._tests = 0
         self._parent = parent
@@ -219,23 +274,45 @@ def _environment(environment: dict[str, str]) -> dict[str, str]:
     return {**{key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}, **environment}
 
 
-def serve(descriptor: int, modules: Iterable[str] = ()) -> str:
+def serve(descriptor: int) -> str:
     """Fork for each request until the other end is closed; gives, in the child alone, the source that it has to run."""
-    for name in (*_IMPORTS, *modules):
-        __import__(name)
-    process_state.freeze()  # so that no collection of a child copies the pages of what was imported
+    _import(_IMPORTS)
     requests = socket.socket(fileno=descriptor)
+    branches: list[int] = []
     while True:
         path, *descriptors = _receive(requests)
+        branches = [pid for pid in branches if os.waitpid(pid, os.WNOHANG) == (0, 0)]
         if not path:
             os._exit(0)
         pid = os.fork()
-        if pid == 0:
+        if pid == 0 and path.startswith(_BRANCH):
+            requests, branches = _branch_off(requests, path, *descriptors), []
+        elif pid == 0:
             return _become(requests, path, *descriptors)
-        for each in descriptors:
-            os.close(each)
-        requests.send(str(pid).encode())
-        requests.send(str(os.waitpid(pid, 0)[1]).encode())
+        else:
+            for each in descriptors:
+                os.close(each)
+            requests.send(str(pid).encode())
+            if path.startswith(_BRANCH):
+                branches.append(pid)
+            else:
+                requests.send(str(os.waitpid(pid, 0)[1]).encode())
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        __import__(name)
+    process_state.freeze()  # so that no collection of a child copies the pages of what was imported
+
+
+def _branch_off(requests: socket.socket, request: str, descriptor: int) -> socket.socket:
+    """In the child: where it gets its requests from. What cannot be imported fails in the test that needs it."""
+    requests.close()
+    paths, modules = json.loads(request[len(_BRANCH) :])
+    sys.path[:0] = paths
+    with suppress(BaseException):
+        _import(modules)
+    return socket.socket(fileno=descriptor)
 
 
 def _receive(requests: socket.socket) -> tuple[Any, ...]:
