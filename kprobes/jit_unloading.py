@@ -31,7 +31,9 @@ def watch() -> None:
         return
     with patching():
         for hook in changes.keys() - _watching.keys():
-            probe = kprobe(addr=hook, pre_handler=partial(_list_changed, changes[hook]))
+            # Python 3.15 exports the interface, so other compilers' calls arrive in python itself: its own function there
+            # holds no lock that the handler takes.
+            probe = kprobe(addr=hook, pre_handler=partial(_list_changed, changes[hook]), python_unsafe=True)
             probe.is_listed = False
             register_kprobe(probe)
             _watching[hook] = probe
