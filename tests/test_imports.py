@@ -175,7 +175,6 @@ INNER = {
     "events.py": {"event_registry"},  # the hits of an event's probe
     "libraries.py": {"runtime"},  # memory without that of the runtime
     "reference.py": {"SIGTRAP", "sync_cores"},  # patches text by hand
-    "scale.py": {"FlatProgram", "generate_flat"},  # the generator of programs, which tests have
     "situations.py": {"contexts"},  # a call within the context of a signal's handler
     "sustained.py": {"NativeImage"},  # a native loop that is no handler
     "tracers.py": {"tracer"},  # the hits of a tracer's probe
