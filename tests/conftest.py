@@ -37,7 +37,7 @@ LONGEST = (
     "stress/test_concurrency.py", "hazards/test_every_instruction_of_a_record.py", "hazards/test_forking.py",
     "fprobe/cli/test_record.py", "kprobes/test_kprobe_faults.py", "sandbox/test_module.py", "fprobe/test_pytest_plugin.py",
     "fprobe/run/test_linked_in.py", "kprobes/test_orders.py", "fprobe/cli/test_bad_input.py", "hazards/test_one_object.py",
-    "sandbox/native/test_native_differential.py", "kprobes/test_optimize.py", "ftrace/test_ring_buffer.py",
+    "sandbox/native/test_native_differential.py", "kprobes/test_optimize.py", "ftrace/ring_buffer/test_ring_buffer.py",
     "kprobes/test_libraries_returned.py",
 )  # fmt: skip
 """Files of 4 s and more, the longest first: one that comes last leaves the other workers without work."""

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "ftrace")]
+sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "ftrace" / "ring_buffer")]
 
 from recording_native import program, recorded
 

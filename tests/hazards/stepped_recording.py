@@ -18,7 +18,7 @@ from typing import Any
 sys.path[:0] = [
     str(Path(__file__).parent),
     str(Path(__file__).parent.parent),
-    str(Path(__file__).parent.parent / "ftrace"),
+    str(Path(__file__).parent.parent / "ftrace" / "ring_buffer"),
 ]
 
 from recorder import FIRST, Recorder, numbers

@@ -11,9 +11,9 @@ RETHOOK = "tests/conformance/test_rethook_statements.py"
 REGISTRATION = "tests/fprobe/test_registration.py"
 STATEMENTS = "tests/conformance/test_fprobe_statements.py"
 FTRACE = "tests/conformance/test_ftrace_statements.py"
-CALLBACKS = "tests/ftrace/test_callbacks.py"
+CALLBACKS = "tests/ftrace/core/test_callbacks.py"
 SIGNALS = "tests/hazards/test_signals.py"
-NESTING = "tests/ftrace/test_nesting.py"
+NESTING = "tests/ftrace/hit/test_nesting.py"
 TAILS = "tests/hazards/test_return_hook.py"
 TASKS = "tests/hazards/test_tasks.py"
 GREENLETS = "tests/hazards/test_greenlets.py::test_fprobed_calls_of_greenlets_in_one_place_are_told_apart"
@@ -129,10 +129,10 @@ ENTRY: tuple[Mutant, ...] = (
         "mcount-slot",
         "    if moved or hit.stub.after_prologue != 0 or",
         "    if moved or",
-        "tests/ftrace/test_register_trampolines.py",
+        "tests/ftrace/hit/test_register_trampolines.py",
     ),
     _entry.changed(
-        "mcount-frame", "        regs.sp = regs.bp + 8", "        pass", "tests/ftrace/test_register_trampolines.py"
+        "mcount-frame", "        regs.sp = regs.bp + 8", "        pass", "tests/ftrace/hit/test_register_trampolines.py"
     ),
     _entry.changed("dead-calls-kept", "        drop_dead(task, hit.frame)", "        pass", TAILS),
     _entry.changed(

@@ -9,7 +9,7 @@ HITS = "tests/kprobes/test_kprobe_hits.py"
 EVERY = "tests/kprobes/test_every_probed_instruction.py::test_the_demo_program"
 RELOCATE = "tests/kprobes/test_relocate.py"
 SAFETY = "tests/kprobes/test_safety.py"
-GLOB = "tests/ftrace/test_glob.py"
+GLOB = "tests/ftrace/core/test_glob.py"
 FAULTS = "tests/kprobes/test_kprobe_faults.py"
 
 _emulate = Part("kprobes/hit/emulate.py", (EMULATE_ALONE, HITS, FAULTS))

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant, Part
 ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
 MISSES = "tests/fprobe/test_misses.py"
 HOOK = "tests/hazards/test_return_hook.py"
-POOLS = "tests/ftrace/test_pools.py"
+POOLS = "tests/ftrace/hit/test_pools.py"
 TASKS = "tests/hazards/test_tasks.py"
 MULTI_PROBE = "tests/fprobe/test_multi_probe.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
@@ -18,7 +18,7 @@ COUNTER_FILE = "tests/hazards/test_counter_file.py"
 SWITCHED = (
     "tests/hazards/test_every_instruction.py::test_a_pool_that_another_thread_switches_during_a_signal_keeps_its_nodes"
 )
-GRAPH = "tests/ftrace/tracers/test_graph.py"
+GRAPH = "tests/ftrace/tracing/tracers/test_graph.py"
 
 _rethook = Part("ftrace/hit/rethook.py", (HOOK, RETHOOK, ENTRY_EXIT))
 
@@ -76,7 +76,9 @@ SHADOW_STACK: tuple[Mutant, ...] = (
     _rethook.changed("data-not-zeroed", "        words[index] = 0", "        pass"),
     _rethook.changed("armed-not-cleared", "    node.armed = 0\n", "", MULTI_PROBE, ENTRY_EXIT, MISSES),
     _rethook.changed("tail-call-unmarked", "TAIL_CALL if frame_of(below(node)) == frame else 0", "0"),
-    _rethook.changed("context-unmarked", "        marks += NOT_NORMAL", "        pass", "tests/ftrace/test_nesting.py"),
+    _rethook.changed(
+        "context-unmarked", "        marks += NOT_NORMAL", "        pass", "tests/ftrace/hit/test_nesting.py"
+    ),
     _rethook.changed(
         "near-frames",
         "            return node\n        node = below(node)\n    return null",

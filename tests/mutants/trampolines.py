@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, Part
 
-NESTING = "tests/ftrace/test_nesting.py"
-REGISTERS = "tests/ftrace/test_fast_trampolines.py"
-IMAGES = "tests/ftrace/test_register_images.py"
-POOLS = "tests/ftrace/test_pools.py"
+NESTING = "tests/ftrace/hit/test_nesting.py"
+REGISTERS = "tests/ftrace/hit/test_fast_trampolines.py"
+IMAGES = "tests/ftrace/hit/test_register_images.py"
+POOLS = "tests/ftrace/hit/test_pools.py"
 MULTI_PROBE = "tests/fprobe/test_multi_probe.py"
 TAILS = "tests/hazards/test_return_hook.py"
 JUMPS = "tests/hazards/test_every_instruction.py::test_a_signal_at_every_instruction_each_time[jumps, {}]".format
@@ -20,7 +20,7 @@ ENTRY_EXIT = "tests/fprobe/test_entry_exit.py"
 RETHOOK = "tests/conformance/test_rethook_statements.py"
 THREADS = "tests/hazards/test_tasks.py::test_many_threads_every_hit_is_counted"
 SHORTCUTS = "tests/fprobe/test_event_shortcuts.py"
-LEAN = "tests/ftrace/tracers/test_lean_trampolines.py"
+LEAN = "tests/ftrace/tracing/tracers/test_lean_trampolines.py"
 
 _fast = Part("ftrace/hit/x86_64/fast_trampolines.py", (REGISTERS, POOLS))
 _returns = Part("ftrace/hit/x86_64/fast_returns.py", (REGISTERS, POOLS))
@@ -204,7 +204,7 @@ STUBS: tuple[Mutant, ...] = (
     _stubs.changed("stub-not-on-top", "_rel8(0x75, 88, 98)", "bytes.fromhex('6690')", TAILS),
 )
 
-_registers = Part("ftrace/hit/x86_64/register_trampolines.py", ("tests/ftrace/test_register_trampolines.py",))
+_registers = Part("ftrace/hit/x86_64/register_trampolines.py", ("tests/ftrace/hit/test_register_trampolines.py",))
 
 ALL_REGISTERS: tuple[Mutant, ...] = (
     _registers.without("regs-no-credit", "    js both_regs_no_credit\n"),
@@ -220,7 +220,7 @@ _single = Part("kprobes/x86_64/single_handlers.py", (SHORTCUTS,))
 
 SINGLE: tuple[Mutant, ...] = (_single.without("single-event-probe", "    mov %r11, $RI_RP-$HEADER(%r8)\n"),)
 
-_foreign = Part("ftrace/hit/x86_64/foreign_call.py", ("tests/ftrace/test_foreign_call.py",))
+_foreign = Part("ftrace/hit/x86_64/foreign_call.py", ("tests/ftrace/hit/test_foreign_call.py",))
 
 # The first three need a CPU with AVX-512.
 FOREIGN: tuple[Mutant, ...] = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isolation import isolated
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @isolated

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isolation import run_source
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "ftrace.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "ftrace.md"
 
 
 def test_the_examples_run():

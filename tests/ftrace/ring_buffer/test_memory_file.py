@@ -67,7 +67,7 @@ def read_back(path: Path) -> list[int]:
 
 def test_a_file_that_is_asked_for_is_read_after_a_kill_and_is_only_the_users(tmp_path: Path) -> None:
     path = tmp_path / "pages"
-    source = KILLED.format(paths=[str(TESTS), str(TESTS.parent)])
+    source = KILLED.format(paths=[str(TESTS), str(TESTS.parents[1])])
     environment = {"FPROBE_BUFFER": str(path), "FPROBE_BUFFER_POOL_KB": "2048"}
     assert run_source(source, **environment).returncode == -signal.SIGKILL
     assert read_back(path) == list(range(500))
@@ -81,7 +81,7 @@ def test_a_file_that_is_asked_for_is_read_after_a_kill_and_is_only_the_users(tmp
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     link, target = tmp_path / "link", tmp_path / "target"
     link.symlink_to(target)
-    done = run_source(KILLED.format(paths=[str(TESTS), str(TESTS.parent)]), FPROBE_BUFFER=str(link))
+    done = run_source(KILLED.format(paths=[str(TESTS), str(TESTS.parents[1])]), FPROBE_BUFFER=str(link))
     assert done.returncode == 1 and "exists" in done.stderr
     assert not target.exists()
 
