@@ -19,7 +19,7 @@ from kprobes.place import original_text
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe, register_kretprobe, unregister_kprobe, unregister_kretprobe
 from kprobes.return_probe import kretprobe
-from sandbox.images.process_text import library_called, symbol_at
+from sandbox.images.process_text import library_called, note_called, symbol_at
 from sandbox.native import Structure, addressof, array, bool_, cast, probe_read, ptr, struct, u64, zeroed
 from sandbox.native import native as native_function
 from sandbox.process import fork
@@ -139,6 +139,7 @@ def _openers() -> Iterator[Symbol]:
     for name in _LIBRARIES:
         library = library_called(name)
         found = [symbol for opener in _OPENERS if library and (symbol := library.named(opener)) is not None]
+        note_called(symbol.address for symbol in found)
         if found:
             yield from found
             return
@@ -155,6 +156,7 @@ def _work_of(opener: Symbol) -> list[int]:
         return [opener.address]
     calls = decoded(original_text(opener.address, opener.size), opener.address)
     targets = [int(call.operands, 16) for call in calls if call.mnemonic == "call" and _ADDRESS.match(call.operands)]
+    note_called(targets)
     functions = [symbol for symbol in map(symbol_at, targets) if symbol is not None and not kretprobe_blacklist(symbol)]
     if not functions:
         raise OSError(errno.EINVAL, f"the loading of libraries cannot be noticed in {opener.name}: {reason}")

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import re
+from collections.abc import Iterable
 
 from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.loading.module import Module, modules
@@ -187,6 +188,14 @@ def unique(library: Library) -> Library:
 def _library_of(address: int) -> Library | None:
     library = library_at(address)
     return unique(library) if library is not None else None
+
+
+def note_called(addresses: Iterable[int]) -> None:
+    """Functions of libraries begin at these addresses: a call of each has been seen."""
+    for address in addresses:
+        library = _library_of(address)
+        if library is not None:
+            library.called.add(address)
 
 
 def text_at(address: int) -> TextMapping:

@@ -55,6 +55,8 @@ class Library:
         self.text = text
         self.unwind_table = unwind_table
         self.marks = marks
+        self.called = set[int]()
+        """Starts of functions that are known to be called, so that `kind_of` need not read all code and symbols."""
 
     def __repr__(self) -> str:
         return f"<Library {self.path} at {self.base:#x}>"
@@ -263,7 +265,8 @@ class Library:
                 return Kind.PLT
         if not stretch.is_as_called:
             return Kind.COLD
-        return Kind.FUNCTION if stretch.start in self._shown else Kind.UNKNOWN
+        is_function = stretch.start in self.called or stretch.start in self._shown
+        return Kind.FUNCTION if is_function else Kind.UNKNOWN
 
     def locate(self, address: int) -> Location | None:
         """The symbol that contains `address`. Raises OSError if the file cannot be read."""

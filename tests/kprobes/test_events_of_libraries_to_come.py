@@ -88,3 +88,16 @@ def test_a_probe_is_registered_once_though_linking_its_handler_loads_code_while_
     assert kprobes.kprobes_list().count("one+0x0") == 2, kprobes.kprobes_list()
     tracefs.write("kprobe_events", "")
     assert kprobes.kprobes_list() == ""
+
+
+@isolated
+def test_watching_for_libraries_reads_neither_all_symbols_nor_all_code_of_the_c_library():
+    """That took a third of the time that `fprobe run --by caller` needs for it."""
+    from kprobes.library_loads import Watch
+    from sandbox.images.process_text import library_called
+
+    watch = Watch(lambda: None)
+    library = library_called("libc")
+    assert library.called
+    assert {"_shown", "symbols"}.isdisjoint(vars(library))
+    watch.end()
