@@ -27,6 +27,10 @@ class _Site(NamedTuple):
     jump: bytes
 
 
+_redirected = [False]
+"""Whether it ever was: if not, nothing has to be compiled or loaded to restore it."""
+
+
 @once
 def _site() -> _Site | None:
     try:
@@ -53,12 +57,13 @@ def make_safe() -> None:
     """
     site = _site()
     if site is not None:
+        _redirected[0] = True
         _write(site, site.jump)
 
 
 def restore() -> None:
     """Give vfork() its own system call back: no library has a kprobe any more."""
-    site = _site()
+    site = _site() if _redirected[0] else None
     if site is not None:
         _write(site, site.original)
 

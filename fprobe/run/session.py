@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 VARIABLE = "FPROBE_RUN"
@@ -62,6 +62,8 @@ FILES = struct.Struct("<c3i")
 FILES_MADE, OPENED, LEAVE = b"F", b"O", b"L"
 """The first byte of that report; what the attacher writes into the pipe when it has opened them, and to detach."""
 _NUMBER = struct.Struct("<Q")
+_OBJECT = struct.Struct("<64sQ")
+"""An object of an attacher: its key and its size; the bytes follow. One without a key is the last."""
 INSTANCE = "fprobe.run"
 """The trace instance in which probe events are recorded, to keep them apart from the program's own tracing."""
 
@@ -148,6 +150,26 @@ def settings(address: str) -> Settings:
     finally:
         os.close(descriptor)
     return Settings(**json.loads(text))
+
+
+def send_objects(counts: int, objects: Mapping[str, bytes]) -> None:
+    """Append compiled objects to the file of counts, by key. Raises OSError."""
+    parts = [_OBJECT.pack(key.encode(), len(data)) + data for key, data in objects.items()]
+    os.pwrite(counts, b"".join(parts) + _OBJECT.pack(b"", 0), _SIZE)
+
+
+def take_objects(counts: int) -> dict[str, bytes]:
+    """The objects that were sent. They take no memory of the file afterwards."""
+    data, at, found = os.pread(counts, os.fstat(counts).st_size - _SIZE, _SIZE), 0, dict[str, bytes]()
+    while at + _OBJECT.size <= len(data):
+        key, size = _OBJECT.unpack_from(data, at)
+        if not key.strip(b"\0"):
+            break
+        at += _OBJECT.size
+        found[key.decode()] = data[at : at + size]
+        at += size
+    os.truncate(counts, _SIZE)
+    return found
 
 
 def note(address: str, **entry: Any) -> None:

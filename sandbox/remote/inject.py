@@ -108,6 +108,17 @@ class Running:
 
 def prepare(pid: int, source: str) -> Prepared:
     """Find all that is needed in process `pid`, which nothing has touched after this. Raises Refused."""
+    for _ in range(_TRIES):
+        try:
+            return _prepared(pid, source)
+        except Refused:
+            raise
+        except OSError:  # a library was unloaded while it was looked at
+            time.sleep(0.01)
+    raise Refused(f"the libraries of process {pid} change faster than they can be looked at; try again", errno.EAGAIN)
+
+
+def _prepared(pid: int, source: str) -> Prepared:
     check(pid)
     process = RemoteProcess(pid)
     try:

@@ -120,11 +120,6 @@ class RemoteProcess:
             return elf.ElfFile(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         return None
 
-    @property
-    def program(self) -> str:
-        """The path of its program."""
-        return os.readlink(f"/proc/{self.pid}/exe").removesuffix(_DELETED)  # noqa: PTH115  # the text of the link
-
     def is_writable(self, address: int) -> bool:
         """Whether the process itself may write there."""
         return any(each.start <= address < each.end and "w" in each.rights for each in self.mappings)

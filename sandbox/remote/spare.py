@@ -8,8 +8,8 @@ from sandbox.elf import tables as elf
 from sandbox.remote.process import RemoteProcess
 from sandbox.x86_64.remote_thread import PAGE
 
-_LOADER = ("ld-linux", "ld-2")
-"""It uses the rest of its own page before the C library is there."""
+_NEVER_UNLOADED = ("libc.so", "libm.so", "libpython", "libstdc++", "libgcc_s", "libpthread", "libdl")
+"""Not the program, whose heap may follow, nor the loader, which uses the rest of its own page itself."""
 _WRITABLE = 2
 _ALIGNMENT = 64
 
@@ -23,10 +23,7 @@ class Spare(NamedTuple):
 
 def find(process: RemoteProcess, size: int) -> Spare | None:
     """Memory of `size` bytes; None if no library has so much."""
-    program = process.program
-    for image in process.each_image(lambda name: not name.startswith(_LOADER)):
-        if image.path == program:
-            continue  # its heap may follow
+    for image in process.each_image(lambda name: name.startswith(_NEVER_UNLOADED)):
         for segment in image.file.segments():
             if segment.type == elf.PT_LOAD and segment.flags & _WRITABLE and segment.memory_size > segment.file_size:
                 start = -(-(image.base + segment.address + segment.memory_size) // _ALIGNMENT) * _ALIGNMENT

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from fprobe.run import session
 from fprobe.run.launcher.durations import Ticks
+from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
 from fprobe.run.session import Settings
@@ -76,6 +77,7 @@ class Attached:
         try:
             limits.check(self.pid)
             reach.check(self.pid, _files())
+            self._objects = objects_for(self.pid, _ENTERING.read_text(), _paths(), settings)
             return inject.start(prepared, self._process), reach.root_of(self.pid)
         except OSError as error:
             prepared.process.close()
@@ -114,6 +116,7 @@ class Attached:
             session.above_standard(os.open(f"/proc/{self.pid}/fd/{number}", mode | os.O_CLOEXEC))
             for number, mode in ((counts, os.O_RDWR), (journal, os.O_RDWR | os.O_APPEND), (pipe, os.O_WRONLY))
         ]
+        session.send_objects(found[0], self._objects)
         os.write(found[2], session.OPENED)
         return found[0], found[1], found[2]
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from fprobe.run import session
 from fprobe.run.tracee.arming import Arming, keep_quiet
+from sandbox.compile import cache
+from sandbox.native.back.compile import compilations
 from sandbox.process import fork
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
@@ -42,6 +44,7 @@ def attach(report: Callable[[bytes], bool], options: dict[str, Any], leave: Call
         finally:
             os.close(writer)
         if is_there:
+            cache.shipped.update(session.take_objects(counts))
             _Session((counts, journal, reader), settings, leave).run()
 
 
@@ -65,12 +68,13 @@ class _Session:
         try:
             with short_switch_interval():
                 self._arm()
-            session.note(self._address, armed=True)
+            session.note(self._address, armed=True, compiled=compilations[0])
             self._wait()
         except Exception as error:
             self._tell(error)
         finally:
             self._leave()
+            cache.shipped.clear()
             session.note(self._address, detached=True)
 
     def _arm(self) -> None:

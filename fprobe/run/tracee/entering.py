@@ -232,6 +232,16 @@ def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
             return
 
 
+def rehearse(paths: list[str], settings: dict[str, object], libraries: list[str]) -> None:
+    """Do the same in a process that was made for that, and print the keys of the objects that were needed."""
+    import json
+
+    with _Entered(paths):
+        name = f"{PREFIX}.fprobe.run.tracee.rehearsing"
+        __import__(name)
+        print(json.dumps(sys.modules[name].rehearse(settings, libraries)))
+
+
 def _described(error: BaseException) -> str:
     """The error as text, with the place where it was raised."""
     if isinstance(error, RuntimeError):

@@ -26,6 +26,10 @@ _MARGIN = 1_000_000_000
 """Nanoseconds: the clock of file times may lag by this much."""
 
 
+compilations = [0]
+"""How often LLVM has compiled anything of ours in this process."""
+
+
 def compile_unit(unit: Unit, opt: int = 2, cache: ObjectCache | None = None) -> bytes:
     """The object file of *unit* (ELF, small code model, position independent), optimised at level *opt* (0-3).
 
@@ -63,6 +67,7 @@ def compile_ir(text: str, opt: int = 2) -> bytes:
     """The object file of LLVM IR *text*. Raises RuntimeError with LLVM's message when it is not valid."""
     from llvmlite import binding
 
+    compilations[0] += 1
     machine = target_machine(opt)
     module = binding.parse_assembly(text, binding.create_context())
     module.verify()
@@ -106,7 +111,7 @@ class ObjectCache(Protocol):
 
 def cached_fingerprint(unit: Unit, form: int | str, cache: ObjectCache) -> str:
     """`fingerprint.fingerprint(unit, form)`, from the cache if it can be known without reading anything."""
-    state = _state_of_files() if _is_ours(unit) else ""
+    state = state_of_files() if _is_ours(unit) else ""
     if not state:
         return _read(unit, form)
     names = [f"{function.filename}:{function.name}" for function in unit.functions]
@@ -136,7 +141,7 @@ def _is_ours(unit: Unit) -> bool:
     )
 
 
-def _state_of_files() -> str:
+def state_of_files() -> str:
     """The state of our files and the version of llvmlite, as a key; '' if a file may have changed since it was loaded."""
     try:
         files = sorted(_files())

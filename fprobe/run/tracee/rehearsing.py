@@ -1,0 +1,42 @@
+"""A rehearsal: does in a process of its own what an attachment would do in the target, so that everything is compiled by then."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fprobe.run import session
+from fprobe.run.tracee.arming import Arming
+from sandbox.compile import cache
+from sandbox.symbols.perfmap import perf_map
+
+_PATTERN = ("libc:getpid",)
+"""What is probed instead of the functions that are meant: the code is the same for all."""
+
+
+def rehearse(options: dict[str, Any], libraries: Sequence[str]) -> list[str]:
+    """Attach to this process and detach. Returns the keys of the objects that were needed, in their order.
+
+    `options`: the fields of `Settings`. `libraries`: files that definitions of events refer to.
+    """
+    used = cache.used = []
+    perf_map.is_wanted = False
+    for library in libraries:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(library)
+    settings = session.Settings(**options)
+    settings = settings._replace(
+        patterns=settings.patterns and _PATTERN,
+        stacks=settings.stacks and _PATTERN,
+        handled=settings.handled and _PATTERN,
+    )
+    counts, journal = session.create(settings)
+    arming = Arming(session.address_of(counts, journal), settings)
+    arming.begin()
+    os.getppid()
+    arming.end()
+    cache.used = None
+    return list(dict.fromkeys(used))

@@ -1,0 +1,83 @@
+"""Compiled code is made by the attacher and sent: the target compiles nothing, and uses no cache of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from attaching import TARGET, Target
+
+from fprobe.run import session
+from fprobe.run.launcher import objects
+from fprobe.run.launcher.attached import Attached
+from fprobe.run.session import Settings
+
+VERSIONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3].*/bin/python"))
+OTHER = next((python for python in VERSIONS if f"3.{sys.version_info.minor}." not in str(python)), None)
+COUNTED = Settings(("libz:*",), children=False)
+RETURNS = Settings(events=("r:packed libz:deflate result=$retval:s32",), children=False)
+
+
+@pytest.fixture
+def caches(tmp_path, monkeypatch):
+    """Directories of empty caches: of this process, and of the target."""
+    time.sleep(1.1)  # files that have just been changed are not known by their times
+    monkeypatch.setenv("FPROBE_CACHE_DIR", str(tmp_path / "own"))
+    return tmp_path / "own", tmp_path / "theirs"
+
+
+def started(python, cache):
+    made = Target.__new__(Target)
+    environment = {**os.environ, "FPROBE_CACHE_DIR": str(cache)}
+    made.process = subprocess.Popen(
+        [python, TARGET], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    made.pid = made.process.pid
+    assert made.process.stdout.readline() == "ready\n"
+    return made
+
+
+def compiled(pid, settings):
+    """How much was compiled in the target."""
+    attached = Attached(pid, settings)
+    try:
+        attached.detach()
+        entries = list(session.entries(attached.journal))
+        assert not [entry["error"] for entry in entries if "error" in entry]
+        return next(entry["compiled"] for entry in entries if "compiled" in entry)
+    finally:
+        attached.close()
+
+
+@pytest.mark.parametrize("settings", [COUNTED, RETURNS], ids=["counted", "event"])
+def test_nothing_is_compiled_in_the_target(caches, settings):
+    own, theirs = caches
+    for _ in range(2):  # with a cold cache, and a new process with a warm one
+        made = started(sys.executable, theirs)
+        try:
+            assert [compiled(made.pid, settings) for _ in range(2)] == [0, 0]
+        finally:
+            made.end()
+    assert list(own.glob("*.bin")) and not list(theirs.glob("*.bin"))
+
+
+@pytest.mark.skipif(OTHER is None, reason="no other version of Python")
+@pytest.mark.stress
+def test_nothing_is_compiled_in_a_target_of_another_version(caches):
+    made = started(OTHER, caches[1])
+    try:
+        assert compiled(made.pid, COUNTED) == 0
+    finally:
+        made.end()
+
+
+def test_a_program_of_another_user_is_not_run(monkeypatch, target):
+    """It would be run with this process's rights."""
+    started = []
+    monkeypatch.setattr(objects.subprocess, "run", lambda command, **_: started.append(command[0]))
+    monkeypatch.setattr(objects.os, "geteuid", lambda: os.getuid() + 1)
+    assert objects._rehearsed(target.pid, sys.version_info.minor + 1, "", (), COUNTED) == [] and not started
