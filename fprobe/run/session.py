@@ -117,7 +117,9 @@ def create(settings: Settings) -> tuple[int, int]:
 
 def memory_file(name: str) -> int:
     """A descriptor of a new memory file. Raises OSError."""
-    return above_standard(os.memfd_create(name, os.MFD_CLOEXEC))
+    descriptor = above_standard(os.memfd_create(name, os.MFD_CLOEXEC))
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def above_standard(descriptor: int) -> int:

@@ -76,8 +76,11 @@ class RemoteProcess:
         os.close(self.memory)
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of its memory. Raises OSError."""
-        return os.pread(self.memory, size, address)
+        """Bytes of its memory, all of them. Raises OSError, also if it has ended."""
+        found = os.pread(self.memory, size, address)
+        if len(found) < size:
+            raise OSError(errno.EIO, f"memory of process {self.pid} could not be read at {address:#x}")
+        return found
 
     def word(self, address: int) -> int:
         """The 64-bit number at an address. Raises OSError."""

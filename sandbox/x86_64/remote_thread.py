@@ -23,7 +23,7 @@ SOURCE = 2048
 _STACK = 65536
 _EXIT, _SCHED_YIELD = 60, 24
 _RAX, _RSI = 0xB8, 0xBE
-FUNCTIONS = ("pthread_create", "pthread_detach", "munmap")
+FUNCTIONS = ("pthread_create", "pthread_detach", "munmap", "dlopen")
 PYTHON = ("Py_IsInitialized", "PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
 
 
@@ -83,19 +83,33 @@ def code(addresses: Mapping[str, int], room: Room, thread_id_at: int) -> bytes:
 
 
 def _body(addresses: Mapping[str, int], room: Room, thread_id: int) -> bytes:
-    """The pthread: with the GIL it runs the source unless that was cancelled; then it waits for the first thread's end."""
+    """The pthread: when no library is being loaded, it runs the source with the GIL, unless that was cancelled; then it waits for
+    the first thread's end.
+    """
     run = b"\x49\x8d\xbc\x24" + _i32(SOURCE) + _call(addresses["PyRun_SimpleString"])
     run += b"\x49\x89\x44\x24" + bytes([_RESULT])
     if_wanted = b"\x41\x83\x7c\x24" + bytes([CANCELLED]) + b"\x00\x75" + bytes([len(run)]) + run
     with_gil = _call(addresses["PyGILState_Ensure"]) + b"\x49\x89\x44\x24" + bytes([_ENSURED]) + if_wanted
     with_gil += b"\x49\x8b\x7c\x24" + bytes([_ENSURED]) + _call(addresses["PyGILState_Release"])
     made = b"\x41\x54\x49\x89\xfc\x49\x8b\x3c\x24" + _call(addresses["pthread_detach"])
-    made += _call(addresses["Py_IsInitialized"]) + b"\x85\xc0\x74" + bytes([len(with_gil)]) + with_gil + _set(DONE)
+    made += (
+        _until_loader_is_free(addresses["dlopen"])
+        + _call(addresses["Py_IsInitialized"])
+        + b"\x85\xc0\x74"
+        + bytes([len(with_gil)])
+        + with_gil
+        + _set(DONE)
+    )
     wait = b"\x41\x83\xbc\x24" + _i32(thread_id) + b"\x00\x74\x09\xb8" + _i32(_SCHED_YIELD) + b"\x0f\x05"
     back = -(len(wait) + 2)
     unmap = b"\x49\x8d\xbc\x24" + _i32(-room.context) + _load(_RSI, room.whole) + b"\x41\x5c"
     unmap += _load(_RAX, addresses["munmap"]) + b"\xff\xe0"
     return made + wait + b"\xeb" + struct.pack("b", back) + _until_released() + unmap
+
+
+def _until_loader_is_free(dlopen: int) -> bytes:
+    """dlopen(NULL, RTLD_NOW), which waits while another thread loads a library. Later that would be with the GIL."""
+    return b"\x31\xff\xbe" + _i32(2) + _call(dlopen)
 
 
 def _until_released() -> bytes:

@@ -416,3 +416,51 @@ def test_a_process_that_executes_another_program_is_reported(tmp_path):
         assert process.returncode == 0 and rows(out)["deflate"]["hits"] == 1, err
     finally:
         made.end()
+
+
+LOADING = r"""
+#include <unistd.h>
+__attribute__((constructor)) static void begin(void) { usleep(2500000); }
+"""
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
+def test_a_library_that_is_being_loaded_is_waited_for_without_the_gil(tmp_path):
+    """Our imports load libraries, too: waiting for the loader with the GIL would stop the program."""
+    (tmp_path / "loading.c").write_text(LOADING)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "loading.so", tmp_path / "loading.c"], check=True)
+    code = f"""
+import ctypes, threading, time, sys, zlib
+process = ctypes.CDLL(None)
+process.dlopen.restype = ctypes.c_void_p
+longest = 0
+def work():
+    global longest
+    before = time.monotonic()
+    while True:
+        zlib.compress(b"x")
+        time.sleep(0.001)
+        now = time.monotonic()
+        longest, before = max(longest, now - before), now
+threading.Thread(target=work, daemon=True).start()
+threading.Thread(target=lambda: process.dlopen({str(tmp_path / "loading.so").encode()!r}, 2), daemon=True).start()
+time.sleep(0.1)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(longest, flush=True)
+"""
+    made = Target("-c", code)
+    try:
+        start = time.monotonic()
+        done = fprobe("stat", "-p", made.pid, "libz:deflate", "--duration", "0.2")
+        assert done.returncode == 0 and "deflate [libz]" in done.stdout, done.stderr
+        assert time.monotonic() - start > 2 > 1.5 > made.ask("")
+    finally:
+        made.end()
+
+
+def test_the_session_memory_is_of_its_user_alone(target):
+    with attached("stat", "-p", target.pid, "libz:deflate"):
+        links = {each: str(each.readlink()) for each in Path(f"/proc/{target.pid}/fd").iterdir()}
+        modes = {oct(each.stat().st_mode & 0o777) for each, link in links.items() if "memfd:fprobe-run" in link}
+    assert modes == {"0o600"}
