@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test tests lint style types stress masks libraries mutants bench clean
+.PHONY: demo test tests lint style types stress masks libraries targets mutants bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,11 @@ masks: $(VENV)/.installed
 # CPython's and numpy's own tests with every function of the libraries under them probed; PYTHON=/usr/bin/python3.11 with its package `test`.
 libraries: $(VENV)/.installed
 	$(BIN)/python -m tests.libraries
+
+# Attaches to real programs under load, FPROBE_TARGETS times each (200). TARGETS="python3.12 gunicorn" for some.
+targets: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check gunicorn
+	$(BIN)/python -m tests.targets $(TARGETS)
 
 # Changes the hit path, one change at a time, in a copy of the tree, and shows which changes the tests notice. MUTANTS="glob-* exit-order" for some.
 mutants: $(VENV)/.installed
