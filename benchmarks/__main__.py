@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import (
+    attaching,
     breakpoints,
     compared,
     compiling,
@@ -52,6 +53,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *peers.rows(calls),
         *compiling.rows(),
         *starting.rows(),
+        *attaching.rows(calls),
         *scale.large_rows(functions, calls),
     ]
 

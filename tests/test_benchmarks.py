@@ -22,7 +22,20 @@ ROOT = Path(__file__).parent.parent
 FIELDS = {"name", "added_ns", "baseline_ns", "min_ns", "max_ns", "hits", "missed", "lost"}
 CALLS, ROUNDS, PROCESSES, FUNCTIONS = 1000, 1, 1, 200
 SAMPLES = ROUNDS
-SLOW = ("run.", "event.define", "events.sustained", "attach.library", "library.", "numba.", "handler.c", "runtime.")
+SLOW = (
+    "run.",
+    "event.define",
+    "events.sustained",
+    "attach.library",
+    "attach.start",
+    "attach.stopped",
+    "attach.memory",
+    "attach.both",
+    "library.",
+    "numba.",
+    "handler.c",
+    "runtime.",
+)
 """Rows that take a second or more even here."""
 
 
