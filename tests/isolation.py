@@ -14,6 +14,7 @@ from typing import Any
 import zygote
 
 TESTS = Path(__file__).parent
+EXAMPLES = str(TESTS.parent / "examples")
 NUMBA = ("warm_numba",)
 """`modules` of tests that compile with Numba, which takes a second to be imported."""
 
@@ -32,6 +33,12 @@ _MODULE = """
 import runpy, sys
 sys.argv[1:] = {arguments!r}
 runpy.run_module({name!r}, run_name="__main__", alter_sys=True)
+"""
+_EXAMPLE = """
+import runpy, sys
+sys.argv[1:] = {arguments!r}
+sys.path.insert(0, {folder!r})
+runpy.run_path({file!r}, run_name="__main__")
 """
 
 
@@ -162,6 +169,12 @@ def _run_shared(file: _File, source: str, timeout: float) -> subprocess.Complete
 def run_module(name: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
     """As `python -m NAME ARGUMENTS`, but by run_forked."""
     return run_forked(_MODULE.format(name=name, arguments=arguments), timeout)
+
+
+def run_example(name: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """As `python examples/NAME.py ARGUMENTS`, but by run_forked."""
+    file = f"{EXAMPLES}/{name}.py"
+    return run_forked(_EXAMPLE.format(file=file, folder=EXAMPLES, arguments=arguments), timeout)
 
 
 def run(command: Sequence[str], timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:

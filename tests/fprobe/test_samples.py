@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from isolation import run_module
+from isolation import EXAMPLES, run_example
 from programs import BASIC
 
-import fprobe.samples.fprobe_example as example
 import sandbox
 
 
@@ -21,7 +20,7 @@ def source(tmp_path_factory):
 
 def run(*words):
     """Lines of the output, with addresses as `A`; the exit status."""
-    done = run_module("fprobe.samples.fprobe_example", *map(str, words), timeout=60)
+    done = run_example("fprobe_example", *map(str, words), timeout=60)
     assert "Traceback" not in done.stderr, done.stderr
     lines = re.sub(r"\b0x[0-9a-f]{6,}", "A", done.stdout).splitlines()
     return [re.sub(r"/0x[0-9a-f]+", "", line) for line in lines], done.returncode, done.stderr
@@ -86,7 +85,10 @@ def test_us1_what_cannot_be_registered(probed, symbol, code):
     assert lines[-1] == f"fprobe_init: register_fprobe failed, returned {code}" and status == 1
 
 
-def test_us1_misses_are_shown_after_unregistering(source):
+def test_us1_misses_are_shown_after_unregistering(source, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import fprobe_example as example
+
     lines = []
     module = sandbox.load(source)
     sample = example.Sample("factorial", write=lines.append)

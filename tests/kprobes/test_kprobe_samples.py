@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from isolation import run_module
+from isolation import EXAMPLES, run_example
 
 
 def run(name, *words, code=0):
-    done = run_module(f"kprobes.samples.{name}", *map(str, words), timeout=60)
+    done = run_example(name, *map(str, words), timeout=60)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout.splitlines(), done.stderr
 
@@ -35,12 +35,14 @@ def test_us3_kretprobe_example_prints_the_kernels_messages():
         assert re.fullmatch(r"ret_handler: vfs_fsync returned 0 and took \d+ ns to execute", line)
 
 
-def test_us3_calls_of_threads_to_skip_are_passed_over():
+def test_us3_calls_of_threads_to_skip_are_passed_over(monkeypatch):
     """The entry handler's 1 leaves the call alone, and counts nothing (KP-78)."""
     import threading
 
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from kretprobe_example import Sample
+
     import sandbox
-    from kprobes.samples.kretprobe_example import Sample
 
     module = sandbox.load("define i64 @skipped(i64 %x) noinline { ret i64 %x }", name="skipping")
     lines = []

@@ -1,8 +1,8 @@
 """Handlers before and after an instruction, with the messages of the kernel's kprobe sample.
 
-python -m kprobes.samples.kprobe_example
-python -m kprobes.samples.kprobe_example --symbol vfs_read --offset 5
-python -m kprobes.samples.kprobe_example --symbol func_sum --program examples/prog.ll --call main 3
+python examples/kprobe_example.py
+python examples/kprobe_example.py --symbol vfs_read --offset 5
+python examples/kprobe_example.py --symbol func_sum --program examples/prog.ll --call main 3
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kprobes.probe import kprobe
-from kprobes.registration import register_kprobe, unregister_kprobe
-from sandbox.demo import sample_program
+import sample_program
+
+from kprobes import kprobe, register_kprobe, unregister_kprobe
 
 
 class Sample:
@@ -54,9 +54,7 @@ class Sample:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Load the program, register, call, unregister. Returns the exit status: 1 if one of these failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m kprobes.samples.kprobe_example", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python examples/kprobe_example.py", description=__doc__.split("\n")[0])
     parser.add_argument("--symbol", default="do_sys_open", help="the function to probe (%(default)s)")
     parser.add_argument("--offset", type=lambda text: int(text, 0), default=0, help="bytes from its beginning (0)")
     sample_program.add_arguments(parser)

@@ -1,7 +1,7 @@
 """Handlers at the entry and return of chosen functions, with the messages of the kernel's samples/fprobe.
 
-    python -m fprobe.samples.fprobe_example --symbol 'vfs_*' --nosymbol vfs_fsync
-    python -m fprobe.samples.fprobe_example --symbol func_sum,func_square --program examples/prog.ll --call main 3
+    python examples/fprobe_example.py --symbol 'vfs_*' --nosymbol vfs_fsync
+    python examples/fprobe_example.py --symbol func_sum,func_square --program examples/prog.ll --call main 3
 
 A symbol with a `*` is a pattern, from which `--nosymbol` is excluded. Commas separate several names.
 """
@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sample_program
+
 import fprobe
 import sandbox
-from sandbox.demo import sample_program
 
 BACKTRACE_DEPTH = 16
 _INDENT = " " * 24
@@ -85,7 +86,7 @@ class Sample:
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="python -m fprobe.samples.fprobe_example", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python examples/fprobe_example.py", description=__doc__.split("\n")[0])
     parser.add_argument("--symbol", default="vfs_read", help="the function, pattern or names to probe (%(default)s)")
     parser.add_argument("--nosymbol", default="", help="a pattern of functions to leave out")
     parser.add_argument("--stackdump", action="store_true", help="print the stack of each hit")

@@ -1,7 +1,7 @@
 """Durations and results of a function, with the messages of the kernel's kretprobe sample.
 
-python -m kprobes.samples.kretprobe_example
-python -m kprobes.samples.kretprobe_example --func func_sum --program examples/prog.ll --call main 3
+python examples/kretprobe_example.py
+python examples/kretprobe_example.py --func func_sum --program examples/prog.ll --call main 3
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kprobes.registration import register_kretprobe, unregister_kretprobe
-from kprobes.return_probe import kretprobe, kretprobe_instance
-from sandbox.demo import sample_program
+import sample_program
+
+from kprobes import kretprobe, kretprobe_instance, register_kretprobe, unregister_kretprobe
 
 STAMP = struct.Struct("q")
 """The data of each call: the time of its entry, in nanoseconds."""
@@ -74,9 +74,7 @@ class Sample:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Load the program, register, call, unregister. Returns the exit status: 1 if one of these failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m kprobes.samples.kretprobe_example", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python examples/kretprobe_example.py", description=__doc__.split("\n")[0])
     parser.add_argument("--func", default="do_sys_open", help="the function to probe (%(default)s)")
     sample_program.add_arguments(parser)
     given = parser.parse_args(words)

@@ -3,7 +3,7 @@
 `average` divides by the number of values, which may be 0. A pre_handler on the division checks the
 divisor; if it is 0, the handler sets the result and returns 1, so that the division is not executed.
 
-    python -m kprobes.samples.live_fix
+    python examples/live_fix.py
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import capstone
+
 import sandbox
-from kprobes.probe import KPROBE_FLAG_DISABLED, kprobe
-from kprobes.registration import enable_kprobe, register_kprobe, unregister_kprobe
-from sandbox.x86_64.instruction import decode
+from kprobes import KPROBE_FLAG_DISABLED, enable_kprobe, kprobe, register_kprobe, unregister_kprobe
 
 PROGRAM = """
 define i64 @average(i64 %total, i64 %count) noinline optnone {
@@ -26,12 +26,9 @@ define i64 @average(i64 %total, i64 %count) noinline optnone {
 
 def find_division(address: int, code: bytes) -> tuple[int, int]:
     """Offset of the `div` in a function's code, and its length, in bytes. Raises LookupError if there is none."""
-    offset = 0
-    while offset < len(code):
-        instruction = decode(code[offset:], address + offset)
+    for instruction in capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm(code, address):
         if instruction.mnemonic == "div":
-            return offset, instruction.length
-        offset += instruction.length
+            return instruction.address - address, instruction.size
     raise LookupError("no division in this function")
 
 

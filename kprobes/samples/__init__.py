@@ -1,1 +1,0 @@
-"""Sample programs: the kernel's samples/kprobes, and a fix of a function while it runs."""
