@@ -64,8 +64,8 @@ _branches: dict[tuple[str, ...], zygote.Branch] = {}
 
 
 def parent_with(modules: tuple[str, ...], cold: bool = False) -> zygote.Zygote | zygote.Branch:
-    """The process that has imported them, and made the runtime, unless `cold`."""
-    return _branch(_first(), modules if cold else (*modules, WARM))
+    """The process that has imported them, or has made the runtime, unless `cold`."""
+    return _branch(_first(), modules or (() if cold else (WARM,)))
 
 
 def _first() -> zygote.Zygote:
@@ -215,8 +215,8 @@ def isolated(
     `torn_down`: the interpreter then clears all modules, which is left out otherwise (zygote.end). `shared`: the interpreter
     is that of the earlier shared tests of this file, if they passed; for tests that leave nothing but programs and probes.
     `cold`: it has not made the runtime yet, for tests of how that starts; otherwise it is a child of a process that has.
-    `modules`: what the interpreter has imported besides what all have, such as NUMBA. `environment`: variables for that
-    process, which is a new one then. Parameters of the test have to survive repr().
+    `modules`: what the interpreter has imported besides what all have, such as NUMBA; it is cold, too. `environment`:
+    variables for that process, which is a new one then. Parameters of the test have to survive repr().
     """
     if test is None:
         return functools.partial(
