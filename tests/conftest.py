@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 import signal
@@ -40,7 +41,9 @@ LONGEST = (
     "sandbox/native/test_native_differential.py", "kprobes/test_optimize.py", "ftrace/ring_buffer/test_ring_buffer.py",
     "kprobes/test_libraries_returned.py",
 )  # fmt: skip
-"""Files of 4 s and more, the longest first: one that comes last leaves the other workers without work."""
+"""Files of 4 s and more, the longest first, for a first run: one that comes last leaves the other workers without work."""
+SECONDS = "fprobe/seconds"
+"""Where the cache has how long each file took when it last ran."""
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -78,9 +81,28 @@ def _runtime_made():
         process.wait()
 
 
-def pytest_collection_modifyitems(items):
-    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+def pytest_collection_modifyitems(config, items):
+    """The files that took longest when they last ran come first; all workers read the same."""
+    taken = config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}
+    guessed = {f"tests/{name}": 4 + 1 / number for number, name in enumerate(LONGEST, 1)}
+    items.sort(key=lambda item: -taken.get(file := _file(item.nodeid), guessed.get(file, 0)))
+
+
+def pytest_sessionfinish(session):
+    """Remember how long each file took: the process that has the reports of all workers."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if "PYTEST_XDIST_WORKER" in os.environ or reporter is None or not hasattr(session.config, "cache"):
+        return
+    taken = collections.Counter()
+    for report in (each for reports in reporter.stats.values() for each in reports):
+        if isinstance(report, pytest.TestReport):
+            taken[_file(report.nodeid)] += report.duration
+    before = session.config.cache.get(SECONDS, {})
+    session.config.cache.set(SECONDS, before | {file: round(seconds, 1) for file, seconds in taken.items()})
+
+
+def _file(nodeid):
+    return nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="module")
