@@ -136,6 +136,13 @@ def duration_objects(found: Mapping[str, FunctionStat]) -> dict[str, dict[str, A
 
 def _object(stat: FunctionStat) -> dict[str, Any]:
     shares = {f"p{share}_ns": round(stat.percentile(share)) for share in _SHARES}
+    buckets = ((start, _end_of(start), calls) for start, calls in sorted(stat.durations.items()))
     return shares | {
-        "durations": [{"from_ns": round(start), "calls": n} for start, n in sorted(stat.durations.items())]
+        "histogram": [{"low_ns": round(low), "high_ns": round(high), "count": calls} for low, high, calls in buckets]
     }
+
+
+def _end_of(start: float) -> float:
+    """The end of a bucket of durations that starts there, in nanoseconds: there are four for each power of two of ticks."""
+    ticks = round(start * ticks_per_ns())
+    return (ticks + max(1, 1 << ticks.bit_length() - 1 >> 2)) / ticks_per_ns()

@@ -33,7 +33,7 @@ def list_running(pids: Sequence[int], patterns: Sequence[str], console: Console)
             detail = f"{symbol.address:#x} {symbol.size:6}  " if console.verbosity > 0 else ""
             console.line(f"{detail}{symbol.name} {console.dim(f'[{symbol.module}]')}")
         shown = [
-            {"name": each.name, "library": each.module, "address": each.address, "size": each.size} for each in found
+            {"name": each.name, "module": each.module, "address": each.address, "size": each.size} for each in found
         ]
         processes.append({"pid": pid, "functions": shown})
     console.document({"processes": processes})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, report_file
+from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from sandbox.symbols.names import name_of_python, split_owner
 
@@ -200,6 +203,23 @@ def check_events(events: tuple[str, ...]) -> None:
             raise Failure(of_python)
 
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _refusals_as_json(command: _Command) -> _Command:
+    """With --json, print an object for a failure, as other verbs do: the program has not begun to use standard output."""
+
+    @functools.wraps(command)
+    def wrapped(**options: Any) -> Any:
+        try:
+            return command(**options)
+        except Failure as failure:
+            Console(options["as_json"] or options["format_"] == "json", False, 0).failure(failure.as_object())
+            raise
+
+    return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
+
+
 @click.command(
     "run", cls=PythonCommand, epilog=_RUN_EPILOG, short_help="Run a Python program with probes.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
@@ -223,6 +243,7 @@ def check_events(events: tuple[str, ...]) -> None:
 @click.option(
     "--perf-map", "perf_map", is_flag=True, help="Write /tmp/perf-PID.map of each process, for perf; it stays."
 )
+@_refusals_as_json
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
     native: str | None, events: tuple[str, ...], by: str, output: str | None, format_: str, as_json: bool,

@@ -34,6 +34,8 @@ Counting is native: a hit costs nanoseconds. Times are from entry to return, inc
 """
 
 _SORT_KEYS = ("total", "avg", "hits", "name")
+_KEYS = {"caller": "caller", "thread": "tid"}
+"""The key in JSON of what calls are grouped by."""
 
 
 @click.command("stat", cls=CallingCommand, epilog=_EPILOG, short_help="Count and time calls.")
@@ -135,10 +137,10 @@ def _remarks(rows: list[Row]) -> list[str]:
 
 
 def _object(row: Row, by: str) -> dict[str, Any]:
-    made = row._asdict()
-    origin = made.pop("origin")
-    del made["returned"]
-    return made if by == "function" else made | {by: origin}
+    counts = row._asdict()
+    name, origin, _ = (counts.pop(key) for key in ("name", "origin", "returned"))
+    made = {"function": name} | counts
+    return made if by == "function" else made | {_KEYS[by]: origin}
 
 
 def document(
@@ -156,7 +158,7 @@ def document(
     found = {
         "matched": match.matched,
         "attached": len(match.sites),
-        "skipped": [skipped._asdict() for skipped in match.skipped],
+        "skipped": [{"function": each.name, "reason": each.reason} for each in match.skipped],
         "functions": [_object(row, by) | more.get(row.name, {}) for row in rows],
     }
     return {"program": program} | outcome_object(call, outcome) | found | ending_with_error(outcome)

@@ -36,7 +36,7 @@ def _process(process: Process, rate: float, selection: ReportSelection, recorded
         "command": process.command,
         "forked_by": process.parent,
         "attached": process.attached,
-        "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
+        "skipped": [{"function": name, "reason": reason} for name, reason in process.skipped],
         "not_found": [{"pattern": pattern, "reason": reason} for pattern, reason in process.waiting.items()],
         "errors": process.errors,
         "remarks": process.remarks,
@@ -58,7 +58,7 @@ def _row(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]
     if by == "caller":
         made["caller"] = str(process.names.place(calls.by))
     elif by == "thread":
-        made["thread"] = calls.by
+        made["tid"] = calls.by
     times = {"total": calls.total, "average": calls.average, "min": calls.least, "max": calls.most}
     times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
     made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
@@ -90,7 +90,7 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
     first = begun[0].entered if begun else 0
     for call in begun:
-        times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
+        times = {"time_ns": round((call.entered - first) / rate), "tid": call.thread, "depth": call.depth}
         made = {**process.names.function(call.ip).as_object(), **times, "caller": str(process.names.place(call.caller))}
         if call.left is not None:
             made |= {"duration_ns": round((call.left - call.entered) / rate)}

@@ -124,7 +124,7 @@ def test_calls_stacks_and_events_are_recorded_as_by_run_each_time(target):
         assert target.ask("state") == before and target.ask("text") == text
         assert done.returncode == 0, done.stderr
         (process,) = json.loads(done.stdout)["processes"]
-        assert not process["errors"] and {call["name"] for call in process["calls"]} >= {"deflate", "deflateEnd"}
+        assert not process["errors"] and {call["function"] for call in process["calls"]} >= {"deflate", "deflateEnd"}
         assert process["probe_events"][0]["event"] == "packed" and process["probe_events"][0]["fields"]["result"] == 1
         assert process["stacks"][0]["frames"][-1] == "deflate [libz]"
         assert any(frame.startswith("work (attached_target.py:") for frame in process["stacks"][0]["frames"])
@@ -311,8 +311,8 @@ def test_python_attaches_and_reads_inside_the_block_and_after_it(target):
         wait_until(lambda: process.stat() and process.trace() and process.event())
         before = process.stat()[0]["hits"]
     (row,) = process.stat()
-    assert row["name"] == "deflate" and row["hits"] >= before and not process.errors
-    assert {call["name"] for call in process.trace()} == {"deflateEnd"}
+    assert row["function"] == "deflate" and row["hits"] >= before and not process.errors
+    assert {call["function"] for call in process.trace()} == {"deflateEnd"}
     assert process.event()[0]["fields"]["result"] == 1
 
 
@@ -383,7 +383,7 @@ def test_ctrl_c_while_it_attaches_leaves_the_program_as_before(target):
 def test_functions_of_its_libraries_are_listed_from_their_files(target):
     text = target.ask("text")
     (process,) = json.loads(fprobe("list", "-p", target.pid, "libz:inflate*", "--json").stdout)["processes"]
-    assert {"inflate", "inflateEnd"} <= {each["name"] for each in process["functions"]}
+    assert {"inflate", "inflateEnd"} <= {each["function"] for each in process["functions"]}
     assert target.ask("text") == text
     for pattern, said in (
         ("libz:nosuch", "matches 'nosuch'"),

@@ -81,7 +81,7 @@ def test_without_a_signature_the_register_is_shown_by_its_name(launch, tmp_path)
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_results_in_json(launch, tmp_path):
     done = traced(launch, tmp_path, "-g", as_json=True)
-    calls = {call["name"]: call for call in done.report["processes"][0]["calls"]}
+    calls = {call["function"]: call for call in done.report["processes"][0]["calls"]}
     assert {name: calls[name]["result"] for name in ("below", "octet", "third", "nothing", "paired", "filled")} == {
         "below": -259, "octet": 3, "third": None, "nothing": None, "paired": [259, -259], "filled": None,
     }  # fmt: skip

@@ -21,7 +21,7 @@ def test_calls_are_counted_exactly_and_timed(launch):
     assert (done.returncode, done.out, done.err) == (0, "", "")
     assert done.report["processes"][0]["attached"] == 2
     row = done.functions()["deflate"]
-    assert (row["hits"], row["returns"], row["missed"], row["library"]) == (100, 100, 0, "libz")
+    assert (row["hits"], row["returns"], row["missed"], row["module"]) == (100, 100, 0, "libz")
     assert 0 < row["min_ns"] <= row["p50_ns"] <= row["p90_ns"] <= row["p99_ns"] <= row["max_ns"]
     assert row["total_ns"] >= row["max_ns"] > 0
     assert done.functions()["deflateEnd"]["hits"] == 100
@@ -107,7 +107,7 @@ def test_functions_of_numba(launch):
     """
     done = launch("--stat", "numba:__main__.cube", "--stat", "numba:*.outer", source=source)
     assert (done.out, done.err) == ("8 8.0 28\n", "")
-    hits = [(row["name"], row["hits"]) for row in done.report["processes"][0]["functions"]]
+    hits = [(row["function"], row["hits"]) for row in done.report["processes"][0]["functions"]]
     assert sorted(hits) == [("__main__.cube", 1), ("__main__.cube", 1), ("__main__.outer", 1)]
     assert done.report["processes"][0]["errors"] == []
     (remark,) = done.report["processes"][0]["remarks"]
@@ -172,7 +172,7 @@ def test_callers_and_threads_are_told_apart(launch):
     """
     by_thread = launch("--stat", "libz:deflate", "--by", "thread", source=source).report["processes"][0]["functions"]
     assert sorted(row["hits"] for row in by_thread) == [1, 3, 4]
-    assert len({row["thread"] for row in by_thread}) == 3
+    assert len({row["tid"] for row in by_thread}) == 3
     by_caller = launch("--stat", "libz:deflate", "--by", "caller", source=source).report["processes"][0]["functions"]
     assert sorted(row["hits"] for row in by_caller) == [1, 7]
     assert all("[zlib]" in row["caller"] or "[python" in row["caller"] for row in by_caller)
@@ -397,11 +397,11 @@ def test_every_call_is_shown_with_what_it_calls(launch):
 def test_patterns_of_several_options_overlap(launch):
     done = launch("--trace", "libz:deflate*", "--stat", "libz:deflate", "--stat", "libz:inflate", source=NESTED)
     (process,) = done.report["processes"]
-    assert {row["name"]: row["hits"] for row in process["functions"]} == {"deflate": 2, "inflate": 1}
-    calls = [(call["name"], call["depth"]) for call in process["calls"]]
+    assert {row["function"]: row["hits"] for row in process["functions"]} == {"deflate": 2, "inflate": 1}
+    calls = [(call["function"], call["depth"]) for call in process["calls"]]
     begin = [("deflateInit2_", 0), ("deflateReset", 1), ("deflateResetKeep", 2), ("deflate", 0), ("deflateEnd", 0)]
     assert calls == begin * 2
-    assert all(call["duration_ns"] > 0 and call["thread"] == process["pid"] for call in process["calls"])
+    assert all(call["duration_ns"] > 0 and call["tid"] == process["pid"] for call in process["calls"])
 
 
 def test_the_perfetto_trace_by_its_own_definitions(launch, tmp_path):

@@ -1,0 +1,94 @@
+"""JSON has one name for one thing in every verb, and refusals are objects."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = "--program", "examples/prog.ll", "--call", "main", "3"
+OTHER_NAMES = {"thread", "library", "durations", "from_ns"}
+PYTHON = "import zlib; zlib.crc32(b'x')"
+
+
+def command(*words, code=0):
+    run = [sys.executable, "-m", "fprobe", *words]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def objects(text):
+    """Every object in JSON, or in lines of JSON, with the key that it was found by."""
+    try:
+        found = [json.loads(text)]
+    except ValueError:
+        found = [json.loads(line) for line in text.splitlines()]
+    return [each for one in found for each in _inside(one, "")]
+
+
+def _inside(value, key):
+    if isinstance(value, dict):
+        yield key, value
+        for inner, item in value.items():
+            yield from _inside(item, inner)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _inside(item, key)
+
+
+VERBS = {
+    "stat": ("stat", "*", *PROGRAM, "--hist", "--json"),
+    "stat by thread": ("stat", "*", *PROGRAM, "--by", "thread", "--json"),
+    "stat by caller": ("stat", "*", *PROGRAM, "--by", "caller", "--json"),
+    "trace": ("trace", "func_*", *PROGRAM, "--json"),
+    "profile": ("profile", "*", *PROGRAM, "--json"),
+    "list": ("list", "func_*", *PROGRAM[:2], "--json"),
+    "explain": ("explain", "func_*", *PROGRAM[:2], "--json"),
+    "run": ("run", "--json", "--stat", "libz:crc32*", "--hist", "libz:adler*", "-c", PYTHON),
+    "run by thread": ("run", "--json", "--stat", "libz:crc32*", "--by", "thread", "-c", PYTHON),
+    "run, calls": ("run", "--json", "--trace", "libz:crc32*", "-c", PYTHON),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_names(verb):
+    done = command(*VERBS[verb])
+    found = objects(done.stderr if verb.startswith("run") else done.stdout)
+    for key, each in found:
+        assert OTHER_NAMES.isdisjoint(each), (key, each)
+        assert all(" " not in name and "-" not in name for name in each)
+        if key in ("functions", "skipped", "calls") or each.get("type") in ("entry", "exit"):
+            assert "function" in each and "name" not in each, (key, each)
+        if key == "histogram":
+            assert set(each) == {"low_ns", "high_ns", "count"} and each["low_ns"] < each["high_ns"]
+    keys = {name for _, each in found for name in each}
+    if "thread" in verb or verb in ("trace", "run, calls"):
+        assert "tid" in keys
+    assert "function" in keys
+
+
+REFUSED = {
+    "stat": ("stat", "nosuch", "--json"),
+    "trace": ("trace", "nosuch", "--json"),
+    "profile": ("profile", "nosuch", "--json"),
+    "list": ("list", "nosuch", "--json"),
+    "explain": ("explain", "nosuch", "--json"),
+    "report": ("report", "/nonexistent", "--json"),
+    "run": ("run", "--json", "--stat", "libz:*", "nosuch.py"),
+    "run, format": ("run", "--format", "json", "-e", "x", "-c", "pass"),
+}
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_refusals_are_objects(verb):
+    done = command(*REFUSED[verb], code=2)
+    found = json.loads(done.stdout)
+    assert found["type"] == "error" and found["message"]
+    assert done.stderr.startswith("fprobe: ")
+
+
+def test_a_refusal_without_json_is_text():
+    assert command("run", "--stat", "libz:*", "nosuch.py", code=2).stdout == ""
