@@ -89,7 +89,7 @@ def attach_to(pid: int, *, stat: Patterns = (), trace: Patterns = (), event: Pat
         with fprobe.attach_to(4711, stat="libz:*") as process:
             time.sleep(1)
         for row in process.stat():
-            print(row["function"], row["hits"])
+            print(row["name"], row["hits"])
 
     `stat`: patterns of functions to count and time; `trace`: of functions whose calls are recorded; `event`: definitions of
     probe events, lines p, r or f. Raises ValueError if all are empty. Attaching raises OSError, with the reason, if that is

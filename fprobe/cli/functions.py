@@ -61,7 +61,7 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTar
 
 def _object(site: Site) -> dict[str, Any]:
     symbol = site.symbol
-    return {"function": symbol.name, "address": symbol.address, "size": symbol.size, "site": site.address}
+    return {"name": symbol.name, "address": symbol.address, "size": symbol.size, "site": site.address}
 
 
 _EXPLAIN_EPILOG = """\b

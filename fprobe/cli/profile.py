@@ -93,7 +93,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, found: list[Row
 def _object(row: Row) -> dict[str, Any]:
     total = round(row.time_us * 1000)
     return {
-        "function": row.name,
+        "name": row.name,
         "hits": row.hits,
         "returned": row.returned,
         "total_ns": total,

@@ -137,9 +137,9 @@ def _remarks(rows: list[Row]) -> list[str]:
 
 
 def _object(row: Row, by: str) -> dict[str, Any]:
-    counts = row._asdict()
-    name, origin, _ = (counts.pop(key) for key in ("name", "origin", "returned"))
-    made = {"function": name} | counts
+    made = row._asdict()
+    origin = made.pop("origin")
+    del made["returned"]
     return made if by == "function" else made | {_KEYS[by]: origin}
 
 
@@ -158,7 +158,7 @@ def document(
     found = {
         "matched": match.matched,
         "attached": len(match.sites),
-        "skipped": [{"function": each.name, "reason": each.reason} for each in match.skipped],
+        "skipped": [skipped._asdict() for skipped in match.skipped],
         "functions": [_object(row, by) | more.get(row.name, {}) for row in rows],
     }
     return {"program": program} | outcome_object(call, outcome) | found | ending_with_error(outcome)

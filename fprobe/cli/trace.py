@@ -168,7 +168,7 @@ class _Session:
         if not self.limit and sys.stdout.isatty():
             self.console.note("# every call is shown: --limit N shows the first N, Ctrl-C ends")
         self.console.note(HEADER)
-        skipped = [{"function": name, "reason": reason} for name, reason in self.match.skipped]
+        skipped = [{"name": name, "reason": reason} for name, reason in self.match.skipped]
         begin = {"type": "begin", "program": self.module.name, "call": str(self.call), "matched": self.match.matched}
         self.console.object(begin | {"attached": len(self.match.sites), "skipped": skipped})
 

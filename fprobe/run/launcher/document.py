@@ -36,7 +36,7 @@ def _process(process: Process, rate: float, selection: ReportSelection, recorded
         "command": process.command,
         "forked_by": process.parent,
         "attached": process.attached,
-        "skipped": [{"function": name, "reason": reason} for name, reason in process.skipped],
+        "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
         "not_found": [{"pattern": pattern, "reason": reason} for pattern, reason in process.waiting.items()],
         "errors": process.errors,
         "remarks": process.remarks,
@@ -91,7 +91,13 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
     first = begun[0].entered if begun else 0
     for call in begun:
         times = {"time_ns": round((call.entered - first) / rate), "tid": call.thread, "depth": call.depth}
-        made = {**process.names.function(call.ip).as_object(), **times, "caller": str(process.names.place(call.caller))}
+        described = process.names.function(call.ip).as_object()
+        made = {
+            "function": described.pop("name"),
+            **described,
+            **times,
+            "caller": str(process.names.place(call.caller)),
+        }
         if call.left is not None:
             made |= {"duration_ns": round((call.left - call.entered) / rate)}
             made |= {"result": returned.value(call.ip, call.ax), "ax": call.ax}

@@ -33,7 +33,7 @@ class Named(NamedTuple):
 
     def as_object(self) -> dict[str, str]:
         """For JSON, without what is empty."""
-        return {"function": self.name, "module": self.library} | {
+        return {"name": self.name, "module": self.library} | {
             key: value for key, value in (("types", self.types), ("place", self.place)) if value
         }
 

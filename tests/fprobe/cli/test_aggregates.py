@@ -66,7 +66,7 @@ def test_a_recorded_graph_is_reported_as_a_tree(run, programs, tmp_path):
 
 def test_profile_counts_each_function(run, programs):
     document = run("profile", "--json", "--program", str(programs / "prog.ll"), "--call", "main", "3").document
-    hits = {row["function"]: row["hits"] for row in document["functions"]}
+    hits = {row["name"]: row["hits"] for row in document["functions"]}
     assert hits["fact"] == 3 and hits["main"] == hits["func1"] == hits["func2"] == 1
 
 

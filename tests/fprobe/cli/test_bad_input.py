@@ -88,7 +88,7 @@ def test_a_fault_in_json(run, programs):
     found = run("stat", "*", "--program", "crash.ll", "--json", code=1, cwd=programs).document
     assert found["result"] is None
     assert found["error"]["signal"] == "SIGSEGV"
-    assert {row["function"]: row["hits"] for row in found["functions"]} == {"poke": 1, "inner": 1, "main": 1}
+    assert {row["name"]: row["hits"] for row in found["functions"]} == {"poke": 1, "inner": 1, "main": 1}
 
 
 def test_errors_are_objects_with_json(run):

@@ -95,7 +95,7 @@ def test_stat(programs):
 def test_stat_json(programs):
     found = json.loads(interrupted(programs, "stat", "*", "--program", "endless.ll", "--json", when=None))
     assert found["result"] is None
-    assert {row["function"]: row["hits"] > 0 for row in found["functions"]} == {"tick": True, "main": True}
+    assert {row["name"]: row["hits"] > 0 for row in found["functions"]} == {"tick": True, "main": True}
 
 
 SELF_INTERRUPTED = """

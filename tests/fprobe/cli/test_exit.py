@@ -25,4 +25,4 @@ def test_trace_json(run, programs):
 def test_stat_json(run, programs):
     found = run("stat", "*", "--program", "exits.ll", "--call", "main", "0", "--json", cwd=programs).document
     assert (found["result"], found["exited"]) == (None, 0)
-    assert {row["function"]: row["hits"] for row in found["functions"]} == {"main": 1, "leave": 1}
+    assert {row["name"]: row["hits"] for row in found["functions"]} == {"main": 1, "leave": 1}

@@ -35,8 +35,7 @@ def test_dir_lists_what_a_package_offers_and_nothing_else(package):
 
 def test_stat_without_a_pattern_counts_every_function(run):
     rows = [
-        {row["function"]: row["hits"] for row in run("stat", *words, "--json").document["functions"]}
-        for words in ((), "*")
+        {row["name"]: row["hits"] for row in run("stat", *words, "--json").document["functions"]} for words in ((), "*")
     ]
     assert rows[0] == rows[1] and len(rows[0]) > 100
 

@@ -26,7 +26,7 @@ def test_list_everything(run, programs):
 
 def test_list_json(run, programs):
     found = run("list", "f*", "--program", "prog.ll", "--json", cwd=programs).document
-    assert [item["function"] for item in found["functions"]] == ["func1", "func2", "fact"]
+    assert [item["name"] for item in found["functions"]] == ["func1", "func2", "fact"]
     assert all(item["site"] == item["address"] and item["size"] > 5 for item in found["functions"])
 
 

@@ -60,14 +60,16 @@ def test_names(verb):
     for key, each in found:
         assert OTHER_NAMES.isdisjoint(each), (key, each)
         assert all(" " not in name and "-" not in name for name in each)
-        if key in ("functions", "skipped", "calls") or each.get("type") in ("entry", "exit"):
+        if key in ("functions", "skipped"):
+            assert "name" in each and "function" not in each, (key, each)
+        if key == "calls" or each.get("type") in ("entry", "exit"):
             assert "function" in each and "name" not in each, (key, each)
         if key == "histogram":
             assert set(each) == {"low_ns", "high_ns", "count"} and each["low_ns"] < each["high_ns"]
     keys = {name for _, each in found for name in each}
     if "thread" in verb or verb in ("trace", "run, calls"):
         assert "tid" in keys
-    assert "function" in keys
+    assert keys & {"function", "name"}
 
 
 REFUSED = {

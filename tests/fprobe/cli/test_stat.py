@@ -18,7 +18,7 @@ def test_json_is_the_object_of_the_specification(run, programs):
         {"name": "twice", "reason": "returns twice"},
         {"name": "nested", "reason": "has an argument in r10 or r11"},
     ]
-    functions = {row["function"]: row for row in found["functions"]}
+    functions = {row["name"]: row for row in found["functions"]}
     assert all(list(row) == ["name", "hits", "missed", "total_ns", "min_ns", "max_ns"] for row in functions.values())
     assert {name: row["hits"] for name, row in functions.items()} == {
         "main": 1, "func1": 1, "func2": 1, "fact": 4, "half": 0, "text": 0,
@@ -53,14 +53,14 @@ def test_tracing_does_not_change_the_result(run):
 def test_deep_recursion_is_not_missed(run, programs):
     found = run("stat", "fact", "--program", "prog.ll", "--call", "fact", "20000", "--json", cwd=programs).document
     [row] = found["functions"]
-    assert (row["function"], row["hits"], row["missed"]) == ("fact", 20000, 0)
+    assert (row["name"], row["hits"], row["missed"]) == ("fact", 20000, 0)
 
 
 def test_several_patterns(run):
     found = run("stat", "vfs_read", "kfree", "--json").document
-    assert {row["function"] for row in found["functions"]} == {"vfs_read", "kfree"}
+    assert {row["name"] for row in found["functions"]} == {"vfs_read", "kfree"}
     found = run("stat", "vfs_r*", "vfs_o*", "!vfs_read", "--json").document
-    assert {row["function"] for row in found["functions"]} == {"vfs_open"}
+    assert {row["name"] for row in found["functions"]} == {"vfs_open"}
 
 
 @pytest.mark.parametrize("verb", ["trace", "stat"])
@@ -73,7 +73,7 @@ def test_what_the_program_prints_is_kept_out_of_the_json(run, programs, verb):
 
 def test_shortest_and_longest_calls(run, programs):
     found = run("stat", "fact", "main", "--program", programs / "prog.ll", "--call", "main", "20", "--json").document
-    rows = {row["function"]: row for row in found["functions"]}
+    rows = {row["name"]: row for row in found["functions"]}
     assert 0 <= rows["fact"]["min_ns"] <= rows["fact"]["max_ns"] <= rows["main"]["max_ns"]
     assert rows["main"]["min_ns"] == rows["main"]["max_ns"] == rows["main"]["total_ns"]
 
@@ -90,9 +90,9 @@ def test_histograms_and_percentiles(run, programs):
 def test_callers_are_told_apart(run, programs):
     words = ["stat", "fact", "text", "--program", programs / "prog.ll", "--call", "main", "4", "--by", "caller"]
     rows = run(*words, "--json").document["functions"]
-    called = {(row["function"], re.sub(r"\+0x\w+", "", row["caller"])): row["hits"] for row in rows if row["hits"]}
+    called = {(row["name"], re.sub(r"\+0x\w+", "", row["caller"])): row["hits"] for row in rows if row["hits"]}
     assert called == {("fact", "main [prog]"): 1, ("fact", "fact [prog]"): 3}
-    assert [(row["function"], row["caller"]) for row in rows if not row["hits"]] == [("text", None)]
+    assert [(row["name"], row["caller"]) for row in rows if not row["hits"]] == [("text", None)]
     assert all(0 < row["min_ns"] <= row["max_ns"] <= row["total_ns"] for row in rows if row["hits"])
     text = run(*words).out
     assert "MISSED  FUNCTION BY CALLER" in text and "1 function never called" in text

@@ -28,7 +28,7 @@ class Launched(NamedTuple):
 
     def functions(self, process=0):
         """Function -> its row, of one process."""
-        return {row["function"]: row for row in self.report["processes"][process]["functions"]}
+        return {row["name"]: row for row in self.report["processes"][process]["functions"]}
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_python_attaches_and_reads_inside_the_block_and_after_it(target):
         wait_until(lambda: process.stat() and process.trace() and process.event())
         before = process.stat()[0]["hits"]
     (row,) = process.stat()
-    assert row["function"] == "deflate" and row["hits"] >= before and not process.errors
+    assert row["name"] == "deflate" and row["hits"] >= before and not process.errors
     assert {call["function"] for call in process.trace()} == {"deflateEnd"}
     assert process.event()[0]["fields"]["result"] == 1
 
@@ -383,7 +383,7 @@ def test_ctrl_c_while_it_attaches_leaves_the_program_as_before(target):
 def test_functions_of_its_libraries_are_listed_from_their_files(target):
     text = target.ask("text")
     (process,) = json.loads(fprobe("list", "-p", target.pid, "libz:inflate*", "--json").stdout)["processes"]
-    assert {"inflate", "inflateEnd"} <= {each["function"] for each in process["functions"]}
+    assert {"inflate", "inflateEnd"} <= {each["name"] for each in process["functions"]}
     assert target.ask("text") == text
     for pattern, said in (
         ("libz:nosuch", "matches 'nosuch'"),

@@ -42,7 +42,7 @@ def test_the_programs_exit_handlers_are_traced(tmp_path):
     program = f"import ctypes; ctypes.CDLL({str(late)!r}).late_works(0)"
     options = ["--stat", "libearly:early_works", "--stat", "liblate:late_works"]
     found = rows(tmp_path, options, program, LD_PRELOAD=str(early))
-    assert {row["function"]: row["hits"] for row in found} == {"early_works": 3, "late_works": 4}
+    assert {row["name"]: row["hits"] for row in found} == {"early_works": 3, "late_works": 4}
 
 
 def test_events_of_the_programs_exit_handlers_are_recorded(tmp_path):

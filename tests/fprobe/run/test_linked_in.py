@@ -147,7 +147,7 @@ def test_zlib_in_the_executable_is_counted_at_both_ends(build, tmp_path, name, o
     probed = run(python, "-m", "fprobe.cli", "run", "--json", "-o", report, *patterns, app)
     assert (plain.returncode, probed.returncode, probed.stderr) == (7, 7, "")
     (process,) = json.loads(report.read_text())["processes"]
-    rows = {row["function"]: row for row in process["functions"]}
+    rows = {row["name"]: row for row in process["functions"]}
     assert f"{rows['deflate']['hits']} {rows['inflate']['hits']}\n" == probed.stdout == plain.stdout
     assert len(rows) > 5 and all(row["returns"] == row["hits"] and not row["missed"] for row in rows.values())
 

@@ -98,7 +98,7 @@ def test_an_indirect_function_outside_its_library(launch, tmp_path):
     subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "chooses.c", "-o", library], check=True)
     done = launch("--stat", "libchooses:*", source=f"import ctypes; ctypes.CDLL({str(library)!r}).plain()")
     assert done.functions()["plain"]["hits"] == 1
-    reasons = {each["function"]: each["reason"] for each in done.report["processes"][0]["skipped"]}
+    reasons = {each["name"]: each["reason"] for each in done.report["processes"][0]["skipped"]}
     assert reasons["chosen [libchooses.so]"] == "the dynamic loader has chosen nothing for it"
 
 
@@ -272,7 +272,7 @@ def test_calls_that_numba_has_inlined_in_what_it_compiled_last(launch):
     """
     done = launch("--stat", "numba:__main__.inner", "--stat", "numba:*.outer", source=source)
     (process,) = done.report["processes"]
-    assert [(row["function"], row["hits"]) for row in process["functions"]] == [("__main__.outer", 1)]
+    assert [(row["name"], row["hits"]) for row in process["functions"]] == [("__main__.outer", 1)]
     (remark,) = process["remarks"]
     assert remark.startswith("__main__.inner is inlined into __main__.outer: these calls are not seen")
     done = launch("--stat", "numba:__main__.i*", source=source, as_json=False)

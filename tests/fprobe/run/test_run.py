@@ -107,7 +107,7 @@ def test_functions_of_numba(launch):
     """
     done = launch("--stat", "numba:__main__.cube", "--stat", "numba:*.outer", source=source)
     assert (done.out, done.err) == ("8 8.0 28\n", "")
-    hits = [(row["function"], row["hits"]) for row in done.report["processes"][0]["functions"]]
+    hits = [(row["name"], row["hits"]) for row in done.report["processes"][0]["functions"]]
     assert sorted(hits) == [("__main__.cube", 1), ("__main__.cube", 1), ("__main__.outer", 1)]
     assert done.report["processes"][0]["errors"] == []
     (remark,) = done.report["processes"][0]["remarks"]
@@ -397,7 +397,7 @@ def test_every_call_is_shown_with_what_it_calls(launch):
 def test_patterns_of_several_options_overlap(launch):
     done = launch("--trace", "libz:deflate*", "--stat", "libz:deflate", "--stat", "libz:inflate", source=NESTED)
     (process,) = done.report["processes"]
-    assert {row["function"]: row["hits"] for row in process["functions"]} == {"deflate": 2, "inflate": 1}
+    assert {row["name"]: row["hits"] for row in process["functions"]} == {"deflate": 2, "inflate": 1}
     calls = [(call["function"], call["depth"]) for call in process["calls"]]
     begin = [("deflateInit2_", 0), ("deflateReset", 1), ("deflateResetKeep", 2), ("deflate", 0), ("deflateEnd", 0)]
     assert calls == begin * 2

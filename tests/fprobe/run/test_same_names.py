@@ -67,6 +67,6 @@ def test_static_functions_of_one_name(launch, tmp_path):
     source = f"import ctypes; parts = ctypes.CDLL({str(library)!r}); parts.part1(1); parts.part2(1); parts.part2(1)"
     done = launch("--stat", "libparts:*", source=source)
     rows = done.report["processes"][0]["functions"]
-    steps = {row["place"]: row["hits"] for row in rows if row["function"] == "step"}
+    steps = {row["place"]: row["hits"] for row in rows if row["name"] == "step"}
     assert sorted(steps.values()) == [1, 2] and all(place.startswith("+0x") for place in steps)
-    assert all("place" not in row for row in rows if row["function"] != "step")
+    assert all("place" not in row for row in rows if row["name"] != "step")
