@@ -204,7 +204,8 @@ def test_top_with_standard_error_closed():
 def test_options_that_would_be_ignored_are_refused(launch, tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
     done = launch(*options, source="print(1)", as_json=False)
-    assert (done.returncode, done.out) == (2, "") and f"fprobe: {words}" in done.err
+    assert done.returncode == 2 and f"fprobe: {words}" in done.err
+    assert done.out.startswith('{"type": "error", "message": ') if "--json" in options else not done.out
     assert not (tmp_path / "report").exists()
 
 
