@@ -26,7 +26,7 @@ _VERBS = {
     "explain": "Say whether a function can be probed, and if not, why.",
     "doctor": "Test what this machine supports.",
     "completion": "Print a script that makes a shell complete verbs and functions.",
-    "help": "Show what a verb does, and its options.",
+    "help": "Show what a verb does, and its options, or a page of the documentation.",
 }
 
 
@@ -59,6 +59,11 @@ class _Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_VERBS.items()))
+        from fprobe.cli.pages import topics
+
+        if pages := topics():
+            with formatter.section("Topics of `fprobe help TOPIC`"):
+                formatter.write_text(", ".join(pages))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,22 +104,42 @@ def verbs() -> None:
     """Function probes for user space: attach to running machine code by name or glob."""
 
 
-_HELP_EPILOG = """\\b
+_HELP_EPILOG = """\b
 Examples:
   fprobe help
   fprobe help trace
+  fprobe help histograms
+  fprobe help run.md
 """
 
 
 @click.command("help", epilog=_HELP_EPILOG, short_help="Show help.")
-@click.argument("verb", required=False)
+@click.argument("topic", metavar="[VERB|TOPIC]", required=False)
 @click.pass_context
-def help_command(ctx: click.Context, verb: str | None) -> None:
-    """Show what VERB does, and its options; without VERB, all verbs."""
-    parent = ctx.parent or ctx
-    if verb is None:
+def help_command(ctx: click.Context, topic: str | None) -> None:
+    """Show what VERB does, and its options, or the page TOPIC of the documentation; without either, all verbs and topics.
+
+    A name of both means the verb; TOPIC.md means the page.
+    """
+    from fprobe.cli.pages import topics
+
+    parent, pages = ctx.parent or ctx, topics()
+    name = (topic or "").removesuffix(".md")
+    if topic is None:
         click.echo(parent.get_help())
-        return
+    elif name in pages and topic not in _VERBS:
+        click.echo_via_pager(pages[name].read_text("utf-8"))
+    elif topic in _VERBS:
+        _help_of_verb(parent, topic)
+    else:
+        from sandbox.process.near import did_you_mean
+
+        near = did_you_mean(name, _VERBS) or did_you_mean(name, pages)
+        near = near or "; there are: " + ", ".join(dict.fromkeys([*_VERBS, *pages]))
+        ctx.fail(f"no verb or topic {topic!r}{near}")
+
+
+def _help_of_verb(parent: click.Context, verb: str) -> None:
     _name, command, _rest = verbs.resolve_command(parent, [verb])
     assert command is not None
     with click.Context(command, info_name=verb, parent=parent) as context:

@@ -24,6 +24,18 @@ def test_help_is_that_of_the_option(run):
     assert "did you mean trace or tracefs?" in run("help", "trac", code=2).err
 
 
+def test_help_shows_each_page_of_the_documentation(run):
+    """A name of both means the verb."""
+    pages = {path.stem: path.read_text() for path in (Path(__file__).parents[3] / "docs").glob("*.md")}
+    assert len(pages) > 20
+    listed = run("help").out.partition("Topics of `fprobe help TOPIC`:")[2].partition("\n\n")[0]
+    assert set(listed.replace(",", " ").split()) == set(pages)
+    for name in ("histograms", "ring-buffer", "run.md"):
+        assert run("help", name).out.rstrip() == pages[name.removesuffix(".md")].rstrip()
+    assert run("help", "run").out == run("run", "--help").out
+    assert "did you mean glossary?" in run("help", "glosary", code=2).err
+
+
 @pytest.mark.parametrize("package", [fprobe, kprobes, sandbox])
 def test_dir_lists_what_a_package_offers_and_nothing_else(package):
     names = [name for name in dir(package) if not name.startswith("__")]
