@@ -45,7 +45,7 @@ def built(tmp_path_factory):
     return str(where)
 
 
-@isolated
+@isolated(cold=True)  # the process has made no other code
 def test_the_symbols_of_our_own_objects_are_not_read():
     """Those of a program with 50,000 functions took half a second."""
     import sandbox

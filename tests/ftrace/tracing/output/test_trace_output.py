@@ -248,7 +248,7 @@ def test_te4_1_a_reader_of_trace_pipe_waits_and_ends_when_recording_is_off() -> 
     writer.join()
 
 
-@isolated
+@isolated(cold=True)  # which thread has slot 0 depends on what ran before
 def test_te4_1_poll_tells_of_data_and_for_a_slot_of_so_much_as_buffer_percent_says() -> None:
     from fprobe.tracefs import tracefs
 
