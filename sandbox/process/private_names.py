@@ -11,13 +11,15 @@ import sys
 
 def missing() -> list[str]:
     """Those that this Python does not have."""
-    used = {
+    used: dict[str, tuple[object, tuple[str, ...]]] = {
         "threading.Lock": (_thread.LockType, ("_at_fork_reinit",)),
         "threading.RLock": (_thread.RLock, ("_at_fork_reinit", "_is_owned")),
         "os.environ": (os.environ, ("_data", "encodekey", "encodevalue")),
         "ctypes.CDLL(None)": (ctypes.CDLL(None), ("_handle",)),
         "sys": (sys, ("_getframe",)),
     }
+    if "threading" in sys.modules:  # for threads of ours in a program that is attached to
+        used["threading"] = (sys.modules["threading"], ("_active", "_DummyThread"))
     return [f"{owner}.{name}" for owner, (it, names) in used.items() for name in names if not hasattr(it, name)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,11 @@ def test_this_python_has_all():
 def test_a_name_that_is_gone_is_found(monkeypatch):
     monkeypatch.setattr(private_names, "os", SimpleNamespace(environ=SimpleNamespace(_data={}, encodevalue=str)))
     assert private_names.missing() == ["os.environ.encodekey"]
+
+
+def test_a_name_of_threads_that_is_gone_is_found(monkeypatch):
+    monkeypatch.delattr(threading, "_DummyThread")
+    assert private_names.missing() == ["threading._DummyThread"]
 
 
 @isolated

@@ -11,7 +11,7 @@ from fprobe.run.launcher.durations import powers
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
-from fprobe.run.launcher.results import Calls, Process, Results
+from fprobe.run.launcher.results import Calls, Process, Results, total_of
 from fprobe.run.launcher.returned import Returned
 
 _PERCENTILES = (0.5, 0.9, 0.99)
@@ -25,9 +25,17 @@ def document(
         "interrupted": results.is_interrupted,
         "nothing_counted": why_nothing(results) if is_empty else None,
         "processes": [_process(each, rate, selection, recorded) for each in results.processes],
+        "total": _total(results, rate, selection),
         "not_covered": [{"pid": pid, **each._asdict()} for pid, each in results.not_covered.items()],
         "more_not_covered": results.uncounted,
     }
+
+
+def _total(results: Results, rate: float, selection: ReportSelection) -> list[dict[str, Any]] | None:
+    """The rows for all processes together; None if there is one, or if callers or threads are distinguished."""
+    calling = [process for process in results.processes if process.calls]
+    is_table = selection.by == "function" and bool(selection.stats)
+    return list(_functions(total_of(calling), rate, selection)) if is_table and len(calling) > 1 else None
 
 
 def _process(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
-from fprobe.run.launcher.results import FAILED, Calls, Process, Results, group_heading, read
+from fprobe.run.launcher.results import FAILED, Calls, Process, Results, group_heading, read, total_of
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 
@@ -41,8 +41,18 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
             yield from tree_lines(calls, process.names, rate)
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
+    yield from _total(results, rate, selection)
     yield from _maps(recorded.maps)
     yield from conclusion(results, is_empty=not has_counted(results, recorded))
+
+
+def _total(results: Results, rate: float, selection: ReportSelection) -> Iterator[str]:
+    """A table of the calls of all processes, if there are several."""
+    calling = [process for process in results.processes if process.calls]
+    if len(calling) > 1 and selection.stats and selection.by == "function":
+        yield f"# total of {len(calling):,} processes"
+        total = total_of(calling)
+        yield from table(total, rows(total, "function", selection.stats), rate, "function")
 
 
 def has_counted(results: Results, recorded: Recorded) -> bool:

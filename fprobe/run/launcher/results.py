@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fprobe.run import session
-from fprobe.run.launcher.names import Names
+from fprobe.run.launcher.names import Named, Names
 from sandbox.threads.counters import used
 
 CELL, BUCKETS = 2048, 248
@@ -184,6 +184,21 @@ class Process:
         for each in self.calls.values():
             found.setdefault(each.ip, Calls(each.ip)).add(each)
         return list(found.values())
+
+
+def total_of(processes: Iterable[Process]) -> Process:
+    """The calls of all processes by the names of the functions, whose addresses may differ. It has no callers or threads."""
+    total, numbers = Process(0), dict[Named, int]()
+    for process in processes:
+        for calls in process.functions():
+            named = process.names.function(calls.ip)._replace(place="")
+            number = numbers.setdefault(named, len(numbers) + 1)
+            total.calls.setdefault((number, 0), Calls(number)).add(calls)
+            for pattern, functions in process.matched.items():
+                if calls.ip in functions:
+                    total.matched.setdefault(pattern, set()).add(number)
+    total.names.take_functions([(number, each.name, each.library, each.types) for each, number in numbers.items()])
+    return total
 
 
 class NotCovered(NamedTuple):

@@ -213,8 +213,10 @@ def test_children_before_and_after_are_sections_of_their_own(forking):
     with attached("stat", "-p", forking.pid, "--children", "libz:deflate", "--json") as process:
         assert process.stderr.readline().startswith("fprobe: attached to ")
         assert forking.ask("") == 0
-        found = json.loads(interrupted(process))["processes"]
+        document = json.loads(interrupted(process))
+    found = document["processes"]
     hits = {each["pid"]: sum(row["hits"] for row in each["functions"]) for each in found}
+    assert [(row["name"], row["hits"]) for row in document["total"]] == [("deflate", sum(hits.values()))]
     later = next(each["pid"] for each in found if each["forked_by"] == forking.pid)
     assert len(hits) == 3 and hits[later] > 0 and hits[forking.pid] == 0
 
@@ -224,6 +226,19 @@ def test_children_do_not_count_unless_they_are_wanted_and_are_left(forking):
         assert forking.ask("left") == 0
         found = json.loads(interrupted(process))["processes"]
     assert [each["pid"] for each in found] == [forking.pid] and not found[0]["functions"]
+
+
+def test_several_processes_end_with_a_total(target):
+    other = Target()
+    try:
+        done = fprobe("stat", "-p", target.pid, "-p", other.pid, "libz:deflate", "--duration", "0.3")
+    finally:
+        other.end()
+    _, sections, total = done.stdout.partition("# total of 2 processes\n")
+    hits = [
+        int(line.split()[-3].replace(",", "")) for line in done.stdout.splitlines() if line.endswith("deflate [libz]")
+    ]
+    assert sections and total.count("deflate [libz]") == 1 and len(hits) == 3 and hits[0] + hits[1] == hits[2]
 
 
 BLOCKING = r"""
