@@ -20,12 +20,13 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sandbox.remote import storage
 from sandbox.remote.process import RemoteProcess
 from sandbox.remote.ptrace import StoppedThread, best_thread
 from sandbox.remote.refusals import Refused, check, not_permitted
+from sandbox.remote.sleeping import Sleep
 from sandbox.remote.spare import Spare
 from sandbox.remote.spare import find as find_spare
 from sandbox.x86_64 import remote_thread, signal_frame
@@ -63,6 +64,8 @@ class Prepared:
     source: bytes
     spare: Spare | None = None
     """Unused memory for the way back during the first system call."""
+    sleeps: Mapping[int, Sleep] = field(default_factory=dict)
+    """What its threads slept in when this was made."""
 
     @property
     def room(self) -> Room:
@@ -122,6 +125,7 @@ def _prepared(pid: int, source: str) -> Prepared:
     check(pid)
     process = RemoteProcess(pid)
     try:
+        sleeps = {thread: Sleep(thread) for thread in process.threads}
         libc = process.image(lambda name: name.startswith(("libc.so", "libc-2")))
         loader = process.image(lambda name: name.startswith(("ld-linux", "ld-2")))
         if libc is None or loader is None:
@@ -136,7 +140,7 @@ def _prepared(pid: int, source: str) -> Prepared:
     except BaseException:
         process.close()
         raise
-    return Prepared(process, addresses, layout, tls, source.encode() + b"\0", find_spare(process, _FRAME))
+    return Prepared(process, addresses, layout, tls, source.encode() + b"\0", find_spare(process, _FRAME), sleeps)
 
 
 def _python(process: RemoteProcess) -> dict[str, int]:
@@ -207,7 +211,7 @@ def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
     """Let a thread of the process make the new one. Returns the address of the mapping."""
     process, room = prepared.process, prepared.room
     thread_id = room.pointer + prepared.layout.thread_id
-    with StoppedThread(thread, process.system_call) as stopped:
+    with StoppedThread(thread, process.system_call, prepared.sleeps.get(thread)) as stopped:
         if select.select([pidfd], [], [], 0)[0]:  # has ended: the thread is another process's
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         way_back = _WayBack(prepared, stopped)

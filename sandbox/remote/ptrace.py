@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -29,7 +30,7 @@ _OF_LIBC = 1 << 31 | 1 << 32
 """Signals 32 and 33, by which glibc cancels threads and changes the user of all of them."""
 _PATIENCE, _MUCH_PATIENCE = 0.1, 10.0
 """Seconds in which a thread must stop; and, once it has stopped, in which it makes a system call: the machine may be busy."""
-_BRIEFLY = 2e-5
+_BRIEFLY, _AT_MOST = 2e-5, 0.01
 _ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 _NO_SYSTEM_CALL = (1 << 64) - 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,8 +72,9 @@ class StoppedThread:
     in its memory at `stack` before the first system call.
     """
 
-    def __init__(self, thread: int, system_call_at: int) -> None:
+    def __init__(self, thread: int, system_call_at: int, sleep: Sleep | None = None) -> None:
         self.thread = thread
+        self._sleep = sleep or Sleep(thread)
         self.registers = Registers()
         self._at = system_call_at
         self._mask = ctypes.c_uint64()
@@ -83,7 +85,6 @@ class StoppedThread:
         """The stack pointer in system calls: where a `frame` is. None: as it was, and nothing may end this process."""
 
     def __enter__(self) -> StoppedThread:
-        sleep = Sleep(self.thread)
         _ptrace(_SEIZE, self.thread, 0, _CALLS_MARKED)
         try:
             _ptrace(_INTERRUPT, self.thread)
@@ -91,7 +92,7 @@ class StoppedThread:
                 _ptrace(_CONTINUE, self.thread, 0, status >> 8 & 0xFF)  # a signal of its own, which came before
             _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
             _ptrace(_GET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
-            self._make_again(sleep)
+            self._make_again()
         except BaseException:
             self._let_go()
             raise
@@ -115,13 +116,13 @@ class StoppedThread:
         with contextlib.suppress(OSError):  # it has ended, or has not stopped; then it is released as the tracer ends
             _ptrace(_DETACH, self.thread, 0, self._signals[0] if self._signals else 0)
 
-    def _make_again(self, sleep: Sleep) -> None:
+    def _make_again(self) -> None:
         """Let a call that the stop has ended with EINTR be made again unless a signal comes: the kernel does not do so itself."""
         if self.registers.rax == -errno.EINTR & _NO_SYSTEM_CALL and self.registers.orig_rax in _ENDED_EARLY:
             self.registers.rax = _AGAIN_WITHOUT_HANDLER & _NO_SYSTEM_CALL
             timeout = ctypes.c_int32(self.registers.r10).value
             if self.registers.orig_rax in _WITH_TIMEOUT and timeout > 0:
-                self.registers.r10 = max(round(timeout - sleep.milliseconds), 0)
+                self.registers.r10 = max(round(timeout - self._sleep.milliseconds), 0)
 
     def below_stack(self, size: int) -> int:
         """Where a signal's frame of that size would be."""
@@ -186,9 +187,17 @@ class StoppedThread:
                 raise ProcessLookupError(errno.ESRCH, f"thread {self.thread} has ended")
             if pid:
                 return status
-            time.sleep(_BRIEFLY)
+            _pause()
             if is_late:
                 raise OSError(errno.EBUSY, f"thread {self.thread} did not stop within {seconds:g} s")
+
+
+def _pause() -> None:
+    """Wait for the next stop. Sleeping and looking again takes longer, above all on a busy machine."""
+    if signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        signal.sigtimedwait((signal.SIGCHLD,), _AT_MOST)
+    else:
+        time.sleep(_BRIEFLY)
 
 
 def best_thread(pid: int, threads: Sequence[int]) -> list[int]:
