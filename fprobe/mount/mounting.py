@@ -54,11 +54,14 @@ class Mount:
         atexit.unregister(self.close)
         if self._device < 0 or self._process != os.getpid():
             return
+        top = os.open(self.directory, os.O_PATH | os.O_CLOEXEC)
         watcher.abort(watcher.connection(str(self.directory)))
         watcher.unmount(str(self.directory))
-        self._server.join()
-        os.close(self._device)
+        # Where that did not end the connection, since something else holds it, each thread ends with a request of ours.
+        self._server.stop(lambda: os.stat(top))
+        os.close(self._device)  # which ends the connection for all others
         self._device = -1
+        os.close(top)
         self._watcher.terminate()
         self._watcher.wait()
 

@@ -39,11 +39,14 @@ class Server:
         """Number of the poll -> the file that somebody waits for."""
         self._changed = threading.Condition()
         self._is_mounted = True
+        self._is_stopping = False
         self._workers = [OwnThread(self._work) for _ in range(_WORKERS)]
         self._waiter = OwnThread(self._wait)
 
-    def join(self) -> None:
-        """Wait until the file system is unmounted and every thread has ended."""
+    def stop(self, ask: Callable[[], object]) -> None:
+        """End every thread. `ask` makes a request, if the file system can still be reached."""
+        self._is_stopping = True
+        OwnThread(lambda: self._ask_each(ask))  # which waits for ever once others' requests have ended the workers
         for worker in self._workers:
             worker.join()
         with self._changed:
@@ -51,6 +54,11 @@ class Server:
             self._changed.notify()
         self._waiter.join()
         self._requests.close()
+
+    def _ask_each(self, ask: Callable[[], object]) -> None:
+        for _ in self._workers:
+            with contextlib.suppress(OSError):
+                ask()
 
     def _work(self) -> None:
         buffer = bytearray(messages.REQUEST_SIZE)
@@ -61,7 +69,11 @@ class Server:
                 if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):  # the request has been interrupted
                     continue
                 return  # ENODEV: unmounted
-            self._serve(messages.request(bytes(memoryview(buffer)[:size])))
+            request = messages.request(bytes(memoryview(buffer)[:size]))
+            if self._is_stopping:
+                self._send(messages.failure(request.unique, errno.ENOTCONN))
+                return
+            self._serve(request)
 
     def _serve(self, request: Request) -> None:
         if request.opcode == Opcode.INTERRUPT:

@@ -52,7 +52,7 @@ from sandbox.native.x86_64 import entry_bytes, plain_returns
 from sandbox.process import fork, hooks
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
-from sandbox.threads import atfork, contexts, signals, tasks
+from sandbox.threads import acting, atfork, contexts, signals, tasks
 from sandbox.threads.blocked_signals import threads_blocking_signal
 from sandbox.threads.thread_key import ThreadKey, main_stack
 from sandbox.x86_64.save_area import SaveArea
@@ -112,6 +112,7 @@ FUNCTIONS = (
     asynchronous.in_sub_interpreter_now,
     asynchronous.python_barred,
     dispatch.saved_vectors,
+    *acting.FUNCTIONS,
     *contexts.FUNCTIONS,
     *atfork.FUNCTIONS,
     recursion.recursion_trylock,

@@ -410,6 +410,7 @@ def tasks_after_fork() -> u64:
         if task == me:
             before = cast(u64, task.tid)
             task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
+            task.pid = task.tid
         elif task.state == CLAIMED:
             task_free(task)
     return before

@@ -26,10 +26,10 @@ def is_dropped(filter: ptr[TaskFilter]) -> bool_:
     if dropped != null and dropped[index >> 6] >> (index & 63) & 1 != 0:
         return True
     only = volatile_load(addressof(filter.only))
-    if only != null and not is_listed(only, cast(u64, task.tid)):
+    if only != null and not is_listed(only, cast(u64, task.pid)):
         return True
     never = volatile_load(addressof(filter.never))
-    return never != null and is_listed(never, cast(u64, task.tid))
+    return never != null and is_listed(never, cast(u64, task.pid))
 
 
 @native(inline=True)

@@ -17,6 +17,15 @@ from sandbox.process.near import did_you_mean
 from sandbox.symbols.names import names_owner, split_owner
 
 
+core: set[str] = set()
+"""Modules that are shown as the kernel's core is: their functions without `[module]`."""
+
+
+def owner_text(module: str) -> str:
+    """What follows a symbol of a module where it is shown: ` [module]`, or nothing for the core."""
+    return "" if module in core else f" [{module}]"
+
+
 class Symbol(NamedTuple):
     """A function or data object of a module. `size` is in bytes; `module` is the module's name.
 
@@ -31,7 +40,7 @@ class Symbol(NamedTuple):
     indirect: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.module}]"
+        return f"{self.name}{owner_text(self.module)}"
 
     @property
     def end(self) -> int:
@@ -47,7 +56,7 @@ class Location(NamedTuple):
 
     def __str__(self) -> str:
         symbol = self.symbol
-        return f"{symbol.name}+{self.offset:#x}/{symbol.size:#x} [{symbol.module}]"
+        return f"{symbol.name}+{self.offset:#x}/{symbol.size:#x}{owner_text(symbol.module)}"
 
 
 def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:

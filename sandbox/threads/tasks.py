@@ -153,6 +153,7 @@ class Task(Structure):
     preempt: u32
     index: u32
     context: u32  # 0 normal, 1 softirq, 2 irq, 3 nmi
+    pid: u32  # the thread that its hits are shown as: `tid`, or one that it acts for (sandbox.threads.acting)
     hit_sp: (
         u64  # where the stack of the outermost hit begins, plus how to tell that it is intact (ftrace.hit.left_hits)
     )
@@ -171,6 +172,7 @@ class Task(Structure):
     cancellable: u64  # not 0 while a Python or C handler has switched cancellation off (ftrace.hit.cancellation)
     python: u64  # an address in the frame of the innermost Python handler; 0: none is running (ftrace.hit.python_left)
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.core.handlers.floats); 0: nowhere
+    acting_comm: array[u64, 2]  # the name of the thread that it acts for
 
 
 IN_NO_LIST = 1
@@ -294,6 +296,7 @@ def task_claim() -> ptr[Task]:
         return null
     task_reset(task)
     task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    task.pid = task.tid
     task.errno = errno_location()
     raise_high(cast(u64, task.index))
     pthread_setspecific(cast(u32, task_key), cast(u64, task))

@@ -40,10 +40,10 @@ from sandbox.native import (
     volatile_store,
     zeroed,
 )
-from sandbox.threads.system_calls import get_task_comm
+from sandbox.threads.acting import shown_comm
 from sandbox.threads.tasks import Task, current
 
-MAX_TARGETS = 16
+MAX_TARGETS = 128
 """The maximum number of trace arrays that record one event: the top level's and those of instances."""
 SCRATCH = 1 << 16
 """Size of a task's scratch memory in bytes: for the event it is recording, and for events that a signal interrupted."""
@@ -83,7 +83,7 @@ class EventState(Structure):
         u64  # address of a function that handles some hits without a record (tracing.events.hit.shortcut_source), or 0
     )
     count: u64  # of targets
-    targets: array[ptr[EventTarget], 16]
+    targets: array[ptr[EventTarget], 128]
     constants: array[u64, 128]  # addresses of symbols that arguments name
 
 
@@ -164,7 +164,7 @@ def fetch_comm(scratch: ptr[Scratch], at: u64, end: u64) -> u64:
     if at + 16 > end:
         return 0
     to = addressof(scratch.text[at])
-    get_task_comm(to)
+    shown_comm(to)
     length: u64 = 0
     while length < 15 and to[length] != 0:
         length += 1
@@ -317,7 +317,7 @@ def end_judged_record(
 @native
 def record_judged(target: ptr[EventTarget], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Run the triggers, and record if the filter passes: trace_event_buffer_commit()."""
-    cast(ptr[u64], record)[0] = type_id | cast(u64, current().tid) << 32
+    cast(ptr[u64], record)[0] = type_id | cast(u64, current().pid) << 32
     table = volatile_load(target.triggers)
     if ignores_task(target.tasks):
         if table != null and table.needs_record == 0:

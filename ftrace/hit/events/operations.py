@@ -30,7 +30,7 @@ from sandbox.native import (
     volatile_load,
     zeroed,
 )
-from sandbox.threads.system_calls import get_task_comm
+from sandbox.threads.acting import shown_comm
 
 U8, I8, U16, I16, U32, I32, WORD = range(7)
 """Numbers of the record. `operand`: the offset."""
@@ -181,7 +181,7 @@ def fetch_bytes(operation: ptr[Operation], hit: ptr[Hit], value: ptr[Value]) -> 
         point_at(hit, value, place + 8, 8 * count)
     elif operation.code == COMM:
         value.word = cast(u64, addressof(hit.comm))
-        value.extent = get_task_comm(addressof(hit.comm[0]))
+        value.extent = shown_comm(addressof(hit.comm[0]))
     else:
         capture_once(hit)
         value.word = cast(u64, addressof(hit.stack))

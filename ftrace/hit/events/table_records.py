@@ -26,7 +26,7 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.system_calls import get_task_comm
+from sandbox.threads.acting import shown_comm
 
 MAX_KEYS, MAX_VALUES = 3, 2
 PROBES = 128
@@ -106,7 +106,7 @@ def new_entry(table: ptr[NativeTable], header: ptr[TableHeader], entry: ptr[u64]
     for index in range(table.key_words):
         entry[KEY_AT + index] = key[index]
     if table.comm != 0:
-        get_task_comm(addressof(cast(ptr[u8], entry)[table.comm]))
+        shown_comm(addressof(cast(ptr[u8], entry)[table.comm]))
     store(addressof(entry[1]), 1, "release")
     return cast(u64, entry)
 

@@ -27,7 +27,7 @@ from sandbox.native import (
     u64,
     void,
 )
-from sandbox.threads.system_calls import get_task_comm
+from sandbox.threads.acting import shown_comm
 
 HEADER = 128
 _TAG = 0xFFFF_FFFF_0000_0000
@@ -134,7 +134,7 @@ def fill_entry(map: ptr[TracingMap], entry: u64, key: ptr[u64]) -> void:
     for index in range(map.key_words):
         words[index] = key[index]
     if map.comm != 0:
-        get_task_comm(cast(ptr[u8], entry + map.comm))
+        shown_comm(cast(ptr[u8], entry + map.comm))
 
 
 @native

@@ -163,7 +163,7 @@ def reserve_for(
                     place.end = end
                     place.stamp = stamp
                     prefetch(addressof(at[AHEAD]))
-                    place.event = write_header(at, delta, size, type_id, slot.owner)
+                    place.event = write_header(at, delta, size, type_id, task.pid)
                     return True
                 volatile_store(addressof(slot.last_stamp), 0)
     else:
@@ -330,7 +330,7 @@ def try_reserve(mark: ptr[Mark], type_id: u64, length: u64, nested: bool_) -> pt
         else:
             volatile_store(addressof(slot.last_stamp), stamp)
             if single_cas(addressof(slot.tail), tail, tail + extra + size + ENTRY):
-                return write_event(page, offset, before, stamp, extra, size, type_id, slot.owner)
+                return write_event(page, offset, before, stamp, extra, size, type_id, current().pid)
             volatile_store(addressof(slot.last_stamp), 0)
     single_add(addressof(slot.retried), 1)
     return null

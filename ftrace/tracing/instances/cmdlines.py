@@ -41,6 +41,8 @@ class SavedCmdlines:
         """Threads whose names were lost when the capacity was set."""
         self._capacity = DEFAULT_CAPACITY
         self._is_recording = True
+        self._acted_for: set[int] = set()
+        """Threads of other processes on whose behalf hits may have been recorded."""
 
     def record(self, on: bool) -> None:
         """Choose whether new threads' names are saved (the option record-cmd, or a tracer)."""
@@ -70,6 +72,8 @@ class SavedCmdlines:
             return "<idle>"
         kept = self._names.get(tid) or (arena().comm(tid) if tid not in self._forgotten else None)
         name = (_comm(tid) if kept or self._is_recording else None) or kept
+        if name is None and tid in self._acted_for:
+            name = _comm(tid, "/proc")
         if name is None:
             return UNKNOWN
         self.save(tid, name)
@@ -82,6 +86,12 @@ class SavedCmdlines:
             del names[next(iter(names))]
         names[tid] = name
 
+    def acts_for(self, tid: int) -> None:
+        """Note a thread of another process, whose name can be found while it lives."""
+        if len(self._acted_for) >= MAX_CAPACITY:
+            self._acted_for.clear()
+        self._acted_for.add(tid)
+
     def read(self) -> str:
         """The file saved_cmdlines: `TID NAME` for each line."""
         for tid in arena().recorded_threads():
@@ -89,9 +99,9 @@ class SavedCmdlines:
         return "".join(f"{tid} {name}\n" for tid, name in sorted(self._names.items()))
 
 
-def _comm(tid: int) -> str | None:
+def _comm(tid: int, among: str = "/proc/self/task") -> str | None:
     try:
-        return Path(f"/proc/self/task/{tid}/comm").read_text("utf-8", "surrogateescape").removesuffix("\n")
+        return Path(f"{among}/{tid}/comm").read_text("utf-8", "surrogateescape").removesuffix("\n")
     except OSError:
         return None
 

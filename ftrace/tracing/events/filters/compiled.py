@@ -29,7 +29,7 @@ from sandbox.compile.cache import default_cache
 from sandbox.native import NativeFunction, Unit
 from sandbox.native.back.compile import compile_unit
 from sandbox.native.back.module import GENERAL_REGISTERS_ONLY
-from sandbox.threads.system_calls import get_task_comm
+from sandbox.threads.acting import shown_comm
 
 _MATCHERS = {
     PatternKind.FULL: matching.match_full,
@@ -70,7 +70,7 @@ class FilterCode:
         blocks = [line for index, step in enumerate(filter_.steps) for line in self._block(index, step)]
         accept, reject = len(filter_.steps), len(filter_.steps) + 1
         head = f"define {linkage} i64 @{symbol}(ptr %record, i64 %length) {_ATTRIBUTES} {{"
-        start = ["  %comm = alloca [16 x i8], align 8"] * (get_task_comm.__name__ in self._functions)
+        start = ["  %comm = alloca [16 x i8], align 8"] * (shown_comm.__name__ in self._functions)
         ends = [f"b{accept}:", "  ret i64 1", f"b{reject}:", "  ret i64 0", "}"]
         self.llvm = "\n".join([*self._texts, head, *start, "  br label %b0", *blocks, *ends, ""])
 
@@ -175,7 +175,7 @@ class FilterCode:
             yield self._value(f"or i64 {text.size}, 0" if text.size else rest)
         else:
             yield self._value("getelementptr i8, ptr %comm, i64 0")
-            yield self._value(f"call i64 @{self._uses(get_task_comm)}(ptr %comm)")
+            yield self._value(f"call i64 @{self._uses(shown_comm)}(ptr %comm)")
 
     def _dynamic_text(self, text: DynamicText) -> Iterator[str]:
         """A size that exceeds the record is cut."""

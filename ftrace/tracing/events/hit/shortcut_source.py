@@ -179,7 +179,7 @@ class _Values:
         """A u64 with the number in its low bytes."""
         place = number.offset, number.size
         if place == _PID:
-            return "cast(u64, current().tid)"
+            return "cast(u64, current().pid)"
         for field, value in zip(self._layout.addresses, self._shape.addresses, strict=True):
             if place == (field.offset, field.size):
                 return value

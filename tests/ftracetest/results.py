@@ -1,0 +1,39 @@
+"""What the kernel's tests give: the list, and comparing a run with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("results.txt")
+"""A line `RESULT NAME` for each run of a test."""
+DIRECTORIES = ["00basic", "kprobe", "dynevent", "filter", "event", "instances", "ftrace", "trigger"]
+_LEFT_OUT = {
+    "00basic/mount_options": "mounts tracefs again with other options",
+    "00basic/test_ownership": "mounts tracefs again with other options",
+    "ftrace/func_hotplug": "takes the machine's CPUs offline",
+}
+
+
+def left_out() -> Mapping[str, str]:
+    """Tests that are never run, with the reasons."""
+    return _LEFT_OUT
+
+
+def read(path: Path) -> dict[str, str]:
+    """Test -> result."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {name: result for result, name in (line.split(maxsplit=1) for line in lines)}
+
+
+def table(results: Mapping[str, str]) -> str:
+    """How many tests had each result."""
+    return ", ".join(f"{count} {result}" for result, count in Counter(results.values()).most_common())
+
+
+def compared(results: Mapping[str, str], known: Mapping[str, str]) -> Iterator[str]:
+    """A line for each test that did not do what the list says."""
+    for name, result in results.items():
+        if known.get(name) != result:
+            yield f"{name}: {result}, listed as {known.get(name, 'nothing')}"
