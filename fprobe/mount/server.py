@@ -13,7 +13,8 @@ from collections.abc import Callable
 from fprobe.mount import messages
 from fprobe.mount.messages import UNANSWERED, Opcode, Request
 from fprobe.mount.requests import Opened, Requests, WouldWait
-from ftrace.tracing.instances.as_task import as_task
+from ftrace.tracing.instances.as_task import as_task, comm_of
+from ftrace.tracing.tracers.follow_fork import fork_following
 from sandbox.threads.own_thread import OwnThread
 
 log = logging.getLogger("fprobe")
@@ -99,10 +100,18 @@ class Server:
     def _answer(self, request: Request) -> bytes:
         if request.opcode == Opcode.POLL:
             return self._poll(request)
+        if request.pid and fork_following().is_following:
+            fork_following().meet(request.pid)
         if self._before_request is not None and request.opcode != Opcode.INIT:
             self._before_request(self._requests.path(request), request.pid)
-        with as_task(request.pid) if request.opcode == Opcode.WRITE else contextlib.nullcontext():
+        with self._behalf(request):
             return self._requests.answer(request)
+
+    def _behalf(self, request: Request) -> contextlib.AbstractContextManager[None]:
+        """What a write does is done by the writer."""
+        if request.opcode != Opcode.WRITE:
+            return contextlib.nullcontext()
+        return as_task(request.pid, _name(request.pid) if self._requests.is_slow(request) else None)
 
     def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the caller is gone, or the file system is unmounted
@@ -153,3 +162,10 @@ class Server:
             if is_ready:
                 del self._polled[poll]
                 self._send(messages.poll_notice(poll))
+
+
+def _name(pid: int) -> str | None:
+    try:
+        return comm_of(pid)
+    except OSError:  # it has ended
+        return None

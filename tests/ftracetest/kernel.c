@@ -22,20 +22,6 @@ struct task_struct init_task = { 0, 120, { 0, { 0, 0 } } };
 char linux_proc_banner[512] = "%s version %s (stand-in@kernel) (cc) %s\n";
 long _sdata = 1;
 
-/* What every tracepoint calls, with what its event records. */
-#define TRACEPOINT(name, ...) CALL long trace_##name(__VA_ARGS__) { sink = __LINE__; return 0; }
-TRACEPOINT(sched_switch, const char *prev_comm, int prev_pid, int prev_prio, long prev_state, const char *next_comm, int next_pid, int next_prio)
-TRACEPOINT(sched_wakeup, const char *comm, int pid, int prio, int target_cpu)
-TRACEPOINT(sched_waking, const char *comm, int pid, int prio, int target_cpu)
-TRACEPOINT(sched_process_fork, const char *parent_comm, int parent_pid, const char *child_comm, int child_pid)
-TRACEPOINT(sched_process_exec, const char *filename, int pid, int old_pid)
-TRACEPOINT(sched_process_exit, const char *comm, int pid, int prio)
-TRACEPOINT(signal_generate, int sig, int error, int code, const char *comm, int pid, int group, int result)
-TRACEPOINT(kmalloc, void *call_site, const void *ptr, u64 bytes_req, u64 bytes_alloc, int gfp_flags)
-TRACEPOINT(kmem_cache_free_event, void *call_site, const void *ptr)
-TRACEPOINT(timer_start, void *timer, void *function, u64 expires)
-TRACEPOINT(sys_exit, long id, long ret)
-
 /* The prototypes of tracepoints. */
 #define PROBESTUB(name, ...) CALL void __probestub_##name(void *__data, __VA_ARGS__) { sink = __LINE__; }
 PROBESTUB(kfree, u64 call_site, const void *ptr)
@@ -68,9 +54,9 @@ CALL void rcu_note_context_switch(int preempt) { sink = preempt; }
 CALL void __rcu_read_lock(void) { sink = 1; }
 CALL void __rcu_read_unlock(void) { sink = 1; }
 
-CALL void *kmalloc_stand_in(u64 size) { void *self = (void *)kmalloc_stand_in; trace_kmalloc(__builtin_return_address(0), self, size, size + 8, 3264); return self; }
+CALL void *kmalloc_stand_in(u64 size) { void *self = (void *)kmalloc_stand_in;  return self; }
 CALL void *kmem_cache_alloc(struct kmem_cache *s, int gfpflags) { sink = gfpflags; return s; }
-CALL void kmem_cache_free(struct kmem_cache *s, void *objp) { trace_kmem_cache_free_event(__builtin_return_address(0), objp); sink = 1; }
+CALL void kmem_cache_free(struct kmem_cache *s, void *objp) {  sink = 1; }
 CALL void kfree(const void *object) { sink = (long)object; }
 CALL void dput(struct dentry *dentry) { sink = (long)dentry; kmem_cache_free(0, dentry); sink = 2; }
 CALL long vfs_read(struct file *file, char *buf, u64 count, long *pos) { __rcu_read_lock(); __rcu_read_unlock(); return sink = count; }
@@ -100,38 +86,18 @@ NOTRACE CALL void opened(struct path *path, struct file *file, struct dentry *de
     putname(0);
     schedule();
 }
-NOTRACE CALL void switched(const char *prev_comm, int prev_pid, int prev_prio, long state, const char *next_comm, int next_pid, int next_prio)
+
+/* An event is recorded: `record` is fprobe's function, which gets the place of its caller. */
+NOTRACE CALL long trace_event(void (*record)(void *, u64, void *, u64, u64, u64, u64), void *target, u64 type, void *data, u64 size)
 {
-    schedule();
-    trace_sched_switch(prev_comm, prev_pid, prev_prio, state, next_comm, next_pid, next_prio);
+    u64 ip, sp, bp;
+    __asm__ volatile("lea 0(%%rip), %0\n mov %%rsp, %1\n mov %%rbp, %2" : "=r"(ip), "=r"(sp), "=r"(bp));
+    record(target, type, data, size, ip, sp, bp);
+    return sink;
 }
-NOTRACE CALL void woken(const char *comm, int pid, int prio)
+NOTRACE CALL long schedule_event(void (*record)(void *, u64, void *, u64, u64, u64, u64), void *target, u64 type, void *data, u64 size)
 {
-    trace_sched_waking(comm, pid, prio, 0);
-    trace_sched_wakeup(comm, pid, prio, 0);
-}
-NOTRACE CALL void forked(const char *parent_comm, int parent_pid, const char *child_comm, int child_pid)
-{
-    kernel_clone(&init_task);
-    trace_sched_process_fork(parent_comm, parent_pid, child_comm, child_pid);
-    trace_sys_exit(56, child_pid);
-}
-NOTRACE CALL void executed(const char *filename, int pid)
-{
-    do_execveat_common(-100, 0, 0);
-    trace_sched_process_exec(filename, pid, pid);
-}
-NOTRACE CALL void exited(const char *comm, int pid, int prio)
-{
-    do_exit(0);
-    trace_sched_process_exit(comm, pid, prio);
-    trace_signal_generate(17, 0, 1, comm, pid, 1, 0);
-}
-NOTRACE CALL void ticked(void)
-{
-    sched_tick(1);
-    trace_timer_start(&init_task, (void *)sched_tick, 4294967295ul);
-    schedule();
+    return trace_event(record, target, type, data, size) + 1;
 }
 
 #define FILL(n) CALL long fill_##n(long value) { return sink = value + n; }

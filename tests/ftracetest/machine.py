@@ -17,31 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import sandbox
-from fprobe.tracefs import tracefs
-from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.files.nodes import TextFile
 from ftrace.tracing.instances.as_task import as_task
 from ftrace.tracing.probe_args.arguments import dentry_layout
+from ftrace.tracing.tracers.follow_fork import fork_following
 from sandbox.symbols.table import core, symbol_table
+from tests.ftracetest.events import Events
 
 KERNEL = "kernel"
-_EVENTS = {
-    "sched/sched_switch": "prev_comm=+0($arg1):string prev_pid=$arg2:s32 prev_prio=$arg3:s32 prev_state=$arg4:s64 "
-    "next_comm=+0($arg5):string next_pid=$arg6:s32 next_prio=+8($stack):s32",
-    "sched/sched_wakeup": "comm=+0($arg1):string pid=$arg2:s32 prio=$arg3:s32 target_cpu=$arg4:s32",
-    "sched/sched_waking": "comm=+0($arg1):string pid=$arg2:s32 prio=$arg3:s32 target_cpu=$arg4:s32",
-    "sched/sched_process_fork": "parent_comm=+0($arg1):string parent_pid=$arg2:s32 child_comm=+0($arg3):string "
-    "child_pid=$arg4:s32",
-    "sched/sched_process_exec": "filename=+0($arg1):string pid=$arg2:s32 old_pid=$arg3:s32",
-    "sched/sched_process_exit": "comm=+0($arg1):string pid=$arg2:s32 prio=$arg3:s32",
-    "signal/signal_generate": "sig=$arg1:s32 errno=$arg2:s32 code=$arg3:s32 comm=+0($arg4):string pid=$arg5:s32",
-    "kmem/kmalloc": "call_site=$arg1:symbol ptr=$arg2:x64 bytes_req=$arg3:u64 bytes_alloc=$arg4:u64",
-    "kmem/kmem_cache_free": "call_site=$arg1:symbol ptr=$arg2:x64",
-    "timer/timer_start": "timer=$arg1:x64 function=$arg2:x64 expires=$arg3:u64",
-    "raw_syscalls/sys_exit": "id=$arg1:s64 ret=$arg2:s64",
-}
-"""Events that every kernel has: their fields, of the arguments of trace_NAME()."""
-_FUNCTIONS = {"kmem/kmem_cache_free": "trace_kmem_cache_free_event"}
 _DENTRY_NAME, _FILE_DENTRY = 0x28, 0x18
 _FORK, _EXEC, _COMM, _EXIT = 0x1, 0x2, 0x200, 0x80000000
 _HEAD = 36
@@ -50,7 +34,7 @@ _TICK = 0.02
 _SLEEPERS = 6
 """Processes that are woken at a tick."""
 _PRIO = 120
-_SWAPPER = b"swapper/0"
+_SWAPPER = "swapper/0"
 
 
 class Processes:
@@ -125,7 +109,8 @@ class Machine:
         self._functions: dict[str, Any] = {}
         self._banner()
         dentry_layout.name, dentry_layout.of_file = _DENTRY_NAME, _FILE_DENTRY
-        self._define_events()
+        self._events = Events(self._call)
+        self._named: set[tuple[str, str]] = set()
         self.processes = Processes(self._act)
         self._modules: dict[str, Any] = {}
         self._ends = threading.Event()
@@ -139,14 +124,6 @@ class Machine:
     def _banner(self) -> None:
         text = Path("/proc/version").read_bytes() + b"\0"
         ctypes.memmove(symbol_table.lookup("linux_proc_banner"), text, min(len(text), 512))
-
-    @staticmethod
-    def _define_events() -> None:
-        """Static events: probe events that no file lists and that nobody can delete."""
-        for name, fields in _EVENTS.items():
-            function = _FUNCTIONS.get(name, f"trace_{name.partition('/')[2]}")
-            tracefs.write("dynamic_events", f"f:{name} {function} {fields}", append=True)
-            dynevent.dyn_event_remove(dynevent.dynamic_events()[-1])
 
     def _call(self, function: str, *arguments: Any) -> None:
         found = self._functions.get(function)
@@ -169,41 +146,79 @@ class Machine:
         file[_FILE_DENTRY // 8] = ctypes.addressof(dentry)
         place = (ctypes.c_uint64 * 2)(0, ctypes.addressof(dentry))
         with as_task(pid, self.processes.comms.get(pid) or comm_of(pid)):
+            self._create_directories()
             self._call("opened", place, file, dentry)
-            comm = (self.processes.comms.get(pid) or "?").encode()
-            self._call("switched", comm, pid, _PRIO, ctypes.c_long(0), _SWAPPER, 0, _PRIO)
+            self._events.fire("kmalloc", "vfs_open", 40, 64)
+            self._events.fire("kmem_cache_free", "putname")
+            self._events.fire("kmem_cache_free", "dput")
+            self._events.fire("sys_exit", 257, 3)
+            self._switch(self.processes.comms.get(pid) or "?", pid, _PRIO, 0, _SWAPPER, 0, _PRIO)
+
+    def _create_directories(self) -> None:
+        """The directories of the events that the last request has made."""
+        names = {(event.group, event.name) for event in event_registry.events()}
+        new, self._named = names - self._named, names
+        for _, name in new:
+            self._call("tracefs_create_dir", ctypes.create_string_buffer(name.encode()), None)
+
+    def _switch(self, *values: Any) -> None:
+        self._call("schedule")
+        self._events.fire("sched_switch", *values)
 
     def _act(self, what: str, values: tuple[Any, ...]) -> None:
         comm, pid = values[:2]
-        name = comm.encode()
         with as_task(pid, comm):
             if what == "fork":
-                self._call("forked", name, pid, name, values[2])
-                self._call("woken", name, values[2], prio_of(values[2]))
+                self._fork(comm, pid, values[2])
             elif what == "exec":
-                try:
-                    file = os.readlink(f"/proc/{pid}/exe").encode()
-                except OSError:
-                    file = name
-                self._call("executed", file, pid)
+                self._execute(comm, pid)
             else:
-                self._call("exited", name, pid, _PRIO)
-                self._call("switched", name, pid, _PRIO, ctypes.c_long(16), _SWAPPER, 0, _PRIO)
+                self._exit(comm, pid)
+
+    def _fork(self, comm: str, pid: int, child: int) -> None:
+        self._call("kernel_clone", None)
+        if fork_following().is_following:
+            fork_following().made(pid, child)
+        self._events.fire("sched_process_fork", comm, pid, comm, child)
+        self._events.fire("kmalloc", "kernel_clone", 512, 512)
+        self._wake(comm, child, _PRIO)
+
+    def _execute(self, comm: str, pid: int) -> None:
+        try:
+            file = str(Path(f"/proc/{pid}/exe").readlink())
+        except OSError:
+            file = f"/usr/bin/{comm}"
+        self._call("do_execveat_common", -100, None, None)
+        self._events.fire("sched_process_exec", file, pid, pid)
+
+    def _exit(self, comm: str, pid: int) -> None:
+        self._call("do_exit", 0)
+        self._events.fire("sched_process_exit", comm, pid, _PRIO)
+        self._events.fire("signal_generate", 17, 0, 1, comm, pid)
+        self._switch(comm, pid, _PRIO, 16, _SWAPPER, 0, _PRIO)
+        if fork_following().is_following:
+            fork_following().ended(pid)
+
+    def _wake(self, comm: str, pid: int, prio: int) -> None:
+        self._events.fire("sched_waking", comm, pid, prio, 0)
+        self._events.fire("sched_wakeup", comm, pid, prio, 0)
 
     def _tick(self) -> None:
         while not self._ends.wait(_TICK):
             self.processes.drain()
-            self._call("ticked")
+            self._call("sched_tick", 1)
+            self._events.fire("timer_start", 0x1000, 0x2000, 4294967295)
+            self._call("schedule")
             for pid, comm in list(self.processes.comms.items())[-_SLEEPERS:]:
                 self._sleeps(pid, comm)
 
     def _sleeps(self, pid: int, comm: str) -> None:
         """A process is woken, runs, and sleeps again."""
-        name, prio = comm.encode(), prio_of(pid)
-        self._call("woken", name, pid, prio)
-        self._call("switched", _SWAPPER, 0, _PRIO, ctypes.c_long(0), name, pid, prio)
+        prio = prio_of(pid)
+        self._wake(comm, pid, prio)
+        self._switch(_SWAPPER, 0, _PRIO, 0, comm, pid, prio)
         with as_task(pid, comm):
-            self._call("switched", name, pid, prio, ctypes.c_long(1), _SWAPPER, 0, _PRIO)
+            self._switch(comm, pid, prio, 1, _SWAPPER, 0, _PRIO)
 
     # -- modules ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import sources
 from sandbox.symbols.names import names_owner, split_owner
 from sandbox.symbols.perfmap import perf_map
-from sandbox.symbols.table import Symbol
+from sandbox.symbols.table import Symbol, owner_text
 
 
 class ImageFunction(NamedTuple):
@@ -27,7 +27,7 @@ class ImageFunction(NamedTuple):
     function: Symbol
 
     def __str__(self) -> str:
-        return f"{self.function.name} [{self.image.name}]"
+        return f"{self.function.name}{owner_text(self.image.name)}"
 
 
 def find_functions(pattern: str) -> list[ImageFunction]:

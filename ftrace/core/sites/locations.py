@@ -20,7 +20,7 @@ from ftrace.core.sites.lists import ListCache
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.loading.module import Module
 from sandbox.process import hooks
-from sandbox.symbols.table import Symbol
+from sandbox.symbols.table import Symbol, owner_text
 
 
 class Location(NamedTuple):
@@ -45,7 +45,7 @@ class Location(NamedTuple):
         return self.block.names[self.position]
 
     def __str__(self) -> str:
-        return f"{self.name} [{self.block.name}]"
+        return f"{self.name}{owner_text(self.block.name)}"
 
 
 class LocationSet(dict[SiteBlock, int]):

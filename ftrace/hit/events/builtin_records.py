@@ -92,7 +92,7 @@ def record_stack(buffer: ptr[RingBuffer], point: ptr[StackPoint], options: u64) 
 def stacktrace_trigger(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
     """The call of the trigger `stacktrace`."""
     target = cast(ptr[StackTarget], argument)
-    if point != null and volatile_load(target.tracing_on) != 0:
+    if point != null and point.ip != 0 and volatile_load(target.tracing_on) != 0:
         record_stack(target.buffer, point, STACKTRACE)
 
 
@@ -121,7 +121,7 @@ def take_snapshot(argument: u64, record: ptr[u8], length: u64, point: ptr[StackP
 @native(name="event_capture_stack")
 def capture_stack(argument: u64, to: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Store as many return addresses as fit in `size` bytes; the rest of the memory is left unchanged."""
-    if point != null:
+    if point != null and point.ip != 0:
         at: StackPoint = zeroed
         copy(addressof(at), point)
         walk_stack(addressof(at), cast(ptr[u64], to), size >> 3)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from ftrace.hit.events.builtin_records import STACKS, record_stack
 from ftrace.hit.events.records import Condition, TriggerTable, run_post_triggers, run_triggers
+from ftrace.hit.recursion import INSIDE
 from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.hit.ring_buffer.writer import commit, reserve, reserve_for
 from ftrace.hit.task_filter import TaskFilter, ignores_task
@@ -41,7 +42,7 @@ from sandbox.native import (
     zeroed,
 )
 from sandbox.threads.acting import shown_comm
-from sandbox.threads.tasks import Task, current
+from sandbox.threads.tasks import Task, current, task_get
 
 MAX_TARGETS = 128
 """The maximum number of trace arrays that record one event: the top level's and those of instances."""
@@ -359,4 +360,22 @@ def record_filtered(
     return True
 
 
-FUNCTIONS = (begin_judged_record, end_judged_record)
+@native(noinline=True, name="event_record_made")
+def record_made(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, ip: u64, sp: u64, bp: u64) -> void:
+    """Judge a record that no probe has made, outside hits. `ip`, `sp`, `bp`: where it is made; 0: at no known place."""
+    task = task_get()
+    if task == null:
+        return
+    point: StackPoint = zeroed
+    point.ip = ip
+    point.sp = sp
+    point.bp = bp
+    outer = task.rec
+    task.rec = outer | INSIDE  # who frees triggers and filters waits for it, as for a hit
+    signal_fence()
+    record_judged(target, type_id, record, size, addressof(point))
+    signal_fence()
+    task.rec = outer
+
+
+FUNCTIONS = (begin_judged_record, end_judged_record, record_made)

@@ -128,7 +128,7 @@ def _record_module(event: TraceEvent, module: Module) -> None:
     fields = event.fields[-1].offset + 4
     text = module.name.encode() + b"\0"
     word = len(text) << 16 | fields
-    event.file.record(bytes(fields - 12) + word.to_bytes(4, "little") + text)
+    event.record(bytes(fields - 12) + word.to_bytes(4, "little") + text)
 
 
 def _module_event(event: ModuleState, module: Module) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ftrace.core.runtime import runtime
 from ftrace.hit.events.event_state import EventTarget
 from ftrace.tracing.events.filters.compiled import CompiledFilter, compile_filter
 from ftrace.tracing.events.filters.filter_file import EventFilter
 from ftrace.tracing.events.filters.parser import Filter
 from ftrace.tracing.events.triggers.interfaces import TraceInstance
 from ftrace.tracing.events.triggers.trigger_file import EventTriggers
-from ftrace.tracing.probe_args.layout import Field
+from ftrace.tracing.instances.as_task import recording_task
+from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 
 if TYPE_CHECKING:
     from ftrace.tracing.instances.trace_array import TraceArray
@@ -136,25 +137,15 @@ class EventFile:
         return f"{int(self.enabled)}{'*' if self.holders else ''}"
 
     def record(self, data: bytes) -> None:
-        """Record an event made by Python, subject to its filter and triggers. `data`: the record after the common fields."""
-        if not self._event.is_armed:
+        """Record an event made by Python, as a hit would. `data`: the record after the common fields."""
+        if not (self.is_recorded or self.holders):
             return
-        record = (self._event.id | threading.get_native_id() << 32).to_bytes(8, "little") + data
-        compiled = self._compiled
-        reserved, recorded = self._is_reserved, self.is_recorded
-        post = self.triggers.run(record)
-        if self.triggers.need_record:
-            recorded = self.is_recorded
-        if reserved and recorded and self._trace.tracing_on and (compiled is None or compiled.passes(record)):
-            self._trace.buffer.write(self._event.id, data)
-        self.triggers.run_post(post, record)
-
-    @property
-    def _is_reserved(self) -> bool:
-        """See record_judged() and is_reserved() in ftrace.hit.events.event_state."""
-        if not self.triggers.need_record:
-            return True
-        return self._compiled is not None or not self.is_recorded or self._trace.tracing_on
+        recording_task()
+        record = ctypes.create_string_buffer(bytes(COMMON_SIZE) + data + bytes(-len(data) % 4))
+        size = len(record) - 1
+        runtime().image.call(
+            "event_record_made", self.target, self._event.id, ctypes.addressof(record), size, 0, 0, 0
+        )
 
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None

@@ -125,6 +125,11 @@ class TraceEvent:
         """The files in which hits are recorded or run triggers."""
         return [file for file in self.files.values() if file.is_recorded or file.holders]
 
+    def record(self, data: bytes) -> None:
+        """Record the event, made by Python, in each trace array that wants it. `data`: the record after the common fields."""
+        for file in self.used_files:
+            file.record(data)
+
     def free_after_hits(self, used: object) -> None:
         """Keep an object that hits have used until no hit uses it any more."""
         free_after_hits(used)

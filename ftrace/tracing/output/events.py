@@ -208,7 +208,7 @@ _BUILTIN = {
 _PROBE = Printers(_probe, fields=_fields)
 _SYNTHETIC = Printers(_synthetic, fields=_fields)
 _OTHER = Printers(_fields, fields=_fields)
-_STATIC = {
+STATIC_PRINTERS = {
     (MODULE_LOAD.group, MODULE_LOAD.name): Printers(lambda event, data, _: _module(event, data, " \n"), fields=_fields),
     (MODULE_FREE.group, MODULE_FREE.name): Printers(lambda event, data, _: _module(event, data, "\n"), fields=_fields),
 }
@@ -220,7 +220,7 @@ def printers(event: TraceEvent) -> Printers:
         return _PROBE
     if event.group == SYNTHETIC:
         return _SYNTHETIC
-    return _BUILTIN.get(event.id) or _STATIC.get((event.group, event.name), _OTHER)
+    return _BUILTIN.get(event.id) or STATIC_PRINTERS.get((event.group, event.name), _OTHER)
 
 
 def _word(data: bytes, field: Field) -> int:

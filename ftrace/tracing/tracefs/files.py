@@ -99,6 +99,11 @@ tracing in this process: a short guide
     stype: u8/u16/u32/u64, s8/s16/s32/s64, pid_t,
            [unsigned] char/int/long
 
+  Synthetic events, for the actions of histograms below:
+   echo 'slow u64 lat; pid_t pid' >> synthetic_events
+   echo 'named char name[]' >> synthetic_events
+   echo 'where unsigned long[] stack' >> synthetic_events
+
 # Listings
   available_events\t- group:event of each event
   available_filter_functions - functions that can be traced
@@ -133,4 +138,21 @@ tracing in this process: a short guide
   format\t- the fields of a record
   id\t\t- the number of the event
   trigger\t- commands that run when the event is hit
+  hist\t\t- the histograms of the event's triggers
+
+# Triggers
+  traceon, traceoff, snapshot, stacktrace, each with [:<count>] [if <filter>]
+  enable_event:<group>:<event>, disable_event:..., enable_hist:..., disable_hist:...
+  hist:keys=<field>[,<field>...][:values=<field>[,...]][:sort=<field>[.descending]]
+      [:size=<entries>][:<var1>=<field|var_ref|numeric_literal>[,<var2>=...]]
+      [:name=<name>][:pause|continue|clear][:nohitcount][:<handler>.<action>] [if <filter>]
+    a key can be any field, or the special string 'common_stacktrace'
+    modifiers: .hex .sym .sym-offset .execname .syscall .log2 .buckets=<size>
+               .usecs .percent .graph .stacktrace
+    expressions of variables: + - * /, with at most 3 operators
+    handlers: onmatch(<group>.<event>) - an event with the same key came before
+              onmax(var)    - the variable is larger than any before
+              onchange(var) - the variable is another than before
+    actions:  trace(<synthetic_event>,<param>[,...]), <synthetic_event>(<param>[,...])
+              save(<field>[,...]) and snapshot(), for onmax and onchange
 """

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 from ftrace.core.entries.locate import locate
@@ -24,6 +27,9 @@ from sandbox.process.once import once
 _WHERE = ("libc:pthread_create", "libpthread:pthread_create")
 """Before glibc 2.34 it was in a library of its own."""
 _WORD = 8
+_GROUP = re.compile(r"^Tgid:\s*(\d+)", re.MULTILINE)
+_START = 19
+"""Of the fields of /proc/TID/stat behind the name."""
 
 
 class ForkFollowing(fork.Close):
@@ -35,6 +41,8 @@ class ForkFollowing(fork.Close):
         self._probing: FunctionProbing | None = None
         self._forking = 0
         """The thread that forks."""
+        self._known: dict[int, int] = {}
+        """Threads of other processes that have been met, with the time of their start."""
         fork.innermost(self)
         fork.in_child(fork.Phase.PROBES, self._follow_fork)
 
@@ -54,6 +62,7 @@ class ForkFollowing(fork.Close):
                 self._native.lists[index] = 0
         lists.follow_forks(False)
         if not any(self._native.lists):
+            self._known.clear()
             self._unhook()
 
     def _hook(self) -> None:
@@ -81,6 +90,39 @@ class ForkFollowing(fork.Close):
         if probing is not None:
             probing.stop()
 
+    # -- threads of other processes, whose forks nobody tells of ---------------------------------------------------
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a list is followed."""
+        return self._probing is not None
+
+    def meet(self, tid: int) -> None:
+        """Thread `tid` of another process acts here: unless it was met before, it is in the lists of its creator."""
+        start, parent = _born(tid)
+        if not start or self._known.get(tid) == start:
+            return
+        if parent > 1 and parent != os.getpid():
+            self.meet(parent)
+        if tid in self._known:  # the id had another owner, who has left the lists
+            self._join(tid, 0)
+        self._known[tid] = start
+        if parent:
+            self.made(parent, tid)
+
+    def made(self, parent: int, child: int) -> None:
+        """A thread of another process was made by `parent`: it is in the lists that that is in, besides its own."""
+        image = runtime().image
+        self._join(child, image.call("lists_with", parent) | image.call("lists_with", child))
+
+    def ended(self, tid: int) -> None:
+        """A thread of another process has ended."""
+        self._join(tid, 0)
+
+    @staticmethod
+    def _join(tid: int, listed: int) -> None:
+        runtime().image.call("trace_filter_add_remove_task", tid, listed)
+
     # -- around os.fork() -----------------------------------------------------------------------------------------
 
     def before(self) -> None:
@@ -99,6 +141,17 @@ class ForkFollowing(fork.Close):
         ctypes.memset(ctypes.addressof(self._native) + starts, 0, Followers.size - starts)
         image = runtime().image
         image.call("trace_filter_add_remove_task", threading.get_native_id(), image.call("lists_with", self._forking))
+
+
+def _born(tid: int) -> tuple[int, int]:
+    """When a thread started, and the process that made it: its parent, or its own for another thread than the first. 0, 0: ended."""
+    try:
+        status = Path(f"/proc/{tid}/status").read_text("ascii", "replace")
+        fields = Path(f"/proc/{tid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    except OSError:
+        return 0, 0
+    group = int(_GROUP.findall(status)[0])
+    return int(fields[_START]), int(fields[1]) if group == tid else group
 
 
 def _pthread_create() -> Any:
