@@ -20,6 +20,7 @@ from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe, register_kretprobe, unregister_kprobe, unregister_kretprobe
 from kprobes.return_probe import kretprobe
 from sandbox.images.process_text import library_called, note_called, symbol_at
+from sandbox.loading.sharedobject import is_opening
 from sandbox.native import Structure, addressof, array, bool_, cast, probe_read, ptr, struct, u64, zeroed
 from sandbox.native import native as native_function
 from sandbox.process import fork
@@ -198,6 +199,9 @@ class LibraryWatch:
                 self._held_by = 0
 
     def _notice(self) -> None:
-        """Registering and linking call dlopen, too: under the lock that is no news, and `loaded` may need the lock."""
-        if self._held_by != threading.get_ident():
+        """Registering and linking call dlopen, too: under the lock that is no news, and `loaded` may need the lock.
+
+        Nor is a module of ours, of which its notifiers are told.
+        """
+        if self._held_by != threading.get_ident() and not is_opening():
             self._loaded()

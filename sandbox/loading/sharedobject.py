@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import threading
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -132,12 +133,23 @@ def open_library(
     )
 
 
+_opening = threading.local()
+
+
+def is_opening() -> bool:
+    """Whether this thread is in the dlopen() of a module: what that has opened is no library that anybody waits for."""
+    return getattr(_opening, "is_on", False)
+
+
 def _opened(path: Path, name: str) -> int:
     """The handle of dlopen()."""
+    _opening.is_on = True
     try:
         return int(ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)._handle)
     except OSError as error:
         raise LinkError(f"module {name!r} cannot be opened: {str(error).removeprefix(f'{path}: ')}") from None
+    finally:
+        _opening.is_on = False
 
 
 def _owned_stubs(library: SilencedLibrary, base: int, functions: Sequence[Symbol]) -> Iterator[tuple[int, Symbol]]:

@@ -52,7 +52,7 @@ def in_namespace(options: argparse.Namespace) -> int:
     from tests.ftracetest.machine import Machine
 
     machine = Machine()
-    beside.add_to(tracefs)["modules"] = machine.modules_file()
+    beside.add_to(tracefs).update(modules=machine.modules_file(), interrupts=machine.interrupts_file())
     with tempfile.TemporaryDirectory(prefix="tracefs-") as room:
         place, programs, logs = (Path(room, name) for name in ("tracing", "bin", "logs"))
         for each in (place, programs, logs):
@@ -75,8 +75,9 @@ def _lay_over(place: Path, beside: object) -> None:
     """Lay the files beside the tree over the kernel's. /sys/kernel/debug has no directory for them without debugfs."""
     subprocess.run(["mount", "-t", "tmpfs", "none", "/sys/kernel/debug"], check=True)
     Path("/sys/kernel/debug/kprobes").mkdir()
-    if not Path("/proc/sys/debug/kprobes-optimization").exists():
-        subprocess.run(["mount", "--bind", place / "fprobe/sysctl/debug", "/proc/sys/debug"], check=True)
+    for name in ("debug", "kernel"):  # the machine's kernel may lack some of them
+        subprocess.run(["mount", "--bind", place / "fprobe/sysctl" / name, f"/proc/sys/{name}"], check=True)
+    subprocess.run(["mount", "--bind", place / "fprobe/interrupts", "/proc/interrupts"], check=True)
     beside.lay_over(place)  # type: ignore[attr-defined]
 
 

@@ -47,6 +47,10 @@ CALL long any_name_show(long value) { return name_show(value) + 1; }
 
 CALL void _raw_spin_lock(void *lock) { sink = (long)lock; }
 CALL void _raw_spin_unlock(void *lock) { sink = (long)lock; }
+NAMED(mutex_trylock)
+NAMED(_raw_spin_trylock)
+NAMED(try_to_take_rt_lock)
+CALL long proc_reg_write(void *file, const char *buf, u64 count, long *pos) { sink = count; return -5; }
 CALL void mutex_lock(void *lock) { sink = (long)lock; }
 CALL void mutex_unlock(void *lock) { sink = (long)lock; }
 CALL void pin_user_pages_unlocked(void) { sink = 1; }

@@ -7,6 +7,8 @@ the mount is answered, so that a test which forks, and then reads the trace, fin
 from __future__ import annotations
 
 import ctypes
+import errno
+import itertools
 import os
 import socket
 import struct
@@ -30,7 +32,9 @@ _DENTRY_NAME, _FILE_DENTRY = 0x28, 0x18
 _FORK, _EXEC, _COMM, _EXIT = 0x1, 0x2, 0x200, 0x80000000
 _HEAD = 36
 """Bytes before a process event: of netlink and of the connector."""
-_TICK = 0.02
+_TICK = 0.004
+_EACH = 5
+"""Ticks between two wakings of sleepers."""
 _SLEEPERS = 6
 """Processes that are woken at a tick."""
 _PRIO = 120
@@ -204,12 +208,14 @@ class Machine:
         self._events.fire("sched_wakeup", comm, pid, prio, 0)
 
     def _tick(self) -> None:
-        while not self._ends.wait(_TICK):
+        for count in itertools.count():
+            if self._ends.wait(_TICK):
+                return
             self.processes.drain()
             self._call("sched_tick", 1)
             self._events.fire("timer_start", 0x1000, 0x2000, 4294967295)
             self._call("schedule")
-            for pid, comm in list(self.processes.comms.items())[-_SLEEPERS:]:
+            for pid, comm in [] if count % _EACH else list(self.processes.comms.items())[-_SLEEPERS:]:
                 self._sleeps(pid, comm)
 
     def _sleeps(self, pid: int, comm: str) -> None:
@@ -225,6 +231,14 @@ class Machine:
     def modules_file(self) -> TextFile:
         """A file that modprobe and rmmod of the tests write to: `+NAME`, `-NAME`."""
         return TextFile(lambda: "".join(f"{name}\n" for name in self._modules), self._change_modules)
+
+    def interrupts_file(self) -> TextFile:
+        """/proc/interrupts, which cannot be written."""
+        return TextFile(lambda: "", self._refuse)
+
+    def _refuse(self, _text: str) -> None:
+        self._call("proc_reg_write", None, None, 1, None)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def _change_modules(self, text: str) -> None:
         sign, name = text[:1], text[1:].strip().replace("-", "_")

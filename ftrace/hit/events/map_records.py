@@ -199,11 +199,17 @@ def make_key(map: ptr[HistMap], pad: ptr[Pad]) -> u64:
 
 @native
 def read_variable(reference: ptr[Reference], map: ptr[HistMap], pad: ptr[Pad], mark: u64, value: ptr[Value]) -> bool_:
-    """Read a variable of the other histogram's entry with the same key. False if it is not set."""
+    """Read a variable of the other histogram's entry with the same key. False if it is not set.
+
+    A longer key is the same if it begins with the other's: tracing_map_lookup() compares as much as the other has.
+    """
     other = reference.map
-    if other.map.key_words != map.map.key_words:
+    words = other.map.key_words
+    if words > map.map.key_words:
         return False
-    entry = look_up(addressof(other.map), load(addressof(other.map.area), "acquire"), addressof(pad.key[0]), mark)
+    key = addressof(pad.key[0])
+    its = mark if words == map.map.key_words else hash_of(key, words)
+    entry = look_up(addressof(other.map), load(addressof(other.map.area), "acquire"), key, its)
     if entry == 0:
         return False
     variable = cast(ptr[u64], entry + reference.at)
