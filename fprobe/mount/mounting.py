@@ -58,7 +58,7 @@ class Mount:
         watcher.abort(watcher.connection(str(self.directory)))
         watcher.unmount(str(self.directory))
         # Where that did not end the connection, since something else holds it, each thread ends with a request of ours.
-        self._server.stop(lambda: os.stat(top))
+        self._server.stop(lambda: os.fstat(top))
         os.close(self._device)  # which ends the connection for all others
         self._device = -1
         os.close(top)

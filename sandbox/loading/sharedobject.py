@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-import threading
 import os
+import threading
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass

@@ -16,7 +16,6 @@ from sandbox.process import fork
 from sandbox.process.near import did_you_mean
 from sandbox.symbols.names import names_owner, split_owner
 
-
 core: set[str] = set()
 """Modules that are shown as the kernel's core is: their functions without `[module]`."""
 

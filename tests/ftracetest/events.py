@@ -1,4 +1,4 @@
-"""Events that every kernel has, which the machine fires: TRACE_EVENT() of include/trace/events, with the fields that tests use."""
+"""Events that every kernel has, which the machine fires: those of include/trace/events, with the fields that tests use."""
 
 from __future__ import annotations
 
@@ -62,9 +62,13 @@ class StaticEvent(TraceEvent):
         return bytes(record) + tail + bytes(-(len(record) + len(tail)) % 4)
 
     def _text(self, data: bytes) -> str:
-        return f"{self.name}: " + " ".join(
-            f"{field.name}={_shown(field, kind, data)}" for field, kind in zip(self.fields, self.kinds, strict=True)
-        ) + "\n"
+        return (
+            f"{self.name}: "
+            + " ".join(
+                f"{field.name}={_shown(field, kind, data)}" for field, kind in zip(self.fields, self.kinds, strict=True)
+            )
+            + "\n"
+        )
 
 
 def _field(name: str, kind: str, offset: int) -> Field:
@@ -110,4 +114,11 @@ class Events:
         data = event.packed(values)
         record = ctypes.create_string_buffer(data, len(data))
         for file in files:
-            self._call("schedule_event", ctypes.c_void_p(self._record), ctypes.c_void_p(file.target), event.id, record, len(data))
+            self._call(
+                "schedule_event",
+                ctypes.c_void_p(self._record),
+                ctypes.c_void_p(file.target),
+                event.id,
+                record,
+                len(data),
+            )

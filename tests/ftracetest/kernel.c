@@ -50,6 +50,8 @@ CALL void _raw_spin_unlock(void *lock) { sink = (long)lock; }
 NAMED(mutex_trylock)
 NAMED(_raw_spin_trylock)
 NAMED(try_to_take_rt_lock)
+NAMED(clk_core_unlock)
+NAMED(clk_prepare_lock)
 CALL long proc_reg_write(void *file, const char *buf, u64 count, long *pos) { sink = count; return -5; }
 CALL void mutex_lock(void *lock) { sink = (long)lock; }
 CALL void mutex_unlock(void *lock) { sink = (long)lock; }

@@ -143,9 +143,7 @@ class EventFile:
         recording_task()
         record = ctypes.create_string_buffer(bytes(COMMON_SIZE) + data + bytes(-len(data) % 4))
         size = len(record) - 1
-        runtime().image.call(
-            "event_record_made", self.target, self._event.id, ctypes.addressof(record), size, 0, 0, 0
-        )
+        runtime().image.call("event_record_made", self.target, self._event.id, ctypes.addressof(record), size, 0, 0, 0)
 
     def _use_filter(self, filter_: Filter | None) -> None:
         old, self._compiled = self._compiled, compile_filter(filter_) if filter_ else None

@@ -144,7 +144,7 @@ class ForkFollowing(fork.Close):
 
 
 def _born(tid: int) -> tuple[int, int]:
-    """When a thread started, and the process that made it: its parent, or its own for another thread than the first. 0, 0: ended."""
+    """When a thread started, and who made it: its process, or that one's parent for the first thread. 0, 0: it has ended."""
     try:
         status = Path(f"/proc/{tid}/status").read_text("ascii", "replace")
         fields = Path(f"/proc/{tid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
