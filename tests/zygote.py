@@ -58,7 +58,6 @@ _IMPORTS = (
     "kprobes.hit.assembly", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.calls.log", "fprobe.events.lines", "fprobe.export.formats",
     "fprobe.export.trace_dat_reader", "fprobe.handlers.native", "fprobe.numba", "fprobe.run.launcher.report",
-    "fprobe.shell.commands",
     *(f"fprobe.cli.{verb}" for verb in ("calls", "conclusion", "counted", "disasm", "doctor", "filters", "functions", "graph")),
     *(f"fprobe.cli.{verb}" for verb in ("hist", "matching", "native", "profile", "program", "record", "running", "stat")),
     *(f"fprobe.cli.{verb}" for verb in ("trace", "tracefs", "values", "verbs", "views")),

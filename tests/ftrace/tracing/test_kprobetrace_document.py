@@ -37,9 +37,9 @@ RECORDS = (
 
 
 def _shell():
-    from fprobe.shell.commands import Commands
-    from fprobe.shell.files import Files
-    from fprobe.shell.shell import Shell, Sink
+    from tests.busybox.commands import Commands
+    from tests.busybox.files import Files
+    from tests.busybox.shell import Shell, Sink
     from fprobe.tracefs import tracefs
 
     shell = Shell(Files(tracefs), Commands().run)

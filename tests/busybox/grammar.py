@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fprobe.shell.tokens import IncompleteError, Token, Tokens, UnsupportedError
+from tests.busybox.tokens import IncompleteError, Token, Tokens, UnsupportedError
 
 __all__ = ["IncompleteError", "UnsupportedError", "parse_script"]
 

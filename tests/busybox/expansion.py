@@ -8,9 +8,9 @@ import re
 from abc import abstractmethod
 from typing import NamedTuple
 
-from fprobe.shell.arithmetic import evaluated
-from fprobe.shell.files import Files
-from fprobe.shell.tokens import SUBSTITUTION, ParameterError, UnsupportedError
+from tests.busybox.arithmetic import evaluated
+from tests.busybox.files import Files
+from tests.busybox.tokens import SUBSTITUTION, ParameterError, UnsupportedError
 
 _PARAMETER = rf"{SUBSTITUTION}|\$(?:[A-Za-z_]\w*|[0-9?$!#@*])"
 _PART = re.compile(

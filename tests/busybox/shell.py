@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fprobe.shell.descriptors import Descriptors, Sink, reader, redirected, refusal
-from fprobe.shell.expansion import Expansion
-from fprobe.shell.files import Files
-from fprobe.shell.grammar import (
+from tests.busybox.descriptors import Descriptors, Sink, reader, redirected, refusal
+from tests.busybox.expansion import Expansion
+from tests.busybox.files import Files
+from tests.busybox.grammar import (
     Background,
     Case,
     Command,
@@ -30,7 +30,7 @@ from fprobe.shell.grammar import (
     While,
     parse_script,
 )
-from fprobe.shell.tokens import ParameterError
+from tests.busybox.tokens import ParameterError
 from ftrace.tracing.files.nodes import Handle
 
 __all__ = ["Descriptors", "IncompleteError", "KilledError", "Run", "Shell", "Sink", "UnsupportedError"]
@@ -106,7 +106,7 @@ class Job:
 
 
 class Shell(Expansion):
-    """Runs scripts, as `sh -c`. `run_program`: runs a simple command (fprobe.shell.commands)."""
+    """Runs scripts, as `sh -c`. `run_program`: runs a simple command (tests.busybox.commands)."""
 
     def __init__(self, files: Files, run_program: Run) -> None:
         super().__init__()

@@ -9,16 +9,9 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrace.core.kstrtox import simple_strtoul
-from ftrace.tracing.files.nodes import Directory, Handle, Node, TextFile
-from ftrace.tracing.files.sysctl import (
-    ftrace_enabled,
-    set_ftrace_enabled,
-    set_stack_tracer_enabled,
-    stack_tracer_enabled,
-)
+from fprobe.mount.beside import sysctls
+from ftrace.tracing.files.nodes import Directory, Handle, Node
 from ftrace.tracing.tracefs.tree import Tracefs
-from kprobes import kprobes_optimization, set_kprobes_optimization
 from kprobes.events.debugfs import debugfs
 
 TRACEFS = "/sys/kernel/tracing"
@@ -112,41 +105,15 @@ def all_of(handle: Handle) -> bytes:
         return b""
 
 
-_INT_MAX = (1 << 31) - 1
-
-
-def _number(text: str) -> int:
-    """The first number of the text, as proc_dointvec() takes it: up to a blank, of any base. Raises OSError(EINVAL)."""
-    word = (text.split() or [""])[0]
-    digits = word.removeprefix("-")
-    value, rest = simple_strtoul(digits)
-    if rest or not digits[:1].isdigit() or value > _INT_MAX + (digits != word):
-        raise OSError(errno.EINVAL, f"{text.strip()!r} is not a number of 32 bits")
-    return value if digits == word else -value
-
-
-def _sysctl(read: Callable[[], int], write: Callable[[int], None]) -> TextFile:
-    return TextFile(lambda: f"{int(read())}\n", lambda text: write(_number(text)))
-
-
 def _outside(tracing: Directory) -> Directory:
     """The paths that a script finds below /."""
     kernel = Directory(
         {"tracing": tracing, "debug": Directory({"kprobes": debugfs.find("kprobes"), "tracing": tracing})}
     )
-    sysctls = {
-        "debug": Directory({"kprobes-optimization": _sysctl(kprobes_optimization, set_kprobes_optimization)}),
-        "kernel": Directory(
-            {
-                "ftrace_enabled": _sysctl(ftrace_enabled, set_ftrace_enabled),
-                "stack_tracer_enabled": _sysctl(stack_tracer_enabled, set_stack_tracer_enabled),
-            }
-        ),
-    }
     return Directory(
         {
             "dev": Directory({"null": _Null(), "zero": _Zero()}),
-            "proc": Directory({"sys": Directory(sysctls)}),
+            "proc": Directory({"sys": sysctls()}),
             "sys": Directory({"kernel": kernel}),
             "tmp": TemporaryDirectory(),
         }

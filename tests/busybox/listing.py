@@ -8,8 +8,8 @@ import stat
 import time
 from collections.abc import Iterator
 
-from fprobe.shell.files import TemporaryFile, operands, try_each
-from fprobe.shell.shell import Descriptors, Shell, UnsupportedError
+from tests.busybox.files import TemporaryFile, operands, try_each
+from tests.busybox.shell import Descriptors, Shell, UnsupportedError
 from ftrace.tracing.files.nodes import Directory, Node
 
 _DEEPEST = 99

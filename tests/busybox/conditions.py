@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fprobe.shell.files import Files, TemporaryFile
-from fprobe.shell.tokens import UnsupportedError
+from tests.busybox.files import Files, TemporaryFile
+from tests.busybox.tokens import UnsupportedError
 from ftrace.tracing.files.nodes import Directory, Node
 
 

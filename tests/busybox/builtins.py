@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from fprobe.shell.shell import Descriptors, Run, Shell, UnsupportedError, number_of
+from tests.busybox.shell import Descriptors, Run, Shell, UnsupportedError, number_of
 
 _KILLED = 143
 _NOT_FOUND = 127

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from fprobe.shell.files import operands, try_each
-from fprobe.shell.shell import Descriptors, Shell
+from tests.busybox.files import operands, try_each
+from tests.busybox.shell import Descriptors, Shell
 
 _BLOCK = 512
 _CHUNK = 1 << 16

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from isolation import isolated
 
-from fprobe.shell.grammar import IncompleteError, UnsupportedError, parse_script
+from tests.busybox.grammar import IncompleteError, UnsupportedError, parse_script
 
 
 def ran(script: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a script."""
-    from fprobe.shell.commands import Commands
-    from fprobe.shell.files import Files
-    from fprobe.shell.shell import Shell, Sink
+    from tests.busybox.commands import Commands
+    from tests.busybox.files import Files
+    from tests.busybox.shell import Shell, Sink
     from fprobe.tracefs import tracefs
 
     out, err = Sink(), Sink()

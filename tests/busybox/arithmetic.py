@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from fprobe.shell.tokens import ParameterError
+from tests.busybox.tokens import ParameterError
 
 _BITS = 64
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*(<<|>>|[-+*/%&|^]|)=(?!=)(.*)", re.DOTALL)

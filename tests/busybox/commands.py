@@ -11,13 +11,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from fprobe.shell.builtins import BUILTINS
-from fprobe.shell.conditions import Condition
-from fprobe.shell.copying import blocks, cat, cp, dd, input_of, output, tee
-from fprobe.shell.files import TRACEFS, operands, try_each
-from fprobe.shell.listing import find_files, list_files
-from fprobe.shell.printf import Printf, unescaped
-from fprobe.shell.shell import Descriptors, KilledError, Run, Shell, UnsupportedError
+from tests.busybox.builtins import BUILTINS
+from tests.busybox.conditions import Condition
+from tests.busybox.copying import blocks, cat, cp, dd, input_of, output, tee
+from tests.busybox.files import TRACEFS, operands, try_each
+from tests.busybox.listing import find_files, list_files
+from tests.busybox.printf import Printf, unescaped
+from tests.busybox.shell import Descriptors, KilledError, Run, Shell, UnsupportedError
 
 _TEXT_TOOLS = {
     "awk": "Ffv", "basename": "s", "cmp": "", "cut": "bcdf", "date": "d", "diff": "", "dirname": "", "expr": "",

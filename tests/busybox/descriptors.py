@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Any
 
-from fprobe.shell.files import Files, TemporaryFile
+from tests.busybox.files import Files, TemporaryFile
 from ftrace.tracing.files.nodes import Handle
 
 Descriptors = dict[int, Any]
