@@ -19,11 +19,7 @@ from kprobes.place import original_text
 from kprobes.probe import kprobe
 from kprobes.registration import register_kprobe, register_kretprobe, unregister_kprobe, unregister_kretprobe
 from kprobes.return_probe import kretprobe
-<<<<<<< HEAD
 from sandbox.images.process_text import library_called, note_called, symbol_at
-=======
-from sandbox.images.process_text import library_called, symbol_at
->>>>>>> 83bb4233 (Selftests: the machine's sysctls, interrupts and locks)
 from sandbox.loading.sharedobject import is_opening
 from sandbox.native import Structure, addressof, array, bool_, cast, probe_read, ptr, struct, u64, zeroed
 from sandbox.native import native as native_function

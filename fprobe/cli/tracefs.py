@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from fprobe.cli.console import Console
-from fprobe.cli.failure import FAILED, Failure
+from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
 from fprobe.cli.options import ProgramTarget, definition_option, output_options, program_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from fprobe.export.formats import EventFormat, FieldFormat
-    from fprobe.shell.shell import Descriptors, Shell
     from sandbox.loading.module import Module
 
 
@@ -22,42 +23,31 @@ _TRACEFS_EPILOG = """\b
 Examples:
   fprobe tracefs ls events
   fprobe tracefs cat events/header_page
+  fprobe tracefs grep vfs_ available_filter_functions
   fprobe tracefs write kprobe_events 'p:reads vfs_read count=%dx'
   fprobe tracefs sh -c 'echo p:reads vfs_read > kprobe_events; echo 1 > events/kprobes/enable; call demo_main 1; cat trace'
   fprobe tracefs --program prog.ll sh setup.sh
   fprobe tracefs sh
 
-COMMAND is one of cat, echo, ls, find, grep, sed, head and others; `call FUNC ARG...` calls a function of the program;
-`write FILE TEXT` appends to a file; `sh [-c TEXT | FILE] [ARG...]` runs several commands, by default from standard input.
+COMMAND is one of:
+  cat FILE...           show files
+  ls [DIR]...           list directories
+  grep [-civnE] PATTERN FILE...  show lines that match a regular expression
+  write FILE TEXT       append a text, with an explanation if it is refused
+  sh [-c TEXT | FILE] [ARG...]   run /bin/sh with the files mounted, in a namespace of its own; there, the command
+                        `call FUNC ARG...` calls a function of the program. It needs /dev/fuse
 """
-_PROMPT = "tracefs$ "
-_MORE = "> "
 _UNKNOWN = 127
-
-
-class _Input:
-    """Standard input, for the shell."""
-
-    def read(self, size: int = -1) -> bytes:
-        """Read at most `size` bytes; all if negative."""
-        return sys.stdin.buffer.read(size)
-
-    def line(self) -> str:
-        """Read a line; '' at the end."""
-        return sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
-
-
-class _Output:
-    """Standard output or error, for the shell."""
-
-    def __init__(self, descriptor: Any) -> None:
-        self._file = descriptor
-
-    def write(self, data: bytes) -> int:
-        """Write all."""
-        self._file.buffer.write(data)
-        self._file.flush()
-        return len(data)
+_NO_MATCH = 1
+_PATIENCE = 0.3
+"""Seconds that a shell has to end after a signal."""
+_CALL = """#!/bin/sh
+printf '%s\\n' "$*" > '{place}/fprobe/call' 2>/dev/null
+status=$?
+cat '{place}/fprobe/call' >&2
+exit $status
+"""
+"""The command `call` of the shell."""
 
 
 @click.command(
@@ -72,125 +62,174 @@ class _Output:
 def tracefs_command(words: tuple[str, ...], target: ProgramTarget, console: Console) -> None:
     """Run COMMAND on the tracefs of a process that has loaded the program. Exit code: that of COMMAND."""
     from fprobe.cli import program
-    from fprobe.cli.interrupting import Interrupted, end_interrupted
-    from fprobe.shell.commands import Commands, UnknownCommandError
-    from fprobe.shell.files import Files
-    from fprobe.shell.shell import IncompleteError, Shell, UnsupportedError
-    from fprobe.tracefs import tracefs
 
-    module = program.load(target)
-    commands = Commands({"call": lambda _shell, given, fds: _call(module, target, given, fds), "write": _write})
-    shell = Shell(Files(tracefs), commands.run)
-    output, errors = _Output(sys.stdout), _Output(sys.stderr)
-    try:
-        if words[0] == "sh":
-            status = _run_script(shell, words[1:], output, errors)
-        else:
-            status = commands.run(shell, list(words), {0: _Input(), 1: output, 2: errors})
-    except Interrupted:
-        if shell.has_running_jobs:
-            end_interrupted()
-        raise
-    except UnknownCommandError as unknown:
-        raise Failure(f"no command {str(unknown)!r}; there are: {', '.join(commands.names)}", _UNKNOWN) from None
-    except IncompleteError as missing:
-        raise Failure(f"the script ends before it is complete; missing: {missing}") from None
-    except UnsupportedError as wrong:
-        raise Failure(f"syntax that this shell does not know, at {str(wrong)!r}") from None
+    command, *arguments = words
+    if command == "sh":
+        _run_shell(arguments, target)
+    if command not in _COMMANDS:
+        raise Failure(f"no command {command!r}; there are: {', '.join([*_COMMANDS, 'sh'])}", _UNKNOWN)
+    program.load(target)
+    status = _COMMANDS[command](arguments)
     if status:
         sys.exit(status)
 
 
-def _run_script(shell: Shell, words: tuple[str, ...], output: _Output, errors: _Output) -> int:
-    """Run `sh` with these arguments; its exit status."""
-    if words[:1] == ("-c",):
-        if len(words) < 2:
-            raise Failure("sh -c takes one text, not 0; put the commands into quotes")
-        shell.name, shell.arguments = words[2] if len(words) > 2 else "sh", list(words[3:])
-        return shell.run(words[1], output, errors, _Input())
-    if words:
-        shell.name, shell.arguments = words[0], list(words[1:])
+# -- the shell --------------------------------------------------------------------------------------------------------
+
+
+def _run_shell(words: Sequence[str], target: Target) -> NoReturn:
+    """Run /bin/sh on the mounted tree, and end with its exit status."""
+    import tempfile
+
+    from fprobe.cli import program
+    from fprobe.cli.interrupting import INTERRUPTED, end_interrupted, end_process
+    from fprobe.mount import private
+
+    if list(words) == ["-c"]:
+        raise Failure("sh -c takes one text, not 0; put the commands into quotes")
+    if words and not words[0].startswith("-") and not Path(words[0]).is_file():
+        raise Failure(f"{words[0]}: No such file or directory")
+    try:
+        private.enter()
+    except OSError as missing:
+        others = "; `fprobe tracefs cat`, ls, grep and write need nothing"
+        raise Failure(f"fprobe tracefs sh mounts the files for /bin/sh: {missing.strerror}{others}") from None
+    arguments = [str(Path(words[0]).resolve()), *words[1:]] if words and not words[0].startswith("-") else list(words)
+    module = program.load(target)
+    with tempfile.TemporaryDirectory(prefix="fprobe-") as programs:
+        status = _in_namespace(arguments, module, target, Path(programs))
+    if status == INTERRUPTED:
+        end_interrupted()
+    end_process(status)
+
+
+def _in_namespace(words: Sequence[str], module: Module, target: Target, programs: Path) -> int:
+    import contextlib
+    import os
+    import signal
+    import subprocess
+
+    from fprobe.cli.interrupting import INTERRUPTED, Interrupted
+    from fprobe.mount import beside, private
+    from fprobe.mount.call_file import CallFile
+    from fprobe.tracefs import tracefs
+
+    beside.add_to(tracefs)["call"] = CallFile(lambda text: _prepared(module, target, text))
+    with private.mounted(tracefs) as place:
+        (programs / "call").write_text(_CALL.format(place=place))
+        (programs / "call").chmod(0o755)
+        environment = os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
+        if not words and sys.stdin.isatty():
+            signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the shell's
+        child = None
         try:
-            return shell.run(Path(words[0]).read_text("utf-8", "surrogateescape"), output, errors, _Input())
+            child = subprocess.Popen(["/bin/sh", *words], cwd=place, env=environment)
+            status = child.wait()
+        except Interrupted:
+            for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):  # between two commands sh misses one
+                private.signal_others(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _ = child and child.wait(_PATIENCE)
+            return INTERRUPTED
+    return status if status >= 0 else 128 - status
+
+
+def _prepared(module: Module, target: Target, text: str) -> Callable[[], Any]:
+    from fprobe.cli.program import prepare_call
+
+    return prepare_call(module, text.split(), target)
+
+
+# -- single commands --------------------------------------------------------------------------------------------------
+
+
+def _each(paths: Sequence[str], action: Callable[[str], None]) -> int:
+    """Call `action` with each path; 1 if one failed, which is said, else 0."""
+    status = 0
+    for path in paths:
+        try:
+            action(path)
         except OSError as failed:
-            raise Failure(f"{words[0]}: {failed.strerror}") from None
-    return _read_commands(shell, output, errors)
+            click.echo(f"fprobe: {path}: {failed.strerror}", err=True)
+            status = FAILED
+    return status
 
 
-def _read_commands(shell: Shell, output: _Output, errors: _Output) -> int:
-    """Run the lines of standard input. On a terminal there is a prompt, and an unknown command does not end the shell."""
-    fds: Descriptors = {0: _Input(), 1: output, 2: errors}
-    try:
-        while not shell.has_exited and (text := _command(output)):
-            _run_command(shell, text, fds)
-        return shell.status
-    finally:
-        shell.end(fds)
+def _content(path: str) -> bytes:
+    """A file's content; of a stream, what is there now. Raises OSError."""
+    import os
 
+    from fprobe.tracefs import tracefs
 
-def _command(output: _Output) -> str:
-    """The next lines of standard input that are a complete command; '' at the end. Raises IncompleteError."""
-    from fprobe.shell.grammar import IncompleteError, UnsupportedError, parse_script
-
-    text = ""
-    while True:
-        if sys.stdin.isatty():
-            output.write((_MORE if text else _PROMPT).encode())
-        line = _Input().line()
-        text += line
+    with tracefs.open(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
         try:
-            parse_script(text)
-        except IncompleteError:
-            if not line:
-                raise
-            continue
-        except UnsupportedError:
-            pass
-        return text
+            return handle.read()
+        except BlockingIOError:
+            return b""
 
 
-def _run_command(shell: Shell, text: str, fds: Descriptors) -> None:
-    """Run a command that was read. Raises UnsupportedError if it is unknown and there is no terminal."""
-    from fprobe.shell.grammar import UnsupportedError, parse_script
+def _out(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
 
+
+def _cat(words: Sequence[str]) -> int:
+    if not words:
+        raise Failure("cat takes files, such as `fprobe tracefs cat trace`, not none")
+    return _each(words, lambda path: _out(_content(path)))
+
+
+def _ls(words: Sequence[str]) -> int:
+    from fprobe.tracefs import tracefs
+
+    def show(path: str) -> None:
+        node = tracefs.is_directory(path)
+        names = tracefs.listdir(path) if node else [path] * bool(tracefs.find(path))
+        heading = f"{path}:\n" if len(words) > 1 and node else ""
+        _out((heading + "".join(f"{name}\n" for name in names)).encode("utf-8", "surrogateescape"))
+
+    return _each(words or [""], show)
+
+
+def _grep(words: Sequence[str]) -> int:
+    import re
+
+    options = {letter for word in words if word.startswith("-") for letter in word[1:]}
+    pattern, *paths = [word for word in words if not word.startswith("-")] or [""]
+    if options - set("civnE") or not paths:
+        raise Failure("grep takes [-c] [-i] [-v] [-n] [-E] PATTERN FILE...; PATTERN is a regular expression")
     try:
-        shell.run_part(parse_script(text), fds)
-    except UnsupportedError as unknown:
-        if not sys.stdin.isatty():
-            raise
-        fds[2].write(f"sh: {unknown}: not found\n".encode())
+        wanted = re.compile(pattern, re.IGNORECASE if "i" in options else 0)
+    except re.error as wrong:
+        raise Failure(f"the pattern is {pattern!r}: {wrong}") from None
+    count = 0
+
+    def show(path: str) -> None:
+        nonlocal count
+        lines = _content(path).decode("utf-8", "surrogateescape").splitlines()
+        found = [(at, line) for at, line in enumerate(lines, 1) if bool(wanted.search(line)) != ("v" in options)]
+        count += len(found)
+        front = f"{path}:" if len(paths) > 1 else ""
+        shown = [f"{front}{f'{at}:' if 'n' in options else ''}{line}\n" for at, line in found]
+        text = f"{front}{len(found)}\n" if "c" in options else "".join(shown)
+        _out(text.encode("utf-8", "surrogateescape"))
+
+    failed = _each(paths, show)
+    return (failed and BAD_INPUT) or (0 if count else _NO_MATCH)
 
 
-def _write(shell: Shell, words: list[str], fds: Descriptors) -> int:
-    """`write FILE TEXT`: like `echo TEXT >> FILE`, with the message of error_log if the text is refused."""
+def _write(words: Sequence[str]) -> int:
+    """Like `echo TEXT >> FILE`, with the message of error_log if the text is refused."""
     from fprobe.recorded_events import explained
     from fprobe.tracefs import tracefs
 
     if len(words) != 2:
         raise Failure(f"write takes 2 words, a file and a text, not {len(words)}; put the text into quotes")
     path, text = words
-    try:
-        explained(lambda: tracefs.write(shell.files.in_tree(path), f"{text}\n", append=True), text)
-    except OSError as failed:
-        fds[2].write(f"fprobe: {path}: {failed.strerror}\n".encode())
-        return FAILED
-    return 0
+    return _each([path], lambda _: explained(lambda: tracefs.write(path, f"{text}\n", append=True), text))
 
 
-def _call(module: Module, target: ProgramTarget, words: list[str], fds: Descriptors) -> int:
-    """`call FUNC ARG...`: call a function of the program, in this thread."""
-    import threading
-    from contextlib import nullcontext
-
-    from fprobe.cli.interrupting import ending_native_code
-    from fprobe.cli.program import prepare_call
-
-    call = prepare_call(module, words or None, target)
-    is_main = threading.current_thread() is threading.main_thread()
-    with ending_native_code() if is_main else nullcontext():
-        result = call()
-    fds[2].write(f"{call} = {result}\n".encode())
-    return 0
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"cat": _cat, "ls": _ls, "grep": _grep, "write": _write}
 
 
 _EVENTS_EPILOG = """\b

@@ -32,7 +32,6 @@ _INT_MAX = (1 << 31) - 1
 _BIND = 1 << 12
 _PLACES = {
     "kallsyms": "/proc/kallsyms",
-    "kprobes": "/sys/kernel/debug/kprobes",
     "sysctl/debug/kprobes-optimization": "/proc/sys/debug/kprobes-optimization",
     "sysctl/kernel/ftrace_enabled": "/proc/sys/kernel/ftrace_enabled",
     "sysctl/kernel/stack_tracer_enabled": "/proc/sys/kernel/stack_tracer_enabled",
@@ -62,7 +61,7 @@ def lay_over(mounted: Path) -> None:
     """Bind the files of a mounted tree over the kernel's, as far as it has them. Only in a mount namespace of one's own."""
     libc = ctypes.CDLL(None, use_errno=True)
     for name, place in _PLACES.items():
-        if Path(place).exists():
+        if Path(place).exists() and not Path(place).is_dir():
             source = mounted / DIRECTORY / name
             if libc.mount(os.fsencode(source), place.encode(), None, _BIND, None):
                 raise OSError(ctypes.get_errno(), f"{source} cannot be bound over {place}")

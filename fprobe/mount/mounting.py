@@ -98,13 +98,14 @@ def _mount(directory: Path) -> int:
             errno.ENODEV, f"there is no {DEVICE}: the kernel module fuse is not loaded, or a container hides it"
         )
     if os.geteuid() == 0:
-        return _mount_as_root(directory)
+        return mount_here(directory)
     if shutil.which(FUSERMOUNT) is None:
         raise OSError(errno.ENOENT, f"there is no {FUSERMOUNT}, which mounts for users other than root: install fuse3")
     return _mount_by_helper(directory)
 
 
-def _mount_as_root(directory: Path) -> int:
+def mount_here(directory: Path) -> int:
+    """Mount by mount(2), with its capability; the descriptor by which requests come. Raises OSError."""
     device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()},default_permissions"
     libc = ctypes.CDLL(None, use_errno=True)

@@ -38,6 +38,8 @@ class Server:
         """Number of the request -> the pipe that it reads from, and how many bytes."""
         self._polled: dict[int, Opened] = {}
         """Number of the poll -> the file that somebody waits for."""
+        self._slow: set[int] = set()
+        """Requests that may take long; an answer after a signal is dropped by the kernel."""
         self._changed = threading.Condition()
         self._is_mounted = True
         self._is_stopping = False
@@ -80,7 +82,8 @@ class Server:
         if request.opcode == Opcode.INTERRUPT:
             self._interrupt(messages.interrupted(request.body))
         elif request.opcode == Opcode.WRITE and self._requests.is_slow(request):
-            OwnThread(lambda: self._reply(request))
+            self._slow.add(request.unique)
+            OwnThread(lambda: self._finish_slowly(request))
         elif request.opcode not in UNANSWERED:
             self._reply(request)
 
@@ -96,6 +99,12 @@ class Server:
         except Exception:
             log.exception("request %s of the mounted tree failed", request.opcode)
             self._send(messages.failure(request.unique, errno.EIO))
+
+    def _finish_slowly(self, request: Request) -> None:
+        try:
+            self._reply(request)
+        finally:
+            self._slow.discard(request.unique)
 
     def _answer(self, request: Request) -> bytes:
         if request.opcode == Opcode.POLL:
@@ -120,9 +129,9 @@ class Server:
     # -- those who wait -----------------------------------------------------------------------------------------
 
     def _interrupt(self, unique: int) -> None:
-        """A signal ends a request: the read that waits; others end by themselves."""
+        """A signal ends a request that waits or takes long, for its caller; others end by themselves."""
         with self._changed:
-            if self._waiting.pop(unique, None) is not None:
+            if self._waiting.pop(unique, None) is not None or unique in self._slow:
                 self._send(messages.failure(unique, errno.EINTR))
 
     def _poll(self, request: Request) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ftrace.tracing.files.nodes import Directory, Node
 from tests.busybox.files import Files, TemporaryFile
 from tests.busybox.tokens import UnsupportedError
-from ftrace.tracing.files.nodes import Directory, Node
 
 
 def _node(files: Files, path: str) -> Node | None:

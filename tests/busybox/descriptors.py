@@ -6,8 +6,8 @@ import errno
 import os
 from typing import Any
 
-from tests.busybox.files import Files, TemporaryFile
 from ftrace.tracing.files.nodes import Handle
+from tests.busybox.files import Files, TemporaryFile
 
 Descriptors = dict[int, Any]
 """A command's open handles and sinks, by descriptor number; None: empty input."""

@@ -8,9 +8,9 @@ import stat
 import time
 from collections.abc import Iterator
 
+from ftrace.tracing.files.nodes import Directory, Node
 from tests.busybox.files import TemporaryFile, operands, try_each
 from tests.busybox.shell import Descriptors, Shell, UnsupportedError
-from ftrace.tracing.files.nodes import Directory, Node
 
 _DEEPEST = 99
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ftrace.tracing.files.nodes import Handle
 from tests.busybox.descriptors import Descriptors, Sink, reader, redirected, refusal
 from tests.busybox.expansion import Expansion
 from tests.busybox.files import Files
@@ -31,7 +32,6 @@ from tests.busybox.grammar import (
     parse_script,
 )
 from tests.busybox.tokens import ParameterError
-from ftrace.tracing.files.nodes import Handle
 
 __all__ = ["Descriptors", "IncompleteError", "KilledError", "Run", "Shell", "Sink", "UnsupportedError"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fprobe.tracefs import tracefs
 from tests.busybox.commands import Commands
 from tests.busybox.files import Files
 from tests.busybox.shell import Shell, Sink
-from fprobe.tracefs import tracefs
 
 
 def ran(script: str) -> tuple[int, str]:

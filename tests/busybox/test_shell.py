@@ -10,10 +10,10 @@ from tests.busybox.grammar import IncompleteError, UnsupportedError, parse_scrip
 
 def ran(script: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a script."""
+    from fprobe.tracefs import tracefs
     from tests.busybox.commands import Commands
     from tests.busybox.files import Files
     from tests.busybox.shell import Shell, Sink
-    from fprobe.tracefs import tracefs
 
     out, err = Sink(), Sink()
     status = Shell(Files(tracefs), Commands().run).run(script, out, err)

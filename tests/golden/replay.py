@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
+from ftrace.tracing.files.nodes import Handle
 from tests.busybox.commands import Commands
 from tests.busybox.files import Files
 from tests.busybox.shell import Shell, Sink, UnsupportedError
-from ftrace.tracing.files.nodes import Handle
 from tests.golden.machine import Machine
 from tests.golden.transcript import ECHO, NO_NEWLINE, Step
 

@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 from command import COMMAND, HAS_COMPILER, environment
+from namespaces import needs_fuse
 
 INTERRUPTED = 130
 
@@ -183,6 +184,7 @@ def test_a_reader_that_goes_away_ends_it(programs):
     process.stderr.close()
 
 
+@needs_fuse
 @pytest.mark.parametrize("script", ["echo ready; call main", "echo ready; call main & wait", "echo ready; sleep 100"])
 def test_a_script_of_tracefs(programs, script):
     out = interrupted(programs, "tracefs", "--program", "spin.ll", "sh", "-c", script, when="ready")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from namespaces import UNSHARE, needs_fuse
 
-_UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
 _PROGRAM = "define i32 @twice(i32 %x) { %y = mul i32 %x, 2  ret i32 %y }"
 _HEAD = f"""
 import errno, os, select, signal, subprocess, sys, tempfile, threading, time
@@ -35,20 +34,9 @@ def error(action, *arguments):
 """
 
 
-def _can_mount() -> bool:
-    try:
-        os.close(os.open("/dev/fuse", os.O_RDWR))
-    except OSError:
-        return False
-    return subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False).returncode == 0
-
-
-needs_fuse = pytest.mark.skipif(not _can_mount(), reason="needs /dev/fuse and a mount namespace")
-
-
 def run(body: str) -> str:
     """Run a script after `_HEAD`, in a mount namespace of its own."""
-    command = [*_UNSHARE, sys.executable, "-c", _HEAD + textwrap.dedent(body) + "\nos.rmdir(top)\nprint('ended')"]
+    command = [*UNSHARE, sys.executable, "-c", _HEAD + textwrap.dedent(body) + "\nos.rmdir(top)\nprint('ended')"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stdout.endswith("ended\n"), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

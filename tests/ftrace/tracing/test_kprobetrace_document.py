@@ -37,10 +37,10 @@ RECORDS = (
 
 
 def _shell():
+    from fprobe.tracefs import tracefs
     from tests.busybox.commands import Commands
     from tests.busybox.files import Files
     from tests.busybox.shell import Shell, Sink
-    from fprobe.tracefs import tracefs
 
     shell = Shell(Files(tracefs), Commands().run)
 
