@@ -100,6 +100,7 @@ Examples:
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
+  fprobe run --mount t app.py
   fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
   fprobe run --stacks libz:deflate -p 4711 --duration 10
 
@@ -194,6 +195,18 @@ def checked_native(native: str | None, traces: tuple[str, ...]) -> str:
     return f"{Path(path).absolute()}:{entry}:{exit_}"
 
 
+def checked_mount(directory: str | None) -> str:
+    """The absolute path of a directory that a tree can be mounted on; "" for None. Raises Failure."""
+    if directory is None:
+        return ""
+    from fprobe.cli.failure import input_errors
+    from fprobe.mount.mounting import check_device, check_directory
+
+    with input_errors():
+        check_device()
+        return str(check_directory(directory))
+
+
 def check_events(events: tuple[str, ...]) -> None:
     """Check the form of the definitions; the program checks the rest, since it has the functions. Raises Failure."""
     for text in events:
@@ -243,11 +256,12 @@ def _refusals_as_json(command: _Command) -> _Command:
 @click.option(
     "--perf-map", "perf_map", is_flag=True, help="Write /tmp/perf-PID.map of each process, for perf; it stays."
 )
+@click.option("--mount", "mounted_on", metavar="DIR", help="Mount the program's tracefs on DIR while it runs.")
 @_refusals_as_json
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
     native: str | None, events: tuple[str, ...], by: str, output: str | None, format_: str, as_json: bool,
-    perf_map: bool,
+    perf_map: bool, mounted_on: str | None,
     targets: Targets | None,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
@@ -265,26 +279,32 @@ def run_command(
     handlers = checked_native(native, traces)
     check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
-    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map)
-    selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks)
+    mount = checked_mount(mounted_on)
+    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount)
+    wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
     if targets is not None:
         _refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
     if not (counted or stacked or handled or events):
         _check_no_report(output, as_json)
+    if not any((counted, stacked, handled, events, mount)):
         from fprobe.run.launcher.launching import replace
 
         replace(program_words())
     report = _opened(output)
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
-    from fprobe.run.launcher.report import report_after
+    from fprobe.run.launcher.report import report_after, status_after
 
-    end_like(report_after(program, counts, journal, selection, report, format_))
+    if not (counted or stacked or handled or events):
+        end_like(status_after(program, counts, journal))
+    end_like(report_after(program, counts, journal, wanted, report, format_))
 
 
 def _refuse_program(settings: Settings) -> None:
     """Raise Failure if a program is given besides -p, or nothing to record."""
+    if settings.mount:
+        raise Failure("--mount is for a program that is started here; give a program instead of -p")
     words = click.get_current_context().meta[_WORDS]
     if words:
         raise Failure(f"give a running process (-p) or a program to run ({words[0]}), not both")

@@ -91,17 +91,20 @@ def check_directory(directory: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _mount(directory: Path) -> int:
-    """Mount on `directory`; the descriptor by which requests come. Raises OSError."""
+def check_device() -> None:
+    """Check that file systems can be served here. Raises OSError."""
     if not Path(DEVICE).exists():
         raise OSError(
             errno.ENODEV, f"there is no {DEVICE}: the kernel module fuse is not loaded, or a container hides it"
         )
-    if os.geteuid() == 0:
-        return mount_here(directory)
-    if shutil.which(FUSERMOUNT) is None:
+    if os.geteuid() and shutil.which(FUSERMOUNT) is None:
         raise OSError(errno.ENOENT, f"there is no {FUSERMOUNT}, which mounts for users other than root: install fuse3")
-    return _mount_by_helper(directory)
+
+
+def _mount(directory: Path) -> int:
+    """Mount on `directory`; the descriptor by which requests come. Raises OSError."""
+    check_device()
+    return mount_here(directory) if os.geteuid() == 0 else _mount_by_helper(directory)
 
 
 def mount_here(directory: Path) -> int:

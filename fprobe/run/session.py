@@ -75,6 +75,7 @@ class Settings(NamedTuple):
     `native`: a file and the names of native handlers in it; `handled`: patterns of functions that get these handlers.
     `events`: definitions of probe events. `perf_map`: write /tmp/perf-PID.map.
     `children`: processes that the program forks count, too.
+    `mount`: the directory on which the first process mounts its tracefs.
     `triggers`: triggers of each of the events; what their `hist` files show is in the journal at the end.
     `filter`: of each of the events; `buffer_kb`: of each thread, 0 for the default.
     """
@@ -91,6 +92,7 @@ class Settings(NamedTuple):
     triggers: tuple[str, ...] = ()
     filter: str = ""
     buffer_kb: int = 0
+    mount: str = ""
 
 
 class PartHeader(NamedTuple):

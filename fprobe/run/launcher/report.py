@@ -138,11 +138,18 @@ def report_after(
     return status or FAILED
 
 
-def _write_report(
-    output: int, found: Results, counts: int, selection: ReportSelection, ticks: Ticks, format_: str
-) -> None:
-    recorded = recorded_of(found, counts, selection)
-    write_all(output, rendered(found, selection, recorded, ticks, format_))
+def status_after(program: Program, counts: int, journal: int) -> int:
+    """Wait for a program whose calls nobody wanted. Returns its exit status, as from waitpid; errors of ours are said."""
+    status = program.wait()
+    with contextlib.suppress(OSError):
+        for process in read(counts, journal).processes:
+            _say_all(f"fprobe: {error}" for error in process.errors)
+    return status
+
+
+def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
+    recorded = recorded_of(found, counts, wanted)
+    write_all(output, rendered(found, wanted, recorded, ticks, format_))
     if format_ in _WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:

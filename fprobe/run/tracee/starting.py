@@ -36,6 +36,8 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
         hide_environment()
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid())
+        if settings.mount and os.getppid() == int(address.split(":")[0]):
+            mount(settings.mount)  # before children are covered: the one that unmounts is not the program's
         cover_children(address, directory)
         arm(address, settings)
         own_modules.unshadow(modules)
@@ -45,6 +47,16 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
     finally:
         if collects:
             gc.enable()
+
+
+def mount(directory: str) -> None:
+    """Mount the tree of the program that the launcher has started. Raises OSError."""
+    from fprobe.run.inside.exit_handlers import not_traced
+
+    with not_traced():
+        from fprobe.tracefs import mount
+
+        _permanent.append(mount(directory))
 
 
 def arm(address: str, settings: session.Settings) -> None:
@@ -59,8 +71,9 @@ def arm(address: str, settings: session.Settings) -> None:
 
         perf_map.is_wanted = settings.perf_map
         keep_quiet(address)
-        _permanent.append(Arming(address, settings))
-        _permanent[0].begin()
+        arming = Arming(address, settings)
+        _permanent.append(arming)
+        arming.begin()
 
 
 def cover_children(address: str, directory: str) -> None:

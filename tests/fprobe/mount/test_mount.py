@@ -242,3 +242,28 @@ def test_writers_and_readers_while_threads_record():
         assert len(sh("cat kprobe_events").splitlines()) == 201
         sh("echo 0 > events/enable; echo > kprobe_events")
     """)
+
+
+@needs_fuse
+def test_the_tracefs_of_a_program_that_is_run():
+    run("""
+    (top / "t").mkdir()
+    (top / "prog.py").write_text('''
+    import subprocess, sys, zlib
+    def sh(command):
+        return subprocess.run(["sh", "-c", command], cwd=sys.argv[1], capture_output=True, text=True).stdout
+    sh("echo 'p:packs libz:deflate' > kprobe_events; echo 1 > events/kprobes/enable")
+    zlib.compress(b"x")
+    print(sh("grep -c packs: trace; ls -d events/kprobes/packs"))
+    sys.exit(7)
+    ''')
+    command = [sys.executable, "-m", "fprobe", "run", "--mount", "t", "prog.py", "t"]
+    done = subprocess.run(command, cwd=top, capture_output=True, text=True, timeout=50)
+    assert done.stdout.split() == ["1", "events/kprobes/packs"] and (done.returncode, done.stderr) == (7, ""), done
+    for _ in range(200):
+        if not os.path.ismount(top / "t"):
+            break
+        time.sleep(0.05)
+    assert not os.path.ismount(top / "t")
+    (top / "prog.py").unlink(); (top / "t").rmdir()
+    """)
