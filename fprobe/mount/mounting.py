@@ -18,6 +18,7 @@ from types import TracebackType
 from fprobe.mount import watcher
 from fprobe.mount.requests import Requests
 from fprobe.mount.server import Server
+from fprobe.mount.tree import MountedTree
 from ftrace.tracing.tracefs.tree import Tracefs
 from sandbox.process import fork
 
@@ -35,7 +36,7 @@ class Mount:
         self._process = os.getpid()
         self._device = _mount(self.directory)
         try:
-            self._server = Server(self._device, Requests(tree), before_request)
+            self._server = Server(self._device, Requests(MountedTree(tree)), before_request)
             self._watcher = _watch(self.directory)
         except BaseException:
             watcher.unmount(str(self.directory))

@@ -17,6 +17,7 @@ from fprobe.mount import beside
 from fprobe.mount.mounting import DEVICE, mount_here
 from fprobe.mount.requests import Requests
 from fprobe.mount.server import Server
+from fprobe.mount.tree import MountedTree
 from ftrace.tracing.tracefs.tree import Tracefs
 
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
@@ -51,7 +52,7 @@ def mounted(tree: Tracefs) -> Iterator[Path]:
     made = None if _TRACING.is_dir() else Path(tempfile.mkdtemp(prefix="tracefs-"))
     place = made or _TRACING
     device = mount_here(place)
-    server = Server(device, Requests(tree), None)
+    server = Server(device, Requests(MountedTree(tree)), None)
     try:
         _lay_over(place, entries)
         yield place

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from ftrace.core.runtime import runtime
 from ftrace.hit.ring_buffer import comms
@@ -25,6 +25,17 @@ from sandbox.process.integers import between
 from sandbox.process.once import once
 
 _HANDLES = mappings.PAGE
+
+
+class Cpu(NamedTuple):
+    """The slots that readers are shown as CPU `number` of `of`: each of that remainder."""
+
+    number: int
+    of: int
+
+
+Slots: TypeAlias = int | Cpu | None
+"""A slot, those of a CPU, or all."""
 
 
 def slot_number(slot: int) -> int:
@@ -68,8 +79,10 @@ class Rings:
         """The slots that have been written to."""
         return list(self.view.slots(self.arena.slots_in_use))
 
-    def chosen(self, slot: int | None) -> list[int]:
-        """One slot, or for None those that have been written to. Raises ValueError for one that cannot be."""
+    def chosen(self, slot: Slots) -> list[int]:
+        """One slot, or those of a CPU or (None) all that have been written to. Raises ValueError for one that cannot be."""
+        if isinstance(slot, Cpu):
+            return [each for each in self.slots() if each % slot.of == slot.number]
         return self.slots() if slot is None else [slot_number(slot)]
 
     def slot_address(self, slot: int) -> int:

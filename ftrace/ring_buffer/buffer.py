@@ -13,7 +13,7 @@ from ftrace.hit.ring_buffer import layout
 from ftrace.hit.ring_buffer.records import RingBuffer
 from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import reader
-from ftrace.ring_buffer.arena import Rings, arena, slot_number
+from ftrace.ring_buffer.arena import Cpu, Rings, Slots, arena, slot_number
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
 from sandbox.process import fork
@@ -181,7 +181,7 @@ class Buffer(fork.ProcessBound):
         """The slots that have been written to."""
         return self._live.slots()
 
-    def records(self, slot: int | None = None) -> Iterator[Record]:
+    def records(self, slot: Slots = None) -> Iterator[Record]:
         """The records of the buffer, or of one slot, in order of time, as in the file trace. Nothing is consumed."""
         return reader.records(self._live, slot)
 
@@ -190,7 +190,7 @@ class Buffer(fork.ProcessBound):
         """Changes when the buffer is emptied: `consume` then ends."""
         return self._live
 
-    def consume(self, slot: int | None = None) -> Iterator[Record]:
+    def consume(self, slot: Slots = None) -> Iterator[Record]:
         """Consume the records of the buffer, or of one slot, in order of time, as trace_pipe."""
         return Reader(self._live).consume(slot)
 
@@ -198,7 +198,7 @@ class Buffer(fork.ProcessBound):
         """The records since the follower's last call, in order of time. Nothing is consumed."""
         return follower.take(self._live)
 
-    def arrays(self, type_id: int, dtype: Any, slot: int | None = None) -> Iterator[Block]:
+    def arrays(self, type_id: int, dtype: Any, slot: Slots = None) -> Iterator[Block]:
         """The events of one type as numpy arrays, which are views of copied sub-buffers. Nothing is consumed.
 
         `dtype` describes an event from its common fields on. Raises ModuleNotFoundError without numpy.
@@ -207,15 +207,19 @@ class Buffer(fork.ProcessBound):
             for page in self._live.view.pages(each):
                 yield from blocks(page, each, type_id, dtype)
 
-    def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
+    def raw_pages(self, slot: Slots = None) -> Iterator[tuple[int, bytes]]:
         """Consume sub-buffers: slot and bytes of each, as from per_cpu/cpuN/trace_pipe_raw, with lost events marked."""
         return Reader(self._live).raw_pages(slot)
+
+    def chosen(self, slot: Slots) -> list[int]:
+        """The slots that are meant: one, or of those that have been written to a CPU's or all."""
+        return self._live.chosen(slot)
 
     def take_page(self, slot: int) -> bytes | None:
         """Consume one sub-buffer of a slot, in the form of `raw_pages`; None if the slot is empty."""
         return SlotReader(self._live, slot).take_raw()
 
-    def drain(self, descriptor: int, slot: int | None = None, mark: int = 0) -> int:
+    def drain(self, descriptor: int, slot: Slots = None, mark: int = 0) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
         Lost events are marked as in `raw_pages`. `mark`: the upper half of each one's commit word.
@@ -223,15 +227,17 @@ class Buffer(fork.ProcessBound):
         """
         return Reader(self._live).drain(descriptor, slot, mark)
 
-    def stats(self, slot: int) -> Stats:
-        """The statistics of a slot, as in per_cpu/cpuN/stats."""
-        return reader.stats(self._live, slot, self.now)
+    def stats(self, slot: int | Cpu) -> Stats:
+        """The statistics of a slot, or of a CPU's together, as in per_cpu/cpuN/stats."""
+        if isinstance(slot, int):
+            return reader.stats(self._live, slot, self.now)
+        return reader.total([reader.stats(self._live, each, self.now) for each in self._live.chosen(slot)], self.now)
 
-    def written(self, slot: int | None = None) -> int:
+    def written(self, slot: Slots = None) -> int:
         """Number of events written, in all slots or one, including overwritten and consumed ones."""
         return sum(reader.written(self._live, each) for each in self._live.chosen(slot))
 
-    def overrun(self, slot: int | None = None) -> int:
+    def overrun(self, slot: Slots = None) -> int:
         """The number of events that were overwritten before they were consumed, in all slots or one."""
         return reader.overrun(self._live, slot)
 
@@ -247,9 +253,10 @@ class Buffer(fork.ProcessBound):
             self._install(self._ring())
             self._retire_unused()
 
-    def clear_slot(self, slot: int) -> None:
-        """Consume everything in one slot."""
-        _consume_all(self._live, slot)
+    def clear_slot(self, slot: int | Cpu) -> None:
+        """Consume everything in one slot, or in a CPU's."""
+        for each in self._live.chosen(slot):
+            _consume_all(self._live, each)
 
     @property
     def has_snapshot(self) -> bool:
@@ -268,7 +275,7 @@ class Buffer(fork.ProcessBound):
             self.allocate_snapshot()
             runtime().image.call("ring_swap", self.address)
 
-    def snapshot_records(self, slot: int | None = None) -> Iterator[Record]:
+    def snapshot_records(self, slot: Slots = None) -> Iterator[Record]:
         """The records of the snapshot, in order of time. Nothing is consumed."""
         spare = self._rings.get(self._handle.spare or 0)
         return reader.records(spare, slot) if spare else iter(())
@@ -278,19 +285,25 @@ class Buffer(fork.ProcessBound):
         spare = self._rings.get(self._handle.spare or 0)
         return SlotReader(spare, slot).take_raw() if spare else None
 
-    def snapshot_overrun(self, slot: int | None = None) -> int:
+    def consume_snapshot(self, slot: Slots = None) -> Iterator[Record]:
+        """Consume the records of the snapshot, in order of time."""
+        spare = self._rings.get(self._handle.spare or 0)
+        return Reader(spare).consume(slot) if spare else iter(())
+
+    def snapshot_overrun(self, slot: Slots = None) -> int:
         """Number of events of the snapshot that were overwritten before it was taken."""
         spare = self._rings.get(self._handle.spare or 0)
         return reader.overrun(spare, slot) if spare else 0
 
-    def clear_snapshot(self, slot: int | None = None) -> None:
+    def clear_snapshot(self, slot: Slots = None) -> None:
         """Empty the snapshot, or one slot of it, if there is one."""
         with self._lock:
             spare = self._rings.get(self._handle.spare or 0)
             if spare and slot is None:
                 self._replace_spare(self._ring().address)
-            elif spare and slot is not None:
-                _consume_all(spare, slot)
+            elif spare:
+                for each in spare.chosen(slot):
+                    _consume_all(spare, each)
 
     def free_snapshot(self) -> None:
         """Delete the snapshot and free its memory."""

@@ -15,14 +15,14 @@ from ftrace.core.runtime import runtime
 from ftrace.hit.ring_buffer.layout import PAGE_SHIFT, PAGE_SIZE
 from ftrace.hit.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BITS, PAGE_BITS, PAGE_MASK
 from ftrace.ring_buffer import pages
-from ftrace.ring_buffer.arena import Rings, slot_number
+from ftrace.ring_buffer.arena import Rings, Slots, slot_number
 from ftrace.ring_buffer.pages import Common, Event, Page
 from ftrace.ring_buffer.view import DROPPED
 from sandbox.process.writing import write_all
 from sandbox.threads.tasks import FREE
 
 if TYPE_CHECKING:
-    from ftrace.ring_buffer.arena import Rings, slot_number
+    from ftrace.ring_buffer.arena import Rings, Slots, slot_number
     from ftrace.ring_buffer.pages import Page
 
 
@@ -78,7 +78,7 @@ def record_of(page: Page, event: Event, slot: int, lost: int = 0) -> Record:
     return Record(event.stamp, slot, lost, page.data[event.offset : event.offset + event.size])
 
 
-def records(ring: Rings, slot: int | None = None) -> Iterator[Record]:
+def records(ring: Rings, slot: Slots = None) -> Iterator[Record]:
     """The records of a ring, or of one slot, in order of time. Nothing is consumed."""
     return heapq.merge(*(of_slot(each, ring.view.pages(each)) for each in ring.chosen(slot)), key=_BY_TIME)
 
@@ -244,7 +244,7 @@ class Reader:
         self._ring = ring
         self._slots: dict[int, SlotReader] = {}
 
-    def consume(self, slot: int | None = None) -> Iterator[Record]:
+    def consume(self, slot: Slots = None) -> Iterator[Record]:
         """Consume the events in order of time. Only those that the iterator has returned are consumed."""
         while True:
             readers = self._readers(slot)
@@ -257,7 +257,7 @@ class Reader:
             if owner.pop(record):
                 yield record
 
-    def raw_pages(self, slot: int | None = None) -> Iterator[tuple[int, bytes]]:
+    def raw_pages(self, slot: Slots = None) -> Iterator[tuple[int, bytes]]:
         """Consume all sub-buffers: slot and bytes of each, with lost events marked. Later arrivals are ignored, as by `drain`."""
         memory = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
@@ -267,7 +267,7 @@ class Reader:
                 due -= len(taken)
         self.reap()
 
-    def drain(self, descriptor: int, slot: int | None = None, mark: int = 0) -> int:
+    def drain(self, descriptor: int, slot: Slots = None, mark: int = 0) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
         `mark`: the upper half of each one's commit word.
@@ -287,7 +287,7 @@ class Reader:
                 due -= count
         return written
 
-    def trim(self, count: int, slot: int | None = None) -> None:
+    def trim(self, count: int, slot: Slots = None) -> None:
         """Delete the oldest sub-buffers of each slot, or of one, until it has at most `count`."""
         for each in self._readers(slot):
             each.trim(count)
@@ -300,7 +300,7 @@ class Reader:
             if tasks[each.slot].state == FREE and each.peek() is None:
                 image.call("ring_reap", self._ring.address, self._ring.slot_address(each.slot), each.owner)
 
-    def _readers(self, slot: int | None) -> list[SlotReader]:
+    def _readers(self, slot: Slots) -> list[SlotReader]:
         return [self._slots.setdefault(each, SlotReader(self._ring, each)) for each in self._ring.chosen(slot)]
 
     def _drained(self, each: SlotReader, memory: Any, most: int) -> list[bytes]:
@@ -334,6 +334,13 @@ def stats(ring: Rings, slot: int, now: int) -> Stats:
     )
 
 
+def total(stats: Sequence[Stats], now: int) -> Stats:
+    """The statistics of several slots together."""
+    oldest = [each.oldest for each in stats if each.entries]
+    sums = [sum(values) for values in zip(*(each for each in stats), strict=True)] or [0] * len(Stats._fields)
+    return Stats(*sums)._replace(oldest=min(oldest, default=0), now=now)
+
+
 def written(ring: Rings, slot: int) -> int:
     """Number of events written to a slot, including overwritten and consumed ones."""
     if not ring.view.slot_word(slot, "sequence"):
@@ -342,7 +349,7 @@ def written(ring: Rings, slot: int) -> int:
     return ring.view.meta_word(page, "first") + (tail >> OFFSET_BITS & ENTRY_MASK)
 
 
-def overrun(ring: Rings, slot: int | None = None) -> int:
+def overrun(ring: Rings, slot: Slots = None) -> int:
     """The number of events of a ring, or of one slot, that were overwritten before they were consumed."""
     return sum(ring.view.slot_word(each, field) for each in ring.chosen(slot) for field in ("overrun", "trimmed"))
 

@@ -12,6 +12,7 @@ from ftrace.core.runtime import runtime
 from ftrace.core.tracer import tracer
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.events.builtin_records import STACKTRACE, TASKS, USERSTACKTRACE
+from ftrace.ring_buffer.arena import Slots
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.tracing.instances.error_log import ErrorLog, error_log
@@ -32,19 +33,19 @@ class PipeClaims:
     """The slots that open trace_pipe files have claimed; None means all slots. As open_pipe_on_cpu() of kernel/trace/trace.c."""
 
     def __init__(self) -> None:
-        self._slots: set[int | None] = set()
+        self._slots: set[Slots] = set()
 
     def __bool__(self) -> bool:
         return bool(self._slots)
 
-    def claim(self, slot: int | None) -> bool:
+    def claim(self, slot: Slots) -> bool:
         """Claim a slot, or all. Returns False if any of them is already claimed."""
         if None in self._slots or slot in self._slots or (slot is None and self._slots):
             return False
         self._slots.add(slot)
         return True
 
-    def release(self, slot: int | None) -> None:
+    def release(self, slot: Slots) -> None:
         """Release a claim."""
         self._slots.remove(slot)
 
@@ -242,7 +243,7 @@ def _follow_record_cmd() -> None:
     saved_cmdlines.record(any(array.options["record-cmd"] or array.tracer is not nop for array in trace_arrays))
 
 
-MAX_ARRAYS = 128
+MAX_ARRAYS = 64
 """The maximum number of trace arrays, with the top level's; each event can record into all of them."""
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ftrace.hit.ring_buffer.layout import HEADER
+from ftrace.ring_buffer.arena import Cpu, Slots
+from ftrace.ring_buffer.packing import Packer
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import GRAPH_ENTRY
 from ftrace.tracing.events.event_mutex import event_mutex
@@ -45,7 +47,7 @@ class _Stream(Handle):
 
     is_stream = True
 
-    def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
+    def __init__(self, array: TraceArray, slot: Slots, flags: int) -> None:
         self._array, self._slot = array, slot
         self._waits = not flags & os.O_NONBLOCK
         self._pending = b""
@@ -92,7 +94,10 @@ class _Stream(Handle):
             return True
         if slot is None:
             return any(buffer.stats(each).entries for each in buffer.slots())
-        stats = buffer.stats(slot)
+        return any(map(self._is_full_enough, buffer.chosen(slot)))
+
+    def _is_full_enough(self, slot: int) -> bool:
+        buffer, stats = self._array.buffer, self._array.buffer.stats(slot)
         return bool(stats.entries) and is_full(
             stats.bytes, buffer.slot_size_kb(slot), buffer.subbuf_kb, self._array.buffer_percent
         )
@@ -150,7 +155,7 @@ class PipeHandle(_Stream):
 
     _closed = False
 
-    def __init__(self, array: TraceArray, slot: int | None, flags: int) -> None:
+    def __init__(self, array: TraceArray, slot: Slots, flags: int) -> None:
         super().__init__(array, slot, flags)
         self._slots: dict[int, Slot] = {}
         self._held: list[Record] = []
@@ -197,12 +202,12 @@ class PipeHandle(_Stream):
 
 
 class RawPipeHandle(_Stream):
-    """An open trace_pipe_raw or snapshot_raw: whole sub-buffers of one slot, in which lost events are marked."""
+    """An open trace_pipe_raw or snapshot_raw: whole sub-buffers of one slot or CPU, in which lost events are marked."""
 
-    def __init__(self, array: TraceArray, slot: int, flags: int, *, snapshot: bool) -> None:
+    def __init__(self, array: TraceArray, slot: int | Cpu, flags: int, *, snapshot: bool) -> None:
         super().__init__(array, slot, flags)
         self._own, self._is_snapshot = slot, snapshot
-        self._take = array.buffer.take_snapshot_page if snapshot else array.buffer.take_page
+        self._packer = Packer(array.buffer.subbuf_kb * _KIB)
 
     def _has_enough(self) -> bool:
         return self._is_snapshot or super()._has_enough()
@@ -213,7 +218,7 @@ class RawPipeHandle(_Stream):
     def _fill(self, size: int) -> bool:
         until = self._array.buffer.now
         while size < 0 or len(self._pending) < size:
-            page = self._take(self._own)
+            page = self._take()
             if page is None:
                 break
             self._pending += page
@@ -221,13 +226,23 @@ class RawPipeHandle(_Stream):
                 break
         return bool(self._pending)
 
+    def _take(self) -> bytes | None:
+        """Consume a sub-buffer; of several slots, the records are merged by time."""
+        buffer, own = self._array.buffer, self._own
+        if isinstance(own, int):
+            return buffer.take_snapshot_page(own) if self._is_snapshot else buffer.take_page(own)
+        slots = buffer.chosen(own)
+        if len(slots) == 1 and not self._is_snapshot and self._packer.is_empty:
+            return buffer.take_page(slots[0])
+        return self._packer.page(buffer.consume_snapshot(own) if self._is_snapshot else buffer.consume(own))
+
 
 class PipeFile(Node):
     """trace_pipe of a trace array, or of one of its slots. A slot's records have at most one reader."""
 
     mode = 0o440
 
-    def __init__(self, array: TraceArray, slot: int | None = None) -> None:
+    def __init__(self, array: TraceArray, slot: Slots = None) -> None:
         self._array, self._slot = array, slot
 
     def open(self, flags: int) -> Handle:
@@ -242,7 +257,7 @@ class RawPipeFile(Node):
 
     mode = 0o440
 
-    def __init__(self, array: TraceArray, slot: int, *, snapshot: bool = False) -> None:
+    def __init__(self, array: TraceArray, slot: int | Cpu, *, snapshot: bool = False) -> None:
         self._array, self._slot, self._is_snapshot = array, slot, snapshot
 
     def open(self, flags: int) -> Handle:

@@ -6,7 +6,7 @@ The header is that of print_func_help_header() and related functions of kernel/t
 from __future__ import annotations
 
 from ftrace.ring_buffer import clock
-from ftrace.ring_buffer.arena import arena
+from ftrace.ring_buffer.arena import Slots, arena
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.instances.options import TraceOptions
@@ -29,7 +29,7 @@ def slots_in_use() -> int:
     return max(arena().slots_in_use, 1)
 
 
-def trace_text(array: TraceArray, slot: int | None = None) -> str:
+def trace_text(array: TraceArray, slot: Slots = None) -> str:
     """The file trace of a trace array, or of one of its slots."""
     with events_locked():  # no event's number may pass to another one before the names are looked up
         records, overrun = list(array.buffer.records(slot)), array.buffer.overrun(slot)
@@ -57,7 +57,7 @@ _SLOT_SNAPSHOT_COMMANDS = (
 )
 
 
-def snapshot_text(array: TraceArray, slot: int | None = None) -> str:
+def snapshot_text(array: TraceArray, slot: Slots = None) -> str:
     """The file snapshot: as trace, of what the last snapshot took; what can be written to it if that is nothing."""
     with events_locked():
         records, overrun = list(array.buffer.snapshot_records(slot)), array.buffer.snapshot_overrun(slot)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from ftrace.hit.ring_buffer.layout import DATA_TYPE_MAX, DELTA_BITS, HEADER, PADDING, TIME_EXTEND, TIME_STAMP
+from ftrace.hit.ring_buffer.layout import DATA_TYPE_MAX, DELTA_BITS, HEADER, PADDING, SLOTS, TIME_EXTEND, TIME_STAMP
 from ftrace.ring_buffer import clock
+from ftrace.ring_buffer.arena import Cpu
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.files.nodes import Node, TextFile, written_number
@@ -53,16 +54,18 @@ def _set_size(array: TraceArray, size: int) -> None:
     array.is_expanded = True
 
 
-def slot_size_file(array: TraceArray, slot: int) -> TextFile:
-    """The file per_cpu/cpuN/buffer_size_kb of a slot."""
+def slot_size_file(array: TraceArray, slot: int | Cpu) -> TextFile:
+    """The file per_cpu/cpuN/buffer_size_kb of a slot, or of those slots of a CPU that are in use."""
+    first, step = (slot, SLOTS) if isinstance(slot, int) else slot
 
     def write(size: int) -> None:
-        array.buffer.set_slot_size_kb(slot, size)
+        for each in range(first, max(slots_in_use(), first + 1), step):
+            array.buffer.set_slot_size_kb(each, size)
         array.is_expanded = True
 
     def read() -> str:
         _expand(array)
-        return f"{array.buffer.slot_size_kb(slot) if array.is_expanded else BOOT_KB}\n"
+        return f"{array.buffer.slot_size_kb(first) if array.is_expanded else BOOT_KB}\n"
 
     return TextFile(read, _checked(write), mode=0o440)
 
@@ -113,7 +116,7 @@ def _set_clock(array: TraceArray, text: str) -> None:
     array.update_tracing()
 
 
-def stats_text(array: TraceArray, slot: int) -> str:
+def stats_text(array: TraceArray, slot: int | Cpu) -> str:
     """The content of per_cpu/cpuN/stats, as tracing_stats_read() in kernel/trace/trace.c."""
     stats = array.buffer.stats(slot)
     in_ns = clock.find(array.buffer.clock).in_ns

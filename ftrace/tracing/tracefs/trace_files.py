@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from ftrace.core.filters.function_probes import clear_ftrace_function_probes
+from ftrace.ring_buffer.arena import Cpu, Slots
 from ftrace.tracing.events.registry import forget_array
 from ftrace.tracing.files.nodes import (
     Directory,
@@ -37,7 +38,7 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
         "events": events_directory(array),
         "free_buffer": FreeBufferFile(array),
         "options": Directory({name: _option_file(array, name) for name in array.options}),
-        "per_cpu": Directory(lambda: {f"cpu{slot}": _slot_directory(array, slot) for slot in range(slots_in_use())}),
+        "per_cpu": PerCpuDirectory(array),
         "set_event": SetEventFile(array),
         "snapshot": TextFile(lambda: snapshot_text(array), lambda text: _write_snapshot(array, text)),
         "trace": TraceFile(array),
@@ -56,7 +57,18 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
     }
 
 
-def _slot_directory(array: TraceArray, slot: int) -> Directory:
+class PerCpuDirectory(Directory):
+    """per_cpu: a directory for each slot. `of_cpus`: for each CPU of the machine, as other programs expect."""
+
+    def __init__(self, array: TraceArray) -> None:
+        super().__init__(lambda: {f"cpu{slot}": _slot_directory(array, slot) for slot in range(slots_in_use())})
+        cpus = os.cpu_count() or 1
+        self.of_cpus = Directory(
+            lambda: {f"cpu{number}": _slot_directory(array, Cpu(number, cpus)) for number in range(cpus)}
+        )
+
+
+def _slot_directory(array: TraceArray, slot: int | Cpu) -> Directory:
     files: Mapping[str, Node] = {
         "buffer_size_kb": buffer_files.slot_size_file(array, slot),
         "snapshot": TextFile(lambda: snapshot_text(array, slot), lambda text: _write_slot_snapshot(array, slot, text)),
@@ -72,7 +84,7 @@ def _slot_directory(array: TraceArray, slot: int) -> Directory:
 class TraceFile(Node):
     """trace, of a trace array or of one of its slots. O_TRUNC clears the buffer; writes have no effect."""
 
-    def __init__(self, array: TraceArray, slot: int | None = None) -> None:
+    def __init__(self, array: TraceArray, slot: Slots = None) -> None:
         self._array, self._slot = array, slot
 
     def open(self, flags: int) -> Handle:
@@ -96,7 +108,7 @@ def _ignored(_text: str) -> None:
 class _TraceHandle(TextHandle):
     """An open file trace. With the option pause-on-trace, recording pauses while it is open for reading."""
 
-    def __init__(self, array: TraceArray, slot: int | None, *, pauses: bool) -> None:
+    def __init__(self, array: TraceArray, slot: Slots, *, pauses: bool) -> None:
         super().__init__(lambda: trace_text(array, slot), _ignored)
         self._array = array
         self._paused = pauses and array.options["pause-on-trace"] and array.buffer.tracing_on
@@ -186,7 +198,7 @@ def _write_snapshot(array: TraceArray, text: str) -> None:
     (buffer.free_snapshot, buffer.snapshot, buffer.clear_snapshot)[min(command, 2)]()
 
 
-def _write_slot_snapshot(array: TraceArray, slot: int, text: str) -> None:
+def _write_slot_snapshot(array: TraceArray, slot: int | Cpu, text: str) -> None:
     array.is_expanded = True
     command = written_number(text)
     array.check_snapshot()

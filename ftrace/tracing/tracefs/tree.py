@@ -35,6 +35,10 @@ class Tracefs:
         """The node at `path`, relative to the root. Raises OSError: ENOENT, ENOTDIR."""
         return self._walk(path)[-1]
 
+    def shown(self, node: Node) -> Node:
+        """The node that stands in this tree for the one of a directory."""
+        return node
+
     def _walk(self, path: str) -> list[Node]:
         """The nodes from the root to `path`. Raises OSError: ENOENT, ENOTDIR."""
         nodes: list[Node] = [self.root]
@@ -50,7 +54,7 @@ class Tracefs:
             found = node.entries.get(name)
             if found is None:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            nodes.append(found)
+            nodes.append(self.shown(found))
         return nodes
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> Handle:
