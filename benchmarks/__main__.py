@@ -17,6 +17,7 @@ from benchmarks import (
     events,
     libraries,
     machine,
+    mounted,
     numba_calls,
     peers,
     probes,
@@ -54,6 +55,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *compiling.rows(),
         *starting.rows(),
         *attaching.rows(calls),
+        *mounted.rows(),
         *scale.large_rows(functions, calls),
     ]
 

@@ -1,0 +1,116 @@
+"""The mounted tree: what other programs wait for. Each sample has a process of its own, in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from benchmarks.measure import Row, Sample
+
+_UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+_ROUNDS = 3
+_PROGRAM = "define i32 @twice(i32 %x) { %y = mul i32 %x, 2  ret i32 %y }"
+_HEAD = f"""
+import json, os, subprocess, sys, tempfile, threading, time
+import sandbox
+from fprobe.tracefs import mount, tracefs
+
+program = sandbox.load({_PROGRAM!r}, name="prog")
+top = tempfile.mkdtemp()
+mounted = mount(top)
+
+def seconds(action):
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+def sh(text):
+    subprocess.run(["sh", "-c", text], cwd=top, check=True, stdout=subprocess.DEVNULL)
+
+def client(text):
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text, top], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+READS = '''
+import json, os, sys, time
+name, took = sys.argv[1] + "/tracing_on", []
+for _ in range(%d):
+    start = time.perf_counter()
+    fd = os.open(name, os.O_RDONLY)
+    os.read(fd, 100)
+    os.close(fd)
+    took.append(time.perf_counter() - start)
+took.sort()
+print(json.dumps([took[len(took) // 2] * 1e6, took[len(took) * 99 // 100] * 1e3]))
+'''
+"""
+_SCRIPTS = {
+    "read": """
+median, _ = client(READS % 3000)
+result = {"us": median, "seconds": median / 1e6}
+""",
+    "read.computing": """
+ending = []
+def compute():
+    while not ending:
+        sum(range(100))
+threading.Thread(target=compute, daemon=True).start()
+_, p99 = client(READS % 500)
+ending.append(1)
+result = {"p99_ms": p99, "seconds": p99 / 1e3}
+""",
+    "trace": """
+tracefs.write("buffer_size_kb", "20000")
+tracefs.write("kprobe_events", "p:twice twice x=%di:s32")
+tracefs.write("events/kprobes/twice/enable", "1")
+for number in range(100_000):
+    program["twice"](1)
+tracefs.write("events/kprobes/twice/enable", "0")
+def here():
+    assert tracefs.read("trace").count("twice:") == 100_000
+inside = min(seconds(here) for _ in range(2))
+outside = min(seconds(lambda: sh("cat trace")) for _ in range(2))
+result = {"ratio": outside / inside, "seconds": outside}
+""",
+    "list": """
+tracefs.write("kprobe_events", "".join(f"p:e{number} twice\\n" for number in range(1000)))
+result = {"seconds": seconds(lambda: sh("ls -R events"))}
+""",
+    "define": """
+script = 'i=0; while [ $i -lt 1000 ]; do echo "p:e$i twice" >> kprobe_events; i=$((i+1)); done'
+result = {"seconds": seconds(lambda: sh(script))}
+""",
+}
+_ABOUT = {
+    "read": "open, read and close of a small file",
+    "read.computing": "the same beside a thread that computes in Python",
+    "trace": "cat trace of 100,000 events",
+    "list": "ls -R events with 1,000 events",
+    "define": "1,000 echo >> kprobe_events",
+}
+
+
+def rows() -> list[Row]:
+    """The rows."""
+    return [
+        Row(f"tracefs.mount.{name}", about, lambda name=name: _sample(name), _ROUNDS, _absent)  # type: ignore[misc]
+        for name, about in _ABOUT.items()
+    ]
+
+
+def _absent() -> str:
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "needs /dev/fuse"
+    tried = subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False)
+    return "needs a mount namespace" if tried.returncode else ""
+
+
+def _sample(name: str) -> Sample:
+    script = (
+        _HEAD + _SCRIPTS[name] + "\nmounted.close(); os.rmdir(top); print(json.dumps(result), flush=True); os._exit(0)"
+    )
+    done = subprocess.run([*_UNSHARE, sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    return Sample(0, found["seconds"] * 1e9, 1, 1, extra=found)
