@@ -11,7 +11,10 @@ from benchmarks.measure import Row, Sample
 
 _UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
 _ROUNDS = 3
-_PROGRAM = "define i32 @twice(i32 %x) { %y = mul i32 %x, 2  ret i32 %y }"
+_PROGRAM = "".join(
+    f"define i32 @{name}(i32 %x) {{ %y = mul i32 %x, 2  ret i32 %y }}\n"
+    for name in ["twice", *(f"f{n}" for n in range(500))]
+)
 _HEAD = f"""
 import json, os, subprocess, sys, tempfile, threading, time
 import sandbox
@@ -75,11 +78,11 @@ outside = min(seconds(lambda: sh("cat trace")) for _ in range(2))
 result = {"ratio": outside / inside, "seconds": outside}
 """,
     "list": """
-tracefs.write("kprobe_events", "".join(f"p:e{number} twice\\n" for number in range(1000)))
+tracefs.write("kprobe_events", "".join(f"p:e{number} f{number // 2}\\n" for number in range(1000)))
 result = {"seconds": seconds(lambda: sh("ls -R events"))}
 """,
     "define": """
-script = 'i=0; while [ $i -lt 1000 ]; do echo "p:e$i twice" >> kprobe_events; i=$((i+1)); done'
+script = 'i=0; while [ $i -lt 1000 ]; do echo "p:e$i f$((i/2))" >> kprobe_events; i=$((i+1)); done'
 result = {"seconds": seconds(lambda: sh(script))}
 """,
 }

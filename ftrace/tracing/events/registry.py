@@ -247,6 +247,10 @@ class EventRegistry:
         """The groups that have events."""
         return list(dict.fromkeys(group for group, _ in list(self._events)))
 
+    def has_group(self, group: str) -> bool:
+        """Whether a group has events."""
+        return any(each == group for each, _ in list(self._events))
+
     def events(self, group: str | None = None) -> list[TraceEvent]:
         """The events of a group, or all events, in the order of their creation."""
         return [event for event in list(self._events.values()) if group is None or event.group == group]

@@ -148,6 +148,10 @@ class Directory(Node):
         """Its files and directories by name."""
         return self._entries() if callable(self._entries) else self._entries
 
+    def entry(self, name: str) -> Node | None:
+        """One of the entries; None if there is none of that name. A large directory finds it without making the others."""
+        return self.entries.get(name)
+
     @property
     def links(self) -> int:
         """Its own two, and one of each directory in it."""

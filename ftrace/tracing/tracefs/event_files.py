@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from ftrace.tracing.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
 from ftrace.tracing.events.event_file import EventFile
@@ -40,8 +41,19 @@ def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
     return checked
 
 
+_directories: WeakKeyDictionary[EventFile, EventsDirectory] = WeakKeyDictionary()
+"""Those of the events' files, as long as the events exist."""
+
+
 def _event_directory(event: TraceEvent, array: TraceArray) -> EventsDirectory:
     file = event.file_in(array)
+    found = _directories.get(file)
+    if found is None:
+        found = _directories[file] = _made_directory(event, array, file)
+    return found
+
+
+def _made_directory(event: TraceEvent, array: TraceArray, file: EventFile) -> EventsDirectory:
 
     def enable(text: str) -> None:
         on = written_switch(text)
@@ -103,15 +115,37 @@ def _write_group_filter(group: str, array: TraceArray, text: str) -> None:
         write_group_filter([event.file_in(array).filter for event in event_registry.events(group)], text)
 
 
-def _group_directory(group: str, array: TraceArray) -> EventsDirectory:
-    def entries() -> Mapping[str, Node]:
-        files: dict[str, Node] = {
+class _GroupDirectory(EventsDirectory):
+    """`events/GROUP`."""
+
+    def __init__(self, group: str, array: TraceArray) -> None:
+        super().__init__(self._listed)
+        self._group, self._array = group, array
+        self._files: dict[str, Node] = {
             "enable": _enable_of(lambda: event_registry.events(group), array),
             "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group, array)),
         }
-        return files | {event.name: _event_directory(event, array) for event in event_registry.events(group)}
 
-    return EventsDirectory(entries)
+    def _listed(self) -> Mapping[str, Node]:
+        events = event_registry.events(self._group)
+        return self._files | {event.name: _event_directory(event, self._array) for event in events}
+
+    def entry(self, name: str) -> Node | None:
+        """A file, or the directory of an event."""
+        event = event_registry.find(self._group, name)
+        return _event_directory(event, self._array) if event is not None else self._files.get(name)
+
+
+class _AllEvents(EventsDirectory):
+    """`events`. `of_group`: the directory of a group."""
+
+    def __init__(self, entries: Callable[[], Mapping[str, Node]], of_group: Callable[[str], _GroupDirectory]) -> None:
+        super().__init__(entries)
+        self._of_group = of_group
+
+    def entry(self, name: str) -> Node | None:
+        """A file, or the directory of a group."""
+        return self._of_group(name) if name != GROUP and event_registry.has_group(name) else super().entry(name)
 
 
 def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> TextFile:
@@ -132,6 +166,11 @@ def events_directory(array: TraceArray) -> EventsDirectory:
     register_hist_command()
     builtin = _builtin_directory(array)
 
+    groups: dict[str, _GroupDirectory] = {}
+
+    def of_group(name: str) -> _GroupDirectory:
+        return groups.setdefault(name, _GroupDirectory(name, array))
+
     def entries() -> Mapping[str, Node]:
         top: dict[str, Node] = {
             "enable": _enable_of(event_registry.events, array),
@@ -139,12 +178,12 @@ def events_directory(array: TraceArray) -> EventsDirectory:
             "header_page": TextFile(lambda: header_page(array)),
             GROUP: builtin,
         }
-        groups = {group: _group_directory(group, array) for group in event_registry.groups()}
-        if GROUP in groups:
-            return top | groups | {GROUP: EventsDirectory({**builtin.entries, **groups[GROUP].entries})}
-        return top | groups
+        found = {group: of_group(group) for group in event_registry.groups()}
+        if GROUP in found:
+            return top | found | {GROUP: EventsDirectory({**builtin.entries, **found[GROUP].entries})}
+        return top | found
 
-    return EventsDirectory(entries)
+    return _AllEvents(entries, of_group)
 
 
 _BLANK = " \t\n\v\f\r"

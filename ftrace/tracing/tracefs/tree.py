@@ -51,7 +51,7 @@ class Tracefs:
             if name == "..":
                 nodes = nodes[:-1] or nodes
                 continue
-            found = node.entries.get(name)
+            found = node.entry(name)
             if found is None:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             nodes.append(self.shown(found))
