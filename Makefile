@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test tests lint style types stress masks libraries targets mutants bench clean
+.PHONY: demo test tests lint style types stress masks libraries targets ftracetest mutants bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,11 @@ libraries: $(VENV)/.installed
 targets: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check gunicorn
 	$(BIN)/python -m tests.targets $(TARGETS)
+
+# The kernel's own tests of ftrace on the mounted tree, as root: make ftracetest LINUX=/path/to/linux-6.12. Debian has the sources in
+# the package linux-source-6.12 (GPL; nothing of them is here). TESTS="kprobe trigger/trigger-hist" for some.
+ftracetest: $(VENV)/.installed
+	$(BIN)/python -m tests.ftracetest $(LINUX) $(TESTS)
 
 # Changes the hit path, one change at a time, in a copy of the tree, and shows which changes the tests notice. MUTANTS="glob-* exit-order" for some.
 mutants: $(VENV)/.installed

@@ -57,7 +57,7 @@ BARS = (
     _milliseconds("attach.library", "first", 1500),
     _milliseconds("attach.library", "again", 300),
     Bar("tracefs.mount.read", "us", _extra("tracefs.mount.read", "us"), _just(80)),
-    _milliseconds("tracefs.mount.read.computing", "p99", 8),
+    _milliseconds("tracefs.mount.request.computing", "p99", 8),
     Bar("tracefs.mount.trace", "times as long as in the process", _extra("tracefs.mount.trace", "ratio"), _just(1.3)),
     Bar("tracefs.mount.list", "seconds", _extra("tracefs.mount.list", "seconds"), _just(3)),
     Bar("tracefs.mount.define", "seconds", _extra("tracefs.mount.define", "seconds"), _just(1)),

@@ -16,6 +16,23 @@ _LEFT_OUT = {
 }
 
 
+_NO_EVENT_PROBES = "there are no event probes (lines e)"
+_NO_UPROBES = "there are no uprobe events: a function of a library is probed by lines p, r and f"
+REASONS = {
+    "dynevent/add_remove_eprobe": _NO_EVENT_PROBES,
+    "dynevent/add_remove_tprobe_module": "no tracepoint is hit in user space, and none is loaded with a module",
+    "dynevent/add_remove_uprobe": _NO_UPROBES,
+    "dynevent/eprobes_syntax_errors": _NO_EVENT_PROBES,
+    "dynevent/test_duplicates": _NO_EVENT_PROBES,
+    "event/trace_printk": "programs have no trace_printk",
+    "kprobe/kprobe_args_user": "it needs the system calls of another process, and memory that only the kernel reads",
+    "kprobe/uprobe_syntax_errors": _NO_UPROBES,
+    "trigger/inter-event/trigger-action-hist-xfail": "it is expected to fail, as in the kernel",
+    "trigger/inter-event/trigger-synthetic-eprobe": _NO_EVENT_PROBES,
+}
+"""Why those do not pass that do not."""
+
+
 def left_out() -> Mapping[str, str]:
     """Tests that are never run, with the reasons."""
     return _LEFT_OUT

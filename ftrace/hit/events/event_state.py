@@ -44,7 +44,7 @@ from sandbox.native import (
 from sandbox.threads.acting import shown_comm
 from sandbox.threads.tasks import Task, current, task_get
 
-MAX_TARGETS = 128
+MAX_TARGETS = 32
 """The maximum number of trace arrays that record one event: the top level's and those of instances."""
 SCRATCH = 1 << 16
 """Size of a task's scratch memory in bytes: for the event it is recording, and for events that a signal interrupted."""
@@ -84,7 +84,7 @@ class EventState(Structure):
         u64  # address of a function that handles some hits without a record (tracing.events.hit.shortcut_source), or 0
     )
     count: u64  # of targets
-    targets: array[ptr[EventTarget], 128]
+    targets: array[ptr[EventTarget], 32]
     constants: array[u64, 128]  # addresses of symbols that arguments name
 
 

@@ -243,7 +243,7 @@ def _follow_record_cmd() -> None:
     saved_cmdlines.record(any(array.options["record-cmd"] or array.tracer is not nop for array in trace_arrays))
 
 
-MAX_ARRAYS = 64
+MAX_ARRAYS = 32
 """The maximum number of trace arrays, with the top level's; each event can record into all of them."""
 
 

@@ -181,10 +181,10 @@ def test_as_many_instances_as_an_event_can_record_into_and_no_more() -> None:
             break
         made.append(name)
         tracefs.write(f"{name}/events/enable", "1")
-    assert len(made) == 15
+    assert len(made) == 31
     tracefs.write("events/enable", "1")
     module["leaf"](1)
-    assert [len(shown(f"{name}/trace")) for name in ("", *made)] == [1] * 16
+    assert [len(shown(f"{name}/trace")) for name in ("", *made)] == [1] * 32
     for name in made:
         tracefs.rmdir(name)
     module["leaf"](1)
