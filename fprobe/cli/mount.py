@@ -35,25 +35,29 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.command("mount", cls=CallingCommand, epilog=_EPILOG, short_help="Mount the files of tracefs on a directory.")
 @click.argument("directory", metavar="DIR", shell_complete=candidates.files)
 @call_option
+@click.option("--core", is_flag=True, help="Show the program's functions without [module], as a kernel's own.")
 @program_options
 @output_options
-def mount_command(directory: str, target: ProgramTarget, console: Console) -> None:
+def mount_command(directory: str, core: bool, target: ProgramTarget, console: Console) -> None:
     """Load the program, and mount its tracefs on the empty directory DIR, until Ctrl-C, SIGTERM or SIGHUP."""
     from fprobe.cli import program
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import end_process
+    from fprobe.mount import beside
     from fprobe.mount.call_file import CallFile
     from fprobe.mount.mounting import check_directory
     from fprobe.tracefs import mount, tracefs
-    from ftrace.tracing.files.nodes import Directory
+    from sandbox.symbols import table
     from sandbox.threads.own_thread import OwnThread
 
     with input_errors():
         check_directory(directory)  # before the program is compiled
     module = program.load(target)
+    if core:
+        table.core.add(module.name)
     words = call_words()
     call = program.prepare_call(module, words, target) if words else None
-    tracefs.add("fprobe", Directory({"call": CallFile(lambda text: _prepared(module, target, text))}))
+    beside.add_to(tracefs)["call"] = CallFile(lambda text: _prepared(module, target, text))
     ending = threading.Event()
     for each in _ENDING:
         signal.signal(each, lambda *_: ending.set())

@@ -53,6 +53,7 @@ class Mount:
     def close(self) -> None:
         """Unmount the tree. Files that are open in other processes fail with ENOTCONN. Further calls do nothing."""
         atexit.unregister(self.close)
+        fork.not_in_child(self._leave)
         if self._device < 0 or self._process != os.getpid():
             return
         top = os.open(self.directory, os.O_PATH | os.O_CLOEXEC)

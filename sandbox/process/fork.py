@@ -92,6 +92,11 @@ def in_child(phase: Phase, call: Callable[[], None]) -> None:
     insort(_in_child, (phase, call), key=itemgetter(0))
 
 
+def not_in_child(call: Callable[[], None]) -> None:
+    """Undo `in_child` of this call."""
+    _in_child[:] = [entry for entry in _in_child if entry[1] != call]
+
+
 def renew(lock: Any) -> Any:
     """Free `lock` (a threading.Lock or RLock) in the child of every fork, unless the forking thread itself has it.
 

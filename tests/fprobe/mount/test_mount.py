@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -266,4 +268,201 @@ def test_the_tracefs_of_a_program_that_is_run():
         time.sleep(0.05)
     assert not os.path.ismount(top / "t")
     (top / "prog.py").unlink(); (top / "t").rmdir()
+    """)
+
+
+_SERVER = """
+SERVER = '''
+import os, sys, threading, time
+import sandbox
+from fprobe.tracefs import mount, tracefs
+program = sandbox.load({program!r}, name="prog")
+mount(sys.argv[1])
+print("ready", flush=True)
+time.sleep(60)
+'''
+def serve():
+    server = subprocess.Popen([sys.executable, "-c", SERVER.format(program=SOURCE), top], stdout=-1, text=True)
+    assert server.stdout.readline() == "ready\\n"
+    return server
+def unmounted():
+    for _ in range(200):
+        if not os.path.ismount(top):
+            return True
+        time.sleep(0.05)
+    return False
+"""
+
+
+@needs_fuse
+@pytest.mark.parametrize("how", ["KILL", "TERM"])
+def test_whoever_uses_the_files_gets_an_error_when_the_server_dies(how):
+    run(
+        _SERVER
+        + f"""
+server = serve()
+readers = [subprocess.Popen(["cat", top / "trace_pipe"], stderr=-1)]
+for n in range(15):
+    os.mkdir(top / f"instances/i{{n}}")
+    readers.append(subprocess.Popen(["cat", top / f"instances/i{{n}}/trace_pipe"], stderr=-1))
+script = "exec 3> trace_marker; echo held; read x; echo more >&3"
+inside = subprocess.Popen(["sh", "-c", script], cwd=top, stdin=-1, stdout=-1, stderr=-1)
+inside.stdout.readline()
+time.sleep(0.3)
+assert Path(top, "tracing_on").read_text() == "1\\n"  # with 16 readers that wait
+server.send_signal(signal.SIG{how})
+assert [each.wait(10) for each in readers] == [1] * 16
+assert unmounted()
+inside.communicate(b"\\n", timeout=10)
+assert inside.returncode != 0
+"""
+    )
+
+
+@needs_fuse
+def test_killed_readers_and_writers_leave_nothing_behind():
+    run("""
+    with mount(top):
+        for _ in range(5):
+            reader = subprocess.Popen(["cat", top / "trace_pipe"])
+            time.sleep(0.1)
+            reader.kill()
+            reader.wait()
+        script = "while :; do echo long long text > trace_marker; done"
+        writers = [subprocess.Popen(["sh", "-c", script], cwd=top) for _ in range(2)]
+        time.sleep(0.3)
+        for each in writers:
+            each.kill()
+            each.wait()
+        lines = [line for line in sh("cat trace").splitlines() if "tracing_mark_write" in line]
+        assert lines and all(line.endswith("long long text") for line in lines)
+        with open(top / "trace_pipe") as pipe:  # nobody has it open any more
+            assert "long" in pipe.readline()
+    """)
+
+
+@needs_fuse
+def test_four_writers_of_definitions_and_echo_and_cat_while_threads_record():
+    run("""
+    import resource
+    with mount(top):
+        sh("echo 'p:twice twice' > kprobe_events; echo 1 > events/kprobes/twice/enable; echo 100 > buffer_size_kb")
+        ending = threading.Event()
+        def record():
+            while not ending.is_set():
+                program["twice"](1)
+                time.sleep(0.0001)
+        threads = [threading.Thread(target=record) for _ in range(4)]
+        for each in threads:
+            each.start()
+        script = "i=0; while [ $i -lt 250 ]; do echo $i > trace_marker && read x < tracing_on || exit 1; i=$((i+1)); done"
+        both = "printf 'p:a{n}_%s twice\\\\np:b{n}_%s twice\\\\n' $i $i >> kprobe_events"
+        define = "i=0; while [ $i -lt 25 ]; do " + both + " || exit 1; i=$((i+1)); done"
+        commands = [script] * 4 + [define.replace("{n}", str(n)) for n in range(4)]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        writers = [subprocess.Popen(["dash", "-c", each], cwd=top) for each in commands]
+        assert [each.wait(50) for each in writers] == [0] * 8
+        ending.set()
+        for each in threads:
+            each.join()
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+        names = [line.split()[0] for line in sh("cat kprobe_events").splitlines()]
+        assert len(names) == len(set(names)) == 201
+        sh("echo 0 > events/enable; echo > kprobe_events")
+    """)
+
+
+@needs_fuse
+def test_a_mount_inside_the_mount_a_second_one_and_forks_after_the_end():
+    run("""
+    from sandbox.process import fork
+    (top / "a").mkdir(); (top / "b").mkdir()
+    before = len(fork._in_child)
+    with mount(top / "a"):
+        assert error(mount, top / "a" / "events") == errno.ENOTEMPTY
+        assert error(mount, top / "a") == errno.EBUSY
+        with mount(top / "b"):  # the same tree, twice
+            sh("echo nop > a/current_tracer; cat b/current_tracer")
+            pipe = os.open(top / "a/trace_pipe", os.O_RDONLY)
+            assert error(os.open, top / "b/trace_pipe", os.O_RDONLY) == errno.EBUSY
+            os.close(pipe)
+        assert sh("cat a/tracing_on") == "1\\n"
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert sh("cat a/tracing_on") == "1\\n"
+    assert len(fork._in_child) == before
+    (top / "a").rmdir(); (top / "b").rmdir()
+    """)
+
+
+@needs_fuse
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_sees_nothing():
+    run("""
+    os.chmod(top, 0o755)
+    (top / "t").mkdir()
+    with mount(top / "t"):
+        for command in (["ls", top / "t"], ["cat", top / "t/trace"]):
+            other = ["setpriv", "--reuid=65534", "--clear-groups", *command]
+            done = subprocess.run(other, capture_output=True, text=True)
+            assert done.returncode and done.stdout == "" and "ermission denied" in done.stderr, done
+    (top / "t").rmdir()
+    """)
+
+
+@needs_fuse
+@pytest.mark.skipif(shutil.which("fusermount3") is None, reason="fusermount3 is not installed: apt-get install fuse3")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_without_privileges_mounts_by_fusermount3():
+    run("""
+    import fprobe.mount.mounting
+    os.chmod(top, 0o755)
+    (top / "t").mkdir(mode=0o700)
+    os.chown(top / "t", 65534, 65534)
+    node = top / "fuse"
+    os.mknod(node, 0o666 | 0o020000, os.stat("/dev/fuse").st_rdev)
+    os.chmod(node, 0o666)
+    subprocess.run(["mount", "--bind", node, "/dev/fuse"], check=True)
+    child = os.fork()
+    if child == 0:
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        if not os.access(sys.executable, os.X_OK):
+            sys.executable = "/usr/bin/python3"  # for the watcher
+        code = 1
+        try:
+            with mount(top / "t"):
+                assert sh("cat t/tracing_on; echo said > t/trace_marker; grep -c said t/trace") == "1\\n1\\n"
+            assert not os.path.ismount(top / "t")
+            code = 0
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    subprocess.run(["umount", "/dev/fuse"], check=True)
+    node.unlink(); (top / "t").rmdir()
+    """)
+
+
+@needs_fuse
+def test_a_raw_page_by_splice():
+    run("""
+    with mount(top):
+        sh("echo text > trace_marker")
+        source = os.open(top / "per_cpu/cpu0/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
+        pages = b""
+        for cpu in range(os.cpu_count()):
+            os.close(source)
+            source = os.open(top / f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
+            out, into = os.pipe()
+            try:
+                size = os.splice(source, into, 4096)
+                pages += os.read(out, size)
+            except BlockingIOError:
+                pass
+        os.close(source)
+        assert len(pages) == 4096 and b"text" in pages
+        assert not os.path.exists(top / f"per_cpu/cpu{os.cpu_count()}")
     """)
