@@ -281,7 +281,7 @@ def run_command(
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     mount = checked_mount(mounted_on)
     settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount)
-    wanted = Wanted(stats, hists, traces, by, handlers, events, stacks)
+    selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks)
     if targets is not None:
         _refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
@@ -298,7 +298,7 @@ def run_command(
 
     if not (counted or stacked or handled or events):
         end_like(status_after(program, counts, journal))
-    end_like(report_after(program, counts, journal, wanted, report, format_))
+    end_like(report_after(program, counts, journal, selection, report, format_))
 
 
 def _refuse_program(settings: Settings) -> None:

@@ -77,7 +77,7 @@ def tracefs_command(words: tuple[str, ...], target: ProgramTarget, console: Cons
 # -- the shell --------------------------------------------------------------------------------------------------------
 
 
-def _run_shell(words: Sequence[str], target: Target) -> NoReturn:
+def _run_shell(words: Sequence[str], target: ProgramTarget) -> NoReturn:
     """Run /bin/sh on the mounted tree, and end with its exit status."""
     import tempfile
 
@@ -103,7 +103,7 @@ def _run_shell(words: Sequence[str], target: Target) -> NoReturn:
     end_process(status)
 
 
-def _in_namespace(words: Sequence[str], module: Module, target: Target, programs: Path) -> int:
+def _in_namespace(words: Sequence[str], module: Module, target: ProgramTarget, programs: Path) -> int:
     import contextlib
     import os
     import signal
@@ -134,7 +134,7 @@ def _in_namespace(words: Sequence[str], module: Module, target: Target, programs
     return status if status >= 0 else 128 - status
 
 
-def _prepared(module: Module, target: Target, text: str) -> Callable[[], Any]:
+def _prepared(module: Module, target: ProgramTarget, text: str) -> Callable[[], Any]:
     from fprobe.cli.program import prepare_call
 
     return prepare_call(module, text.split(), target)

@@ -147,9 +147,11 @@ def status_after(program: Program, counts: int, journal: int) -> int:
     return status
 
 
-def _write_report(output: int, found: Results, counts: int, wanted: Wanted, ticks: Ticks, format_: str) -> None:
-    recorded = recorded_of(found, counts, wanted)
-    write_all(output, rendered(found, wanted, recorded, ticks, format_))
+def _write_report(
+    output: int, found: Results, counts: int, selection: ReportSelection, ticks: Ticks, format_: str
+) -> None:
+    recorded = recorded_of(found, counts, selection)
+    write_all(output, rendered(found, selection, recorded, ticks, format_))
     if format_ in _WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:

@@ -51,7 +51,7 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
 
 def mount(directory: str) -> None:
     """Mount the tree of the program that the launcher has started. Raises OSError."""
-    from fprobe.run.inside.exit_handlers import not_traced
+    from fprobe.run.tracee.exit_handlers import not_traced
 
     with not_traced():
         from fprobe.tracefs import mount

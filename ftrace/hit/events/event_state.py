@@ -361,7 +361,7 @@ def record_filtered(
 
 
 @native(noinline=True, name="event_record_made")
-def record_made(target: ptr[Target], type_id: u64, record: ptr[u8], size: u64, ip: u64, sp: u64, bp: u64) -> void:
+def record_made(target: ptr[EventTarget], type_id: u64, record: ptr[u8], size: u64, ip: u64, sp: u64, bp: u64) -> void:
     """Judge a record that no probe has made, outside hits. `ip`, `sp`, `bp`: where it is made; 0: at no known place."""
     task = task_get()
     if task == null:
