@@ -175,6 +175,17 @@ def _ptrace() -> Answer:
     )
 
 
+def _libpython() -> Answer:
+    from sandbox.remote import interpreter
+    from sandbox.remote.refusals import Refused
+
+    try:
+        found = interpreter.find()
+    except Refused as error:
+        return WARNING, str(error.strerror)
+    return OK, f"{found.library}, for programs that are not Python (fprobe run ./server, -p PID)"
+
+
 def _status_field(name: str) -> str:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
@@ -230,5 +241,6 @@ _CHECKS: dict[str, Callable[[], Answer]] = {
     "cache": _cache,
     "perf map": _perf_map,
     "debuggers": _ptrace,
+    "libpython": _libpython,
     "a probe": _probe,
 }

@@ -1,10 +1,11 @@
-"""The verbs that run a Python program with probes on the libraries that it loads: `fprobe run`, `fprobe top`."""
+"""The verbs that run a program with probes on the libraries that it loads: `fprobe run`, `fprobe top`."""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,14 +57,34 @@ def program_words() -> list[str]:
     """The words that would follow `python`. Raises Failure if there is no program, or none that python can run."""
     words: list[str] = click.get_current_context().meta[_WORDS]
     if not words:
-        raise Failure("no program is given; give a script, -m MODULE or -c CODE")
+        raise Failure("no program is given; give a script, -m MODULE, -c CODE or an executable")
     if words[0] in ("-m", "-c") and len(words) == 1:
         raise Failure(f"{words[0]} needs {'the name of a module' if words[0] == '-m' else 'code'} after it")
-    from fprobe.run.launcher.not_python import why_not_python
+    from fprobe.run.launcher.not_python import is_machine_code, why_not_python
 
-    if reason := why_not_python(words):
+    if is_machine_code(words):
+        from fprobe.run.launcher.elf_program import why_not
+
+        reason = why_not(words[0])
+    else:
+        reason = why_not_python(words)
+    if reason:
         raise Failure(reason)
     return words
+
+
+def _replace_by_program() -> None:
+    """Run the program without probes, instead of this process."""
+    from fprobe.run.launcher.launching import replace
+    from fprobe.run.launcher.not_python import is_machine_code
+
+    words = program_words()
+    try:
+        if is_machine_code(words):
+            replace(words[0], words)
+        replace(sys.executable, [sys.executable, *words])
+    except OSError as error:
+        raise Failure(f"the program could not be started: {error.strerror}", 1) from None
 
 
 def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -81,14 +102,30 @@ def start(settings: Settings, output: int | None = None) -> tuple[Program, int, 
     """Start the program. Returns it, its file of counts, and its journal. `output`: a descriptor for its standard output."""
     from fprobe.run import session
     from fprobe.run.launcher import launching
+    from fprobe.run.launcher.not_python import is_machine_code
 
+    words = program_words()
+    if is_machine_code(words):
+        return _start_machine_code(words, settings, output)
     try:
         counts, journal = session.create(settings)
     except OSError as error:
         raise Failure(f"the memory that the program shares could not be created: {error.strerror}", 1) from None
     environ = launching.environment(session.address_of(counts, journal))
     try:
-        return launching.Program(program_words(), environ, output), counts, journal
+        return launching.Program(words, environ, output), counts, journal
+    except OSError as error:
+        raise Failure(f"the program could not be started: {error.strerror}", 1) from None
+
+
+def _start_machine_code(words: list[str], settings: Settings, output: int | None) -> tuple[Program, int, int]:
+    from fprobe.run.launcher import elf_program
+    from sandbox.remote.refusals import Refused
+
+    try:
+        return elf_program.start(words, settings, output)
+    except Refused as error:
+        raise Failure(str(error.strerror)) from None
     except OSError as error:
         raise Failure(f"the program could not be started: {error.strerror}", 1) from None
 
@@ -102,6 +139,7 @@ Examples:
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
   fprobe run --mount t app.py
   fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
+  fprobe run --stat 'handle_*' --stat libc:write ./server --port 8080
   fprobe run --stacks libz:deflate -p 4711 --duration 10
 
 The program runs as if python had started it. The report goes to standard error, or to the file of -o.
@@ -234,8 +272,8 @@ def _refusals_as_json(command: _Command) -> _Command:
 
 
 @click.command(
-    "run", cls=PythonCommand, epilog=_RUN_EPILOG, short_help="Run a Python program with probes.",
-    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
+    "run", cls=PythonCommand, epilog=_RUN_EPILOG, short_help="Run a program with probes.",
+    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE|PROGRAM [ARGUMENTS]",
 )  # fmt: skip
 @click.option("--stat", "stats", **_REPEATED, help="Count and time these functions; repeatable.")
 @click.option("--hist", "hists", **_REPEATED, help="Show a histogram of these functions' durations; repeatable.")
@@ -264,9 +302,10 @@ def run_command(
     perf_map: bool, mounted_on: str | None,
     targets: Targets | None,
 ) -> None:  # fmt: skip
-    """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does.
+    """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does; or PROGRAM, an executable file.
 
-    A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'. Exit code: the program's.
+    A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'; or of PROGRAM itself: 'handle_*'. Exit code:
+    the program's.
     """
     from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
@@ -288,9 +327,7 @@ def run_command(
     if not (counted or stacked or handled or events):
         _check_no_report(output, as_json)
     if not any((counted, stacked, handled, events, mount)):
-        from fprobe.run.launcher.launching import replace
-
-        replace(program_words())
+        _replace_by_program()
     report = _opened(output)
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
@@ -339,7 +376,7 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 
 @click.command(
     "top", cls=PythonCommand, epilog=_TOP_EPILOG, short_help="Show calls while a program runs.",
-    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS]",
+    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE|PROGRAM [ARGUMENTS]",
 )  # fmt: skip
 @click.option(
     "--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="Show these functions; repeatable."
@@ -354,7 +391,7 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 def top_command(
     stats: tuple[str, ...], by: str, sort: str, delay: float, rows: int | None, targets: Targets | None
 ) -> None:
-    """Run SCRIPT, -m MODULE or -c CODE as `fprobe run` does, and show its calls of the functions that PATTERN names.
+    """Run a program as `fprobe run` does, and show its calls of the functions that PATTERN names.
 
     On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
     """

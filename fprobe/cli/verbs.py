@@ -11,7 +11,7 @@ from fprobe.cli.failure import Failure
 _VERBS = {
     "trace": "Show every call: arguments, results, nesting, durations.",
     "stat": "Count and time the calls of each function.",
-    "run": "Run a Python program with probes on the libraries that it loads.",
+    "run": "Run a program with probes on the libraries that it loads, or on its own functions.",
     "top": "Show calls of library functions while a Python program runs.",
     "record": "Record probe events to a trace.dat.",
     "report": "Show a trace.dat as text, tree, folded stacks or JSON.",

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 VARIABLE = "FPROBE_RUN"
-"""Environment variable: the launcher's process id and descriptors, as PID:COUNTS:JOURNAL."""
+"""Environment variable: the launcher's process id and descriptors, as PID:COUNTS:JOURNAL; see `address_of`."""
 PYTHONPATH = "FPROBE_RUN_PYTHONPATH"
 """Environment variable: PYTHONPATH before the launcher changed it; unset if it was unset."""
 
@@ -57,8 +57,9 @@ RING = 32 << 30
 """Bytes of address space for the ring buffer of a process; twice the largest pool of pages."""
 _SIZE = RINGS_AT + PARTS * RING
 _PART = struct.Struct("<3Q")
-FILES = struct.Struct("<c3i")
-"""The report of a process that was attached to: FILES_MADE, and the descriptors of counts, journal and the pipe to write to."""
+FILES = struct.Struct("<c4i")
+"""The report of a process that was attached to: FILES_MADE, the thread that reports, and its descriptors of counts, journal and
+the pipe to write to."""
 FILES_MADE, OPENED, LEAVE = b"F", b"O", b"L"
 """The first byte of that report; what the attacher writes into the pipe when it has opened them, and to detach."""
 _NUMBER = struct.Struct("<Q")
@@ -134,9 +135,9 @@ def above_standard(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def address_of(counts: int, journal: int) -> str:
-    """The value of `VARIABLE`."""
-    return f"{os.getpid()}:{counts}:{journal}"
+def address_of(counts: int, journal: int, thread: int | None = None) -> str:
+    """The value of `VARIABLE`. `thread`: the thread of this process whose descriptors they are, if not all threads share them."""
+    return f"{os.getpid()}{f'/task/{thread}' * (thread is not None)}:{counts}:{journal}"
 
 
 def open_counts(address: str) -> int:

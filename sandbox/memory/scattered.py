@@ -66,12 +66,12 @@ class ScatteredText:
     def place(self, address: int, page: int) -> None:
         """Let file page `page` be executable at `address`, a multiple of PAGE.
 
-        Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or EBADF if the file's descriptor
-        was closed by other code.
+        Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or if the file's descriptor was closed
+        by other code and none is free for a copy.
         """
         with changes.of(self):
             if _identity(self._file) != self._identity:
-                raise OSError(errno.EBADF, f"the descriptor {self._file} of {self.name} was closed by other code")
+                self._copy()
             memory.map_page(self._file, page * PAGE, address)
             self._pages[address] = page
 
@@ -133,9 +133,14 @@ class ScatteredText:
         forks = memory.forks_seen()
         if forks == self._own_since:
             return
-        contents = self._contents()
         if _identity(self._file) == self._identity:
             pages.close(self._file)  # whose number is free for the next
+        self._copy()
+        self._own_since = forks
+
+    def _copy(self) -> None:
+        """Let the pages be on a new file, with the same contents, instead of one that is closed."""
+        contents = self._contents()
         self._file = -1
         self._file = pages.sparse_backing(self.name, SIZE)
         self._identity = _identity(self._file)
@@ -145,7 +150,6 @@ class ScatteredText:
             memory.set_writable(self._alias, self._opened * PAGE, True)
         for address, page in self._pages.items():
             memory.map_page(self._file, page * PAGE, address, replace=True)
-        self._own_since = forks
 
     def _contents(self) -> bytes:
         if self._opened < self._used:

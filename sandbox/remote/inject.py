@@ -1,10 +1,10 @@
-"""Running Python source in another process that has a CPython, on a thread that is made for it.
+"""Running Python source in another process, on a thread that is made for it. A process without CPython gets one.
 
 1. A thread of the process is stopped, any; the others continue.
 2. It makes three system calls for us, mmap, mprotect and clone, at an instruction that exists. Then it continues where it was:
    nothing of the program's text or stack was written. If its tracer is killed, it does so alone (`sandbox.x86_64.signal_frame`).
 3. The new thread calls pthread_create, and ends. The pthread waits for the GIL and runs the source
-   (`sandbox.x86_64.remote_thread`).
+   (`sandbox.x86_64.remote_thread`); or it starts an interpreter first (`sandbox.x86_64.remote_interpreter`).
 
 The thread is stopped by a process made for that: if this one is killed meanwhile, the stopped thread still continues.
 """
@@ -21,16 +21,19 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from sandbox.remote import storage
+from sandbox.remote import interpreter, storage
+from sandbox.remote.interpreter import Interpreter
+from sandbox.remote.launched import HeldProgram
 from sandbox.remote.process import RemoteProcess
 from sandbox.remote.ptrace import StoppedThread, best_thread
 from sandbox.remote.refusals import Refused, check, not_permitted
 from sandbox.remote.sleeping import Sleep
 from sandbox.remote.spare import Spare
 from sandbox.remote.spare import find as find_spare
-from sandbox.x86_64 import remote_thread, signal_frame
-from sandbox.x86_64.remote_thread import PAGE, Room
+from sandbox.x86_64 import remote_interpreter, remote_thread, signal_frame
+from sandbox.x86_64.remote_thread import PAGE, SYSCALL_RETURN, Places, Room
 from sandbox.x86_64.syscalls import SYS_CLONE, SYS_MMAP, SYS_MPROTECT, SYS_MUNMAP
 
 _READ_WRITE, _READ_EXECUTE = 3, 5
@@ -53,6 +56,13 @@ CONTEXT = "0x" + "feedface" * 2
 """In the source: the address of the context, in whose part STATUS it reports."""
 
 
+class Brought(NamedTuple):
+    """An interpreter that is brought along, and where its data are after the source."""
+
+    interpreter: Interpreter
+    at: Mapping[str, int]
+
+
 @dataclass
 class Prepared:
     """All that is written into the process, and where; made before a thread is stopped."""
@@ -62,6 +72,8 @@ class Prepared:
     layout: storage.Layout
     tls: bytes
     source: bytes
+    brought: Brought | None = None
+    """The interpreter, where the process has none."""
     spare: Spare | None = None
     """Unused memory for the way back during the first system call."""
     sleeps: Mapping[int, Sleep] = field(default_factory=dict)
@@ -71,6 +83,15 @@ class Prepared:
     def room(self) -> Room:
         """The parts of the mapping."""
         return Room(len(self.source), len(self.tls), self.layout.pthread)
+
+    @property
+    def code(self) -> bytes:
+        """The code of the new threads."""
+        places = Places(self.room.pointer + self.layout.thread_id, self.layout.specific)
+        if self.brought is None:
+            return remote_thread.code(self.addresses, self.room, places)
+        offsets = remote_interpreter.OFFSETS[self.brought.interpreter.minor]
+        return remote_interpreter.code(self.addresses, self.brought.at, offsets, self.room, places)
 
 
 class Running:
@@ -109,20 +130,24 @@ class Running:
         self._process.close()
 
 
-def prepare(pid: int, source: str) -> Prepared:
-    """Find all that is needed in process `pid`, which nothing has touched after this. Raises Refused."""
+def prepare(pid: int, source: str, first: str = "", *, is_held: bool = False) -> Prepared:
+    """Find all that is needed in process `pid`, which nothing has touched after this. Raises Refused.
+
+    `first`: what an interpreter that is brought along runs before. `is_held`: this process has started it, and it is stopped.
+    """
     for _ in range(_TRIES):
         try:
-            return _prepared(pid, source)
+            if not is_held:
+                check(pid)
+            return _prepared(pid, source, first)
         except Refused:
             raise
-        except OSError:  # a library was unloaded while it was looked at
+        except OSError:  # a library was unloaded while it was looked at, or another program was executed
             time.sleep(0.01)
     raise Refused(f"the libraries of process {pid} change faster than they can be looked at; try again", errno.EAGAIN)
 
 
-def _prepared(pid: int, source: str) -> Prepared:
-    check(pid)
+def _prepared(pid: int, source: str, first: str) -> Prepared:
     process = RemoteProcess(pid)
     try:
         sleeps = {thread: Sleep(thread) for thread in process.threads}
@@ -130,25 +155,34 @@ def _prepared(pid: int, source: str) -> Prepared:
         loader = process.image(lambda name: name.startswith(("ld-linux", "ld-2")))
         if libc is None or loader is None:
             raise Refused(f"process {pid} does not use glibc: it is statically linked, or has another C library (musl)")
-        addresses = {**libc.addresses((*remote_thread.FUNCTIONS, *storage.DESCRIPTIONS)), **_python(process)}
-        missing = [name for name in remote_thread.FUNCTIONS if name not in addresses]
+        wanted = (*remote_thread.FUNCTIONS, remote_thread.KEYS, *remote_interpreter.FUNCTIONS)
+        addresses = libc.addresses((*wanted, *storage.DESCRIPTIONS))
+        missing = [name for name in wanted if name not in addresses]
         if missing:
             raise Refused(f"the C library of process {pid} is older than glibc 2.34: it does not export {missing[0]}")
         layout = storage.layout_of(process, addresses)
         tls = storage.image_of(process, loader, layout)
         _ = process.system_call
+        python, brought, contents = _python(process), None, source.encode() + b"\0"
+        if not python:
+            found = interpreter.find_for(pid)
+            data = remote_interpreter.data(
+                first.encode() + contents, os.fsencode(found.library), os.fsencode(found.home)
+            )
+            brought, contents = Brought(found, data.at), data.contents
     except BaseException:
         process.close()
         raise
-    return Prepared(process, addresses, layout, tls, source.encode() + b"\0", find_spare(process, _FRAME), sleeps)
+    return Prepared(
+        process, {**addresses, **python}, layout, tls, contents, brought, find_spare(process, _FRAME), sleeps
+    )
 
 
 def _python(process: RemoteProcess) -> dict[str, int]:
-    """The addresses of the functions of its CPython. Raises Refused if it has none, or one that is not supported."""
+    """The addresses of the functions of its CPython; none if it has none. Raises Refused if that is not supported."""
     found = process.exporting(remote_thread.PYTHON[0], lambda name: name.startswith(("libpython", "python")))
     if found is None:
-        name = os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))  # noqa: PTH115, PTH119  # of a link's text
-        raise Refused(f"process {process.pid} ({name}) has no CPython, and other programs are not supported yet")
+        return {}
     image = found[0]
     version = _VERSION.search(image.path)
     if version and int(version[1]) < _OLDEST:
@@ -184,14 +218,26 @@ def start(prepared: Prepared, pidfd: int) -> Running:
     return Running(prepared, base)
 
 
+def start_held(prepared: Prepared, pidfd: int, program: HeldProgram) -> Running:
+    """Start the source in a program that stays stopped. Raises Refused."""
+    try:
+        return Running(prepared, _made_by(prepared, program.thread(prepared.process.system_call), pidfd))
+    except OSError as error:
+        raise _refusal(prepared.process.pid, error.errno or errno.EIO) from None
+
+
 def _refusal(pid: int, number: int) -> Refused:
     if number == errno.EPERM:
         return not_permitted(pid)
     if number == errno.ESRCH:
-        return Refused(f"process {pid} has ended", number)
+        return Refused(_ended(pid), number)
     if number == errno.EBUSY:
         return Refused(f"no thread of process {pid} stopped within 100 ms; it was left as it is", number)
     return Refused(f"process {pid} could not start a thread: {os.strerror(number)}", number)
+
+
+def _ended(pid: int) -> str:
+    return f"process {pid} has ended, or has executed another program; if it is there, try again"
 
 
 def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
@@ -199,7 +245,8 @@ def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
     number = errno.ESRCH
     for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
         try:
-            return 0, _made_by(prepared, thread, pidfd)
+            stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
+            return 0, _made_by(prepared, stopped, pidfd)
         except OSError as error:
             number = error.errno or errno.EIO
             if number not in (errno.ESRCH, errno.EBUSY):
@@ -207,12 +254,13 @@ def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
     return number, 0
 
 
-def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
-    """Let a thread of the process make the new one. Returns the address of the mapping."""
-    process, room = prepared.process, prepared.room
+def _made_by(prepared: Prepared, thread: StoppedThread, pidfd: int) -> int:
+    """Let a thread of the process make the new one. Returns the address of the mapping. Raises OSError."""
+    process, room, code = prepared.process, prepared.room, prepared.code
     thread_id = room.pointer + prepared.layout.thread_id
-    with StoppedThread(thread, process.system_call, prepared.sleeps.get(thread)) as stopped:
-        if select.select([pidfd], [], [], 0)[0]:  # has ended: the thread is another process's
+    with thread as stopped:
+        is_over = bool(select.select([pidfd], [], [], 0)[0])  # the thread is another process's
+        if is_over or process.read(process.system_call, len(SYSCALL_RETURN)) != SYSCALL_RETURN:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         way_back = _WayBack(prepared, stopped)
         base = stopped.system_call(SYS_MMAP, 0, room.whole, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
@@ -222,7 +270,7 @@ def _made_by(prepared: Prepared, thread: int, pidfd: int) -> int:
         try:
             guards = storage.guards(process, stopped.registers.fs_base)
             block = storage.block_of(prepared.layout, base + room.pointer, guards)
-            process.write(base, remote_thread.code(prepared.addresses, room, thread_id))
+            process.write(base, code)
             source = prepared.source.replace(CONTEXT.encode(), f"{base + room.context:#018x}".encode())
             process.write(base + room.context + remote_thread.PATIENCE, struct.pack("<I", _PATIENCE))
             process.write(base + room.context + remote_thread.SOURCE, source)

@@ -76,10 +76,12 @@ class RemoteProcess:
         os.close(self.memory)
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of its memory, all of them. Raises OSError, also if it has ended."""
+        """Bytes of its memory. Raises OSError, with ESRCH if it has ended, or has executed another program."""
         found = os.pread(self.memory, size, address)
-        if len(found) < size:
-            raise OSError(errno.EIO, f"memory of process {self.pid} could not be read at {address:#x}")
+        if size and not found:
+            raise OSError(errno.ESRCH, f"process {self.pid} has ended, or has executed another program")
+        if len(found) != size:
+            raise OSError(errno.EFAULT, f"memory of process {self.pid} could not be read at {address:#x}")
         return found
 
     def word(self, address: int) -> int:

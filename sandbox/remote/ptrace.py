@@ -15,16 +15,16 @@ from sandbox.remote.sleeping import Sleep
 from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64 import signal_frame
 
-_TO_CALL, _GET_REGISTERS, _SET_REGISTERS, _DETACH, _CONTINUE = 24, 12, 13, 17, 7
-_CALLS_MARKED, _MARK = 1, 0x80
+_TO_CALL, GET_REGISTERS, SET_REGISTERS, DETACH, CONTINUE = 24, 12, 13, 17, 7
+CALLS_MARKED, _MARK = 1, 0x80
 """An option: stops at system calls differ by this bit from those by SIGTRAP."""
-_SEIZE, _INTERRUPT, _GET_MASK, _SET_MASK = 0x4206, 0x4207, 0x420A, 0x420B
+SEIZE, INTERRUPT, LISTEN, GET_MASK, SET_MASK, SET_OPTIONS = 0x4206, 0x4207, 0x4208, 0x420A, 0x420B, 0x4200
 _GET_SET, _VECTOR_STATE = 0x4204, 0x202
 _MOST_VECTOR_STATE = 1 << 14
 _RED_ZONE = 128
-_EVENT_STOP = 128
-_WALL = 0x40000000
-_SIGTRAP = 5
+EVENT_STOP = 128
+WALL = 0x40000000
+SIGTRAP = 5
 _MASK_SIZE = 8
 _OF_LIBC = 1 << 31 | 1 << 32
 """Signals 32 and 33, by which glibc cancels threads and changes the user of all of them."""
@@ -50,7 +50,8 @@ class Registers(ctypes.Structure):
     ]
 
 
-def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> None:
+def ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> None:
+    """ptrace(2), for requests that return nothing. Raises OSError."""
     if _libc.ptrace(request, thread, address, data) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -85,28 +86,32 @@ class StoppedThread:
         """The stack pointer in system calls: where a `frame` is. None: as it was, and nothing may end this process."""
 
     def __enter__(self) -> StoppedThread:
-        _ptrace(_SEIZE, self.thread, 0, _CALLS_MARKED)
+        ptrace(SEIZE, self.thread, 0, CALLS_MARKED)
         try:
-            _ptrace(_INTERRUPT, self.thread)
-            while (status := self._wait(_PATIENCE)) >> 16 != _EVENT_STOP:
-                _ptrace(_CONTINUE, self.thread, 0, status >> 8 & 0xFF)  # a signal of its own, which came before
-            _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
-            _ptrace(_GET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
+            ptrace(INTERRUPT, self.thread)
+            while (status := self._wait(_PATIENCE)) >> 16 != EVENT_STOP:
+                ptrace(CONTINUE, self.thread, 0, status >> 8 & 0xFF)  # a signal of its own, which came before
+            self.look()
             self._make_again()
         except BaseException:
             self._let_go()
             raise
         return self
 
+    def look(self) -> None:
+        """Remember the registers and the signal mask of the thread, which is stopped."""
+        ptrace(GET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
+        ptrace(GET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
             if self._is_at_call:  # calls are made again by the kernel only from a stop where it looks for signals
-                _ptrace(_INTERRUPT, self.thread)
-                self._go(_CONTINUE, _SIGTRAP | _EVENT_STOP << 8)
-            _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
-            _ptrace(_SET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
+                ptrace(INTERRUPT, self.thread)
+                self._go(CONTINUE, SIGTRAP | EVENT_STOP << 8)
+            ptrace(SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(self._mask))
+            ptrace(SET_REGISTERS, self.thread, 0, ctypes.addressof(self.registers))
         finally:
             self._let_go()
 
@@ -114,7 +119,7 @@ class StoppedThread:
         for number in self._signals[1:]:
             os.kill(self.thread, number)
         with contextlib.suppress(OSError):  # it has ended, or has not stopped; then it is released as the tracer ends
-            _ptrace(_DETACH, self.thread, 0, self._signals[0] if self._signals else 0)
+            ptrace(DETACH, self.thread, 0, self._signals[0] if self._signals else 0)
 
     def _make_again(self) -> None:
         """Let a call that the stop has ended with EINTR be made again unless a signal comes: the kernel does not do so itself."""
@@ -132,7 +137,7 @@ class StoppedThread:
         """The floating-point and vector registers."""
         state = ctypes.create_string_buffer(_MOST_VECTOR_STATE)
         vector = _Vector(ctypes.addressof(state), len(state))
-        _ptrace(_GET_SET, self.thread, _VECTOR_STATE, ctypes.addressof(vector))
+        ptrace(_GET_SET, self.thread, _VECTOR_STATE, ctypes.addressof(vector))
         return state.raw[: vector.size]
 
     def frame(self, at: int, restorer: int, vector: bytes) -> bytes:
@@ -144,7 +149,7 @@ class StoppedThread:
         if not self._is_blocking:
             self._is_blocking = True
             blocked = ctypes.c_uint64(ASYNCHRONOUS & ~_OF_LIBC)
-            _ptrace(_SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(blocked))
+            ptrace(SET_MASK, self.thread, _MASK_SIZE, ctypes.addressof(blocked))
 
     def system_call(self, number: int, *arguments: int, r12: int | None = None) -> int:
         """Let the thread make a system call, and return its result. Raises OSError, as the call fails.
@@ -159,12 +164,12 @@ class StoppedThread:
             changed.rsp = self.stack
         for name, value in zip(_ARGUMENTS, arguments, strict=False):
             setattr(changed, name, value & _NO_SYSTEM_CALL)
-        _ptrace(_SET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
+        ptrace(SET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
         self._block_signals()
         for _ in ("its entry", "its end"):
-            self._go(_TO_CALL, _SIGTRAP | _MARK)
+            self._go(_TO_CALL, SIGTRAP | _MARK)
         self._is_at_call = True
-        _ptrace(_GET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
+        ptrace(GET_REGISTERS, self.thread, 0, ctypes.addressof(changed))
         result = ctypes.c_int64(changed.rax).value
         if -4096 < result < 0:
             raise OSError(-result, os.strerror(-result))
@@ -172,17 +177,20 @@ class StoppedThread:
 
     def _go(self, request: int, wanted: int) -> None:
         """Let it run until that stop. Not by single steps: it would go on with them, and die, if this process were killed."""
-        _ptrace(request, self.thread)
+        ptrace(request, self.thread)
         while (status := self._wait(_MUCH_PATIENCE) >> 8) != wanted:
-            self._signals += [status & 0xFF] if status >> 8 != _EVENT_STOP else []
-            _ptrace(request, self.thread)
+            number, is_signal = status & 0xFF, status >> 8 != EVENT_STOP
+            if is_signal and not ASYNCHRONOUS >> number - 1 & 1:
+                raise OSError(errno.EFAULT, f"thread {self.thread} could not make a system call")
+            self._signals += [number] if is_signal else []
+            ptrace(request, self.thread)
 
     def _wait(self, seconds: float) -> int:
         """Its status once it has stopped. Raises OSError(ESRCH) if it has ended, OSError(EBUSY) if it does not stop in time."""
         end = time.monotonic() + seconds
         while True:
             is_late = time.monotonic() > end  # looked at before, since this process may not have been running meanwhile
-            pid, status = os.waitpid(self.thread, _WALL | os.WNOHANG)
+            pid, status = os.waitpid(self.thread, WALL | os.WNOHANG)
             if pid and not os.WIFSTOPPED(status):
                 raise ProcessLookupError(errno.ESRCH, f"thread {self.thread} has ended")
             if pid:

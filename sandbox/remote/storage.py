@@ -16,18 +16,27 @@ _DEBUG_MAP = 8
 """Offset of the list of libraries in `struct r_debug`."""
 _GUARDS_AT, _GUARDS = 0x28, 16
 """The stack guard and the pointer guard, of the x86-64 ABI's TCB."""
+_KEY, _KEYS = 16, 32
+"""Bytes of a key's data, and the number of those that are in `struct pthread` itself."""
 _LEAST, _ALIGNMENT = 64, 4096
 _LARGEST = 1 << 30
-DESCRIPTIONS = ("_thread_db_link_map_l_tls_offset", "_thread_db_sizeof_pthread", "_thread_db_pthread_tid")
+DESCRIPTIONS = (
+    *("_thread_db_link_map_l_tls_offset", "_thread_db_sizeof_pthread", "_thread_db_pthread_tid"),
+    "_thread_db_pthread_specific",
+)
 """Data of glibc that tell debuggers the layout of its structures: 32-bit numbers."""
 
 
 class Layout(NamedTuple):
-    """Of glibc's structures: the size of `struct pthread`, and offsets in it and in `struct link_map`."""
+    """Of glibc's structures: the size of `struct pthread`, and offsets in it and in `struct link_map`.
+
+    `specific`: of the data of the first keys, which are before the table of all.
+    """
 
     pthread: int
     thread_id: int
     tls_offset: int
+    specific: int
 
 
 def layout_of(process: RemoteProcess, libc: Mapping[str, int]) -> Layout:
@@ -42,7 +51,7 @@ def layout_of(process: RemoteProcess, libc: Mapping[str, int]) -> Layout:
         return int(struct.unpack_from("<I", process.read(libc[name] + 4 * index, 4))[0])
 
     size, thread_id, offset = number(DESCRIPTIONS[1], 0), number(DESCRIPTIONS[2], 2), number(DESCRIPTIONS[0], 2)
-    return Layout(size, thread_id, offset)
+    return Layout(size, thread_id, offset, number(DESCRIPTIONS[3], 2) - _KEY * _KEYS)
 
 
 def image_of(process: RemoteProcess, loader: Image, layout: Layout) -> bytes:

@@ -17,12 +17,13 @@ from sandbox.elf.function_starts import signal_return
 from sandbox.elf.memory_file import from_memory
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
-from sandbox.process.once import cached_property
+from sandbox.process.once import cached_property, once
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
 _PT_LOAD = 1
 _PF_X = 1
+_AT_EXECFN = 31
 _PT_GNU_EH_FRAME = 0x6474E550
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
 _FEW = 8
@@ -69,8 +70,17 @@ class Library:
 
     @property
     def names(self) -> frozenset[str]:
-        """The name, and that of the file which the link leads to. The vDSO, which has no file, has one name."""
-        return frozenset({self.name, self.path.resolve().name if self.path.is_absolute() else self.name})
+        """The name, and that of the file which the link leads to. The vDSO, which has no file, has one name.
+
+        The program itself has also the name by which it was executed.
+        """
+        resolved = self.path.resolve().name if self.path.is_absolute() else self.name
+        return frozenset({self.name, resolved, *([_executed_as()] if self.is_program else [])} - {""})
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is the program itself."""
+        return self.path == _program()
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -209,6 +219,16 @@ class Library:
         """Whether its file is not there any more, or is another one: only the names that it exports are known."""
         return self.path.is_absolute() and self._file() is None
 
+    @property
+    def is_stripped(self) -> bool:
+        """Whether only functions that it exports have names: neither its file nor a debug file has a full symbol table.
+
+        Raises OSError if its file cannot be read.
+        """
+        file = self._file()
+        files = with_symbols(file, self.path) if file else []
+        return file is not None and not any(each.sections_of_type(elf.SHT_SYMTAB) for each in files)
+
     def code_in_file(self, address: int, size: int) -> bytes:
         """What its file has for `size` bytes of the code at `address`; b"" if the file is not the one that was loaded."""
         file, offset = self._file(), address - self.base
@@ -296,13 +316,26 @@ def _library(found: LoadedObject) -> Library:
     unwind_table = next((base + header.address for header in headers if header.type == _PT_GNU_EH_FRAME), 0)
     name = found.name.decode("utf-8", "surrogateescape")
     if not name:
-        path = Path("/proc/self/exe").resolve()
+        path = _program()
     elif "/" in name and not name.startswith("/"):
         first = min(base + header.address for header in headers if header.type == _PT_LOAD)
         path = _mapped_file(first) or _absolute(name)
     else:
         path = Path(name)
     return Library(path.name, path, base, text, unwind_table, found.marks)
+
+
+def _program() -> Path:
+    return Path("/proc/self/exe").resolve()
+
+
+@once
+def _executed_as() -> str:
+    """The base name of the file that was executed, which may be a link."""
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.restype = ctypes.c_void_p
+    address = getauxval(ctypes.c_ulong(_AT_EXECFN))
+    return ctypes.string_at(address).decode("utf-8", "surrogateescape").rpartition("/")[2] if address else ""
 
 
 def _absolute(name: str) -> Path:

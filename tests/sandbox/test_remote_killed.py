@@ -88,7 +88,7 @@ class Target:
 )
 def test_a_tracer_that_is_killed_leaves_a_thread_that_continues(kind, stack, monkeypatch):
     """`stack`: whether the way back is on the thread's stack, or in memory that nothing uses."""
-    target, real = Target(kind), ptrace._ptrace
+    target, real = Target(kind), ptrace.ptrace
     if not stack:
         monkeypatch.setattr(RemoteProcess, "is_stack", lambda *_: False)
     pidfd, blocked = os.pidfd_open(target.pid), target.blocked
@@ -104,7 +104,7 @@ def test_a_tracer_that_is_killed_leaves_a_thread_that_continues(kind, stack, mon
                     os.kill(os.getpid(), signal.SIGKILL)
                 real(*arguments)
 
-            monkeypatch.setattr(ptrace, "_ptrace", counted)
+            monkeypatch.setattr(ptrace, "ptrace", counted)
             prepared = inject.prepare(target.pid, "import sys; sys.injected = getattr(sys, 'injected', 0) + 1")
             try:
                 inject.start(prepared, pidfd).close()

@@ -24,6 +24,7 @@ from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
 from fprobe.run.session import Settings
 from sandbox.remote import inject, limits, reach
+from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
 from sandbox.x86_64 import remote_thread
 
@@ -31,6 +32,7 @@ _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""
 _POLLING = 0.02
 _ENTERING = Path(session.__file__).parent / "tracee" / "entering.py"
+_BROUGHT = _ENTERING.with_name("brought.py")
 _PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools")
 
 
@@ -43,9 +45,18 @@ class Targets(NamedTuple):
 
 
 class Attached:
-    """Process `pid`, with probes. Raises Refused, with the reason, if it cannot be attached to."""
+    """Process `pid`, with probes. Raises Refused, with the reason, if it cannot be attached to.
 
-    def __init__(self, pid: int, settings: Settings, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+    `held`: it was started by this process, and is stopped at its entry.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        settings: Settings,
+        is_interrupted: Callable[[], bool] = lambda: False,
+        held: HeldProgram | None = None,
+    ) -> None:
         self.pid = pid
         self._is_interrupted = is_interrupted
         try:
@@ -53,7 +64,7 @@ class Attached:
         except OSError as error:
             raise Refused(_unnumbered(pid, error), error.errno or errno.ESRCH) from None
         try:
-            running, self._root = self._started(settings)
+            running, self._root = self._started(settings, held)
             try:
                 self.counts, self.journal, self._pipe = self._opened(running)
             finally:
@@ -70,15 +81,20 @@ class Attached:
             self.close()
             raise
 
-    def _started(self, settings: Settings) -> tuple[inject.Running, int | None]:
+    def _started(self, settings: Settings, held: HeldProgram | None) -> tuple[inject.Running, int | None]:
         """Check everything, then start our part. Returns its root directory, too, unless that is this process's."""
         check_memory_files()
-        prepared = inject.prepare(self.pid, _source(settings))
+        prepared = inject.prepare(self.pid, _source(settings), _executed("settle()"), is_held=held is not None)
+        minor = None if prepared.brought is None else prepared.brought.interpreter.minor
         try:
             limits.check(self.pid)
             reach.check(self.pid, _files())
-            self._objects = objects_for(self.pid, _ENTERING.read_text(), _paths(), settings)
-            return inject.start(prepared, self._process), reach.root_of(self.pid)
+            self._objects = objects_for(self.pid, minor, _ENTERING.read_text(), _paths(), settings)
+            if held is not None:
+                running = inject.start_held(prepared, self._process, held)
+            else:
+                running = inject.start(prepared, self._process)
+            return running, reach.root_of(self.pid)
         except OSError as error:
             prepared.process.close()
             raise (
@@ -111,9 +127,10 @@ class Attached:
             ) from None
 
     def _opened_files(self, report: bytes) -> tuple[int, int, int]:
-        _, counts, journal, pipe = session.FILES.unpack_from(report)
+        _, thread, counts, journal, pipe = session.FILES.unpack_from(report)
+        directory = f"/proc/{self.pid}/task/{thread}/fd"
         found = [
-            session.above_standard(os.open(f"/proc/{self.pid}/fd/{number}", mode | os.O_CLOEXEC))
+            session.above_standard(os.open(f"{directory}/{number}", mode | os.O_CLOEXEC))
             for number, mode in ((counts, os.O_RDWR), (journal, os.O_RDWR | os.O_APPEND), (pipe, os.O_WRONLY))
         ]
         session.send_objects(found[0], self._objects)
@@ -124,7 +141,8 @@ class Attached:
         if error:
             return f"process {self.pid} could not start a thread: {os.strerror(error)}"
         if report is None:
-            return f"process {self.pid} has no Python that runs: it has ended, has not begun, or is being finalised"
+            why = "it has ended or executed another program, has not begun, or is being finalised"
+            return f"process {self.pid} has no Python that runs: {why}"
         if not report:
             return f"process {self.pid} did not run Python code within {_BEGINS:.0f} s: a thread keeps the GIL"
         text = report[1:].split(b"\0", 1)[0].decode(errors="replace")
@@ -303,10 +321,18 @@ def check_memory_files() -> None:
 
 def _source(settings: Settings) -> str:
     """The text that the process runs."""
-    text = _ENTERING.read_text()
     address = f"{inject.CONTEXT} + {remote_thread.STATUS}"
-    call = f"{text}\nenter({address}, {_paths()!r}, {settings._asdict()!r})\n"
-    return f"exec({call!r}, {{'__name__': 'fprobe_attached'}})\n"
+    call = f"{_ENTERING.read_text()}\nenter({address}, {_paths()!r}, {settings._asdict()!r})\n"
+    return f"{_executed('settle_again()')}{_in_own_names(call)}"
+
+
+def _executed(call: str) -> str:
+    """The text that calls something of `fprobe.run.tracee.brought`."""
+    return _in_own_names(f"{_BROUGHT.read_text()}\n{call}\n")
+
+
+def _in_own_names(text: str) -> str:
+    return f"exec({text!r}, {{'__name__': 'fprobe_attached'}})\n"
 
 
 def _files() -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from fprobe.run import session
 from fprobe.run.launcher.delivered_signals import DeliveredSignals
@@ -38,10 +39,13 @@ def environment(address: str) -> dict[str, str]:
     return made
 
 
-def replace(words: Sequence[str]) -> None:
-    """Replace this process by the program, without probes. Does not return."""
+def replace(path: str, words: Sequence[str]) -> None:
+    """Replace this process by the program with this path, without probes. `words`: its name and arguments. Does not return.
+
+    Raises OSError.
+    """
     _restore_signals()
-    os.execv(sys.executable, [sys.executable, *words])
+    os.execv(path, list(words))
 
 
 class Program:
@@ -56,7 +60,7 @@ class Program:
             if output is not None:
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-            _become(words, environ, held)
+            become(sys.executable, [sys.executable, *words], environ, held)
 
     @classmethod
     def copy(cls) -> Program:
@@ -79,6 +83,8 @@ class Program:
         for number in early.give():
             self._delivered.has_seen(number)  # it need not report them any more
         self._arrived: list[int] = []
+        self.seen: set[int] = set()
+        """Signals that have come, to this process or to the group."""
         self._is_forwarding = False
         # An ignored or a blocked signal, too: the program has inherited that, but may have a handler for it.
         self._ignored = {number for number in _FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
@@ -91,6 +97,7 @@ class Program:
     def _forward(self, number: int, _frame: object) -> None:
         """A handler in which another one may run at any time: that leaves its signal to the outer one."""
         self._arrived.append(number)
+        self.seen.add(number)
         while self._arrived and not self._is_forwarding:
             self._is_forwarding = True
             arrived, self._arrived = self._arrived, []
@@ -189,13 +196,18 @@ def _stop_by(number: int) -> None:
         signal.signal(number, before)
 
 
-def _become(words: Sequence[str], environ: Mapping[str, str], mask: set[signal.Signals] | set[int]) -> None:
+def become(
+    path: str, words: Sequence[str], environ: Mapping[str, str], mask: set[signal.Signals] | set[int]
+) -> NoReturn:
+    """In the child of a fork: be the program with this path and these words, of which the first is its name."""
     try:
         _restore_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execve(sys.executable, [sys.executable, *words], environ)
+        os.execve(path, list(words), environ)
+    except OSError as error:
+        os.write(2, f"fprobe: {path}: {error.strerror}\n".encode("utf-8", "surrogateescape"))
     except BaseException as error:
-        os.write(2, f"fprobe: {sys.executable}: {error}\n".encode())
+        os.write(2, f"fprobe: {path}: {error}\n".encode("utf-8", "surrogateescape"))
     finally:
         os._exit(127)
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from zipfile import is_zipfile
+from zipfile import BadZipFile, ZipFile
 
 _HEAD = 4096
 """Bytes at the start of a file that are looked at."""
@@ -21,6 +21,18 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _NO_SCRIPT = ("-", "--help", "--help-all", "--help-env", "--help-xoptions", "--version")
 _WITHOUT_SCRIPT = frozenset("cmhV?")
 """Letters of options with which python runs no script."""
+
+
+def is_machine_code(words: Sequence[str]) -> bool:
+    """Whether the program is an ELF file, and neither Python's interpreter nor an archive that Python runs."""
+    path = Path(words[0])
+    try:
+        if words[0].startswith("-") or not path.is_file() or _is_interpreter(path):
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_ELF)) == _ELF and not _is_archive(path)
+    except OSError:
+        return False
 
 
 def why_not_python(words: Sequence[str]) -> str:
@@ -63,19 +75,34 @@ def _other_language(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         head = file.read(_HEAD)
-        is_source = not head.startswith(_COMPILED) and not is_zipfile(file)  # a zip file may begin with anything
+        is_source = not head.startswith(_COMPILED) and not _is_archive(path)  # that may begin with anything
     if not is_source:
         return ""
     if head.startswith(_ELF):
-        if path.resolve().name.startswith("python"):
+        if _is_interpreter(path):
             return "the interpreter itself: leave it out, fprobe run starts the program with python"
-        return "machine code: give a Python program, or the C source to fprobe trace --program FILE.c"
+        return "machine code: leave out the options of python before it"
     first = head.partition(b"\n")[0]
     is_script = head.startswith(_SCRIPT) and b"python" not in first
     if (is_script or b"\0" in head) and not _is_source(path):
-        what = f"a program for {os.fsdecode(first[2:]).strip()}" if is_script else "binary data"
-        return f"{what}, not Python: give a Python program"
+        if is_script:
+            interpreter = os.fsdecode(first[2:]).strip()
+            return f"a program for {interpreter}: give the Python program or the executable that it starts"
+        return "binary data: give a Python program or an executable"
     return ""
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether it is a zip file that Python runs. sqlite3, for one, has the marks of a zip file, and is none."""
+    try:
+        with ZipFile(path) as archive:
+            return not {"__main__.py", "__main__.pyc"}.isdisjoint(archive.namelist())
+    except (BadZipFile, OSError, ValueError):
+        return False
+
+
+def _is_interpreter(path: Path) -> bool:
+    return path.resolve().name.startswith("python")
 
 
 def _is_source(path: Path) -> bool:
@@ -101,7 +128,7 @@ def _instead(given: str) -> str:
     if found is None:
         return ""
     with contextlib.suppress(OSError):
-        if language := _other_language(Path(found)):
+        if not is_machine_code([found]) and (language := _other_language(Path(found))):
             return f"; the command {found} is {language}"
     return f"; for the command give its path: {found}"
 

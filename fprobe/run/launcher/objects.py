@@ -28,12 +28,15 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")
 _PLACE = re.compile(r"[prf]\S*\s+(?P<library>[^\s:+%]+):")
 
 
-def objects_for(pid: int, entering: str, paths: Sequence[str], settings: Settings) -> dict[str, bytes]:
+def objects_for(
+    pid: int, brought: int | None, entering: str, paths: Sequence[str], settings: Settings
+) -> dict[str, bytes]:
     """The objects by key. Empty if they cannot be known beforehand: then the target makes them itself.
 
-    `entering`: the text that imports our packages; `paths`: their directories.
+    `brought`: the minor version of the interpreter that is brought along, if the process has none. `entering`: the text that
+    imports our packages; `paths`: their directories.
     """
-    minor = _version(pid)
+    minor = _version(pid) if brought is None else brought
     if minor is None or not (state := state_of_files()):
         return {}
     cache = default_cache()
@@ -72,10 +75,13 @@ def _version(pid: int) -> int | None:
 
 
 def _rehearsed(pid: int, minor: int, entering: str, paths: Sequence[str], settings: Settings) -> list[str]:
-    """The keys of the objects; empty if no Python can make them. A program of another user is not run."""
+    """The keys of the objects; empty if no Python can make them.
+
+    A program of another user is not run, nor one that is not Python itself.
+    """
     if minor == sys.version_info.minor:
         python, environment = sys.executable, dict(os.environ)
-    elif Path(f"/proc/{pid}").stat().st_uid == os.geteuid():
+    elif Path(f"/proc/{pid}").stat().st_uid == os.geteuid() and _is_python(pid):
         python, environment = f"/proc/{pid}/exe", dict(os.environ) | _environment(pid)
     else:
         return []
@@ -87,6 +93,12 @@ def _rehearsed(pid: int, minor: int, entering: str, paths: Sequence[str], settin
         )
         return [str(each) for each in json.loads(done.stdout.splitlines()[-1])] if not done.returncode else []
     return []
+
+
+def _is_python(pid: int) -> bool:
+    """Whether the program is a Python: others may have one within, and would begin anew with our text as their arguments."""
+    name = os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]  # noqa: PTH115  # the text of the link
+    return name.removesuffix(" (deleted)").startswith("python")
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -127,12 +128,7 @@ class Arming:
         """
         self._find_all()
         if self._shows_callers or not all(pattern.is_settled for pattern in self._patterns()):
-            from kprobes.library_loads import Watch
-            from kprobes.optimization import wait_for_kprobe_optimizer
-
-            with self._held():  # a notification meanwhile must not wait for the lock below those of probes
-                self._watch = Watch(self.arm_loaded)
-            wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
+            self._watch_loads()
             register_module_notifier(self._module_event)
         if any(is_compiled(pattern.text) for pattern in self._patterns()):
             from kprobes import jit_unloading
@@ -142,6 +138,17 @@ class Arming:
             follow(self.arm_loaded)
         atexit.register(self._finish)
         self.arm_loaded()
+
+    def _watch_loads(self) -> None:
+        from kprobes.library_loads import Watch
+        from kprobes.optimization import wait_for_kprobe_optimizer
+
+        try:
+            with self._held():  # a notification meanwhile must not wait for the lock below those of probes
+                self._watch = Watch(self.arm_loaded)
+        except OSError as error:
+            session.note(self._address, remark=f"libraries that are loaded later get no probes: {error.strerror}")
+        wait_for_kprobe_optimizer()  # as breakpoints they would kill a program that takes SIGTRAP at once
 
     def end(self) -> None:
         """Take out everything that `begin` and later loads have brought. Then no thread is in probed code of ours.
@@ -249,6 +256,8 @@ class Arming:
         try:
             attachment.attach()
         except OSError as error:
+            if error.errno == errno.EBUSY:  # a thread blocks SIGTRAP, and some of them need breakpoints
+                return self._arm_apart(functions, group, str(error.strerror))
             refused = len(skipped) + len(attachment.skipped) == len(functions)
             if not refused:
                 session.note(self._address, error=f"{functions[0]} and {len(functions) - 1:,} others: {error.strerror}")
@@ -256,6 +265,13 @@ class Arming:
             group.attached.append(attachment)
             session.note(self._address, attached=functions_of(attachment.fp).count())
         return skipped + [(each.name, each.reason) for each in attachment.skipped]
+
+    def _arm_apart(self, functions: list[ImageFunction], group: _Group, reason: str) -> list[tuple[str, str]]:
+        """Attach to each half of these functions, of which not all can be probed, for that reason."""
+        if len(functions) == 1:
+            return [(str(functions[0]), reason)]
+        half = len(functions) // 2
+        return self._arm(functions[:half], group) + self._arm(functions[half:], group)
 
     def _tell_waiting(self) -> None:
         waiting = [(each.text, each.reason) for each in self._patterns() if each.reason]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fprobe.run import session
+from fprobe.run.tracee import brought
 from fprobe.run.tracee.arming import Arming, keep_quiet
 from sandbox.compile import cache
 from sandbox.native.back.compile import compilations
@@ -39,7 +40,9 @@ def attach(report: Callable[[bytes], bool], options: dict[str, Any], leave: Call
         for each in (counts, journal, reader):
             descriptors.callback(os.close, each)
         try:
-            is_taken = report(session.FILES.pack(session.FILES_MADE, counts, journal, writer))
+            is_taken = report(
+                session.FILES.pack(session.FILES_MADE, threading.get_native_id(), counts, journal, writer)
+            )
             is_there = is_taken and _readable(reader, _ANSWERED) and os.read(reader, 1)
         finally:
             os.close(writer)
@@ -55,7 +58,7 @@ class _Session:
         self, descriptors: tuple[int, int, int], settings: session.Settings, leave: Callable[[], None]
     ) -> None:
         self._descriptors = descriptors
-        self._address = session.address_of(*descriptors[:2])
+        self._address = session.address_of(*descriptors[:2], threading.get_native_id())
         self._settings = settings
         self._take_modules_out = leave
         self._arming: Arming | None = None
@@ -64,11 +67,13 @@ class _Session:
     def run(self) -> None:
         """Attach, wait, detach."""
         perf_map.is_wanted = False  # the file would stay
-        session.note(self._address, argv=sys.orig_argv, parent=os.getppid(), thread=threading.get_native_id())
+        session.note(self._address, argv=_command_line(), parent=os.getppid(), thread=threading.get_native_id())
         try:
             with short_switch_interval():
                 self._arm()
             session.note(self._address, armed=True, compiled=compilations[0])
+            if brought.is_here():
+                gc.enable()
             self._wait()
         except Exception as error:
             self._tell(error)
@@ -121,6 +126,12 @@ class _Session:
             with contextlib.suppress(OSError):
                 os.close(each)
         self._take_modules_out()
+
+
+def _command_line() -> list[str]:
+    """The words of this process's command line; of an interpreter in another program `sys.orig_argv` tells nothing."""
+    with open("/proc/self/cmdline", "rb") as file:  # noqa: PTH123  # pathlib need not be there
+        return [os.fsdecode(word) for word in file.read().rstrip(b"\0").split(b"\0")]  # some overwrite it
 
 
 @once

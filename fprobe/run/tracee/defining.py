@@ -27,9 +27,11 @@ class _Definition:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.pattern = None
         found = _PLACE.match(text)
-        is_function = found is not None and not found["function"][0].isdigit()
-        self.pattern = Pattern(found["function"]) if found is not None and is_function else None
+        if found is not None and not found["function"][0].isdigit():
+            self.pattern = Pattern(found["function"])
+            self.text = f"{text[: found.start('function')]}{self.pattern.meant}{text[found.end('function') :]}"
 
     @property
     def can_be_defined(self) -> bool:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
+from fprobe.run.tracee import brought
 from ftrace.core.filters.image_functions import ImageFunction, find_functions, images_meant, is_compiled
 from sandbox.images.image import Image
 from sandbox.loading.module import modules
-from sandbox.symbols.libraries import Library
+from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.names import name_of_python, split_owner
 
 
 class Pattern:
-    """A pattern and the functions that match it. Owner and name may both be globs; without an owner it matches modules only."""
+    """A pattern and the functions that match it. Owner and name may both be globs; without an owner it matches modules only.
+
+    In a program that is not Python it then matches the program's own functions.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
+        program = host_program()
+        if program is not None and not split_owner(text)[1]:
+            text = f"{program.name}:{text}"
+        self.meant = text
+        """The same with the program's name before it, where it has none."""
         self.reason = ""
         """Why nothing matches, as a sentence."""
         self._is_found = False
@@ -41,21 +51,40 @@ class Pattern:
         return self._functions
 
     def _images(self) -> list[Image]:
-        owner, colon, _ = split_owner(self.text)
+        owner, colon, _ = split_owner(self.meant)
         return list(images_meant(owner if colon else None))
 
     def _search(self) -> list[ImageFunction]:
-        if not self._searched and ":" not in self.text:  # searching for similar names takes seconds
+        if not self._searched and ":" not in self.meant:  # searching for similar names takes seconds
             advice = name_of_python(self.text) or f"a function of a library is written libNAME:{self.text}"
             self.reason = f"the program has loaded no module; {advice}"
             return []
         try:
-            functions = find_functions(self.text)
+            functions = find_functions(self.meant)
         except LookupError as error:
-            self.reason = str(error.args[0])
+            self.reason = str(error.args[0]) + self._if_stripped()
             return []
         self._is_found, self.reason = True, ""
         return functions
+
+    def _if_stripped(self) -> str:
+        """What explains that the program has no function of that name."""
+        program = host_program()
+        if (
+            program is None
+            or not program.is_stripped
+            or [image.name for image, _ in self._searched or ()] != [program.name]
+        ):
+            return ""
+        return f"; {program.name} is stripped: functions that it does not export are called {program.name}+0xOFFSET"
+
+
+@cache
+def host_program() -> Library | None:
+    """The program that this interpreter was brought into; None if the program is Python."""
+    if not brought.is_here():
+        return None
+    return next((library for library in libraries() if library.is_program), None)
 
 
 def new_functions(functions: Iterable[ImageFunction], known: dict[int, ImageFunction]) -> Iterator[ImageFunction]:

@@ -67,7 +67,7 @@ class Stacks:
 
     def _count(self, ip: int, ticks: int) -> None:
         """Count a call of the function at `ip` under its stack. `ticks`: its duration, excluding calls inside."""
-        python = _python_frames(sys._getframe(2))
+        python = _python_frames(sys._getframe(1).f_back)
         native_frames = [address for address in self._native_frames(bool(python)) if address != ip]
         number = self._number((*python, *reversed(native_frames), ip))
         if number < session.STACKS and self._table.stacks:

@@ -131,7 +131,7 @@ class _Source:
     records from before, with their names.
     """
 
-    def __init__(self, array: TraceArray, slot: int | None, slots: dict[int, Slot]) -> None:
+    def __init__(self, array: TraceArray, slot: Slots, slots: dict[int, Slot]) -> None:
         self._array, self._slots = array, slots
         with event_mutex:
             self._live, self._records = array.buffer.live, array.buffer.consume(slot)

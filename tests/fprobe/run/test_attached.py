@@ -89,17 +89,6 @@ def test_processes_that_are_not_there_are_named(words, said):
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_program_without_python_is_refused_untouched():
-    process = subprocess.Popen(["/bin/sleep", "60"])
-    try:
-        done = fprobe("stat", "-p", process.pid, "libc:*")
-        assert done.returncode == 2 and "(sleep) has no CPython" in done.stderr
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_a_stopped_process_is_refused(target):
     os.kill(target.pid, signal.SIGSTOP)
     wait_until(lambda: "\nState:\tT" in Path(f"/proc/{target.pid}/status").read_text())
@@ -377,12 +366,6 @@ def test_hits_are_counted_by_fields_each_time(target):
         (process,) = json.loads(done.stdout)["processes"]
         (entry,) = process["histograms"]["sizes"]
         assert entry["key"] == "size: 1000" and entry["hitcount"] > 0, done.stderr
-
-
-@pytest.mark.parametrize("verb", [("run", "--stat", "libz:*"), ("run",), ("top", "--stat", "libz:*")])
-def test_a_program_in_machine_code_is_refused_with_what_to_use(verb):
-    done = fprobe(*verb, "/bin/true")
-    assert done.returncode == 2 and "/bin/true is machine code" in done.stderr
 
 
 def test_ctrl_c_while_it_attaches_leaves_the_program_as_before(target):

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from fprobe.run.launcher.not_python import why_not_python
+from fprobe.run.launcher.not_python import is_machine_code, why_not_python
 
 ELF = b"\x7fELF\2\1\1" + bytes(100)
 
@@ -27,13 +27,16 @@ def command(directory, name, content):
     (directory / "bin" / name).chmod(0o755)
 
 
-def test_a_program_of_machine_code_is_refused_before_it_is_started(launch, directory):
+def test_machine_code_that_cannot_be_run_is_refused_before_anything_is_written(launch, directory):
     (directory / "server").write_bytes(ELF)
+    (directory / "server").chmod(0o755)
     for options in ((), ("--stat", "libz:deflate"), ("--stat", "libz:deflate", "-o", "kept")):
         (directory / "kept").write_text("an earlier report")
         done = launch(*options, words=("./server",), as_json=False)
         assert (done.returncode, done.out) == (2, "")
-        assert done.err.startswith("fprobe: ./server is machine code: give a Python program, or the C source to ")
+        assert (
+            done.err == "fprobe: ./server is a 32-bit program, or one for another machine: only x86-64 is supported\n"
+        )
     assert (directory / "kept").read_text() == "an earlier report"
     assert launch("--stat", "libz:deflate", words=("./server",), verb="top", as_json=False).returncode == 2
 
@@ -41,8 +44,11 @@ def test_a_program_of_machine_code_is_refused_before_it_is_started(launch, direc
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"#!/bin/sh\nif true; then ls; fi\n", "app is a program for /bin/sh, not Python: give a Python program"),
-        (b"\x89PNG\r\n\0\0\0", "app is binary data, not Python: give a Python program"),
+        (
+            b"#!/bin/sh\nif true; then ls; fi\n",
+            "app is a program for /bin/sh: give the Python program or the executable that it starts",
+        ),
+        (b"\x89PNG\r\n\0\0\0", "app is binary data: give a Python program or an executable"),
         (b"#!/bin/sh\n''''exec python3 \"$0\" # '''\nprint(1)\n", ""),
         (b"#!/usr/bin/env python3\nif true; then ls; fi\n", ""),
         (b"def broken(", ""),
@@ -57,7 +63,9 @@ def test_a_zip_file_may_begin_with_machine_code(directory):
     with zipfile.ZipFile(directory / "app", "w") as archive:
         archive.writestr("__main__.py", "print(1)")
     (directory / "app").write_bytes(ELF + (directory / "app").read_bytes())
-    assert why_not_python(["app"]) == ""
+    assert why_not_python(["app"]) == "" and not is_machine_code(["app"])
+    (directory / "tool").write_bytes(ELF + b"PK\5\6" + bytes(18))
+    assert is_machine_code(["tool"]), "a mark of a zip file, as in sqlite3"
 
 
 def test_commands_and_modules(directory):
@@ -66,7 +74,8 @@ def test_commands_and_modules(directory):
     found = f"{directory}/bin"
     missing = "can't open file {0!r}: no such file"
     assert why_not_python(["serve"]) == f"{missing.format('serve')}; for the command give its path: {found}/serve"
-    assert f"; the command {found}/compiled is machine code: " in why_not_python(["compiled"])
+    assert why_not_python(["compiled"]).endswith(f"; for the command give its path: {found}/compiled")
+    assert why_not_python(["-O", "bin/compiled"]).endswith("machine code: leave out the options of python before it")
     assert why_not_python(["json.tool"]) == f"{missing.format('json.tool')}; for the module give -m json.tool"
     assert why_not_python(["json"]) == missing.format("json"), "a package without a __main__"
     assert why_not_python(["./serve"]) == missing.format("./serve")

@@ -315,7 +315,7 @@ def test_yama_is_explained_simulated(monkeypatch, target, scope, said):
 
 def test_a_tracer_that_is_denied_at_the_system_call_is_explained_simulated(monkeypatch, target):
     """As by a security module that lets memory be read, but no thread be stopped."""
-    monkeypatch.setattr(ptrace, "_ptrace", _raising(PermissionError(errno.EPERM, "denied")))
+    monkeypatch.setattr(ptrace, "ptrace", _raising(PermissionError(errno.EPERM, "denied")))
     state = target.ask("state")
     with pytest.raises(Refused, match=f"process {target.pid} may not be traced"):
         Attached(target.pid, SETTINGS)

@@ -254,7 +254,7 @@ def test_a_python_that_cannot_import_fprobe(launch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "no program is given; give a script, -m MODULE or -c CODE"),
+        ((), "no program is given; give a script, -m MODULE, -c CODE or an executable"),
         (("-m",), "-m needs the name of a module after it"),
         (
             ("--stat", "libz:", "app.py"),
