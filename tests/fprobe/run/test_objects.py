@@ -81,3 +81,15 @@ def test_a_program_of_another_user_is_not_run(monkeypatch, target):
     monkeypatch.setattr(objects.subprocess, "run", lambda command, **_: started.append(command[0]))
     monkeypatch.setattr(objects.os, "geteuid", lambda: os.getuid() + 1)
     assert objects._rehearsed(target.pid, sys.version_info.minor + 1, "", (), COUNTED) == [] and not started
+
+
+def test_a_program_that_has_a_python_within_is_not_run(monkeypatch):
+    """It would begin anew, beside the one that runs."""
+    started = []
+    monkeypatch.setattr(objects.subprocess, "run", lambda command, **_: started.append(command[0]))
+    process = subprocess.Popen(["/bin/sleep", "60"])
+    try:
+        assert objects._rehearsed(process.pid, sys.version_info.minor + 1, "", (), COUNTED) == [] and not started
+    finally:
+        process.kill()
+        process.wait()

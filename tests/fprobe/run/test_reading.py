@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,13 +35,18 @@ def test_functions_are_explained(target):
 
 
 def test_a_process_that_cannot_be_attached_to_is_explained_too():
-    process = subprocess.Popen(["/bin/sleep", "60"])
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        assert process.stdout.read(1) == b"x"  # its libraries are loaded
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         (found,) = document("explain", "-p", process.pid, "libc:malloc")
     finally:
         process.kill()
         process.wait()
-    assert "(sleep) has no CPython" in found["refused"] and found["functions"][0]["probeable"]
+    assert "is stopped" in found["refused"] and found["functions"][0]["probeable"]
 
 
 def test_code_is_that_in_memory(target):
