@@ -109,7 +109,7 @@ def _named(place: EventPlace) -> list[Symbol]:
     if library is None:
         return _each_once(symbol_table.named(place.symbol))
     bare = library.unversioned(split_owner(place.symbol)[2])
-    return _each_once(symbol for symbol in library.symbols if symbol.name == bare)
+    return _each_once(library.all_named(bare))
 
 
 def _each_once(symbols: Iterable[Symbol]) -> list[Symbol]:

@@ -45,32 +45,42 @@ class FunctionTable:
     """The functions of one library by the table at `header` (address of its .eh_frame_hdr, in this process)."""
 
     def __init__(self, header: int) -> None:
-        base, pairs, count = table_in_memory(header)
-        words = list((ctypes.c_int32 * (2 * count)).from_address(pairs)) if count else []
-        self._starts = [base + offset for offset in words[::2]]
-        self._entries = [base + offset for offset in words[1::2]]
+        self._base, pairs, count = table_in_memory(header)
+        self._words = array("i", string_at(pairs, 8 * count) if count else b"")
+        self._count = count
         self._cies: dict[int, _Cie] = {}
         self._stretches: dict[int, Stretch] = {}
+        """Those that have been requested by an address."""
 
     def __iter__(self) -> Iterator[Stretch]:
         """The entries of all functions, ascending."""
-        return map(self._stretch_of, range(len(self._starts)))
+        return map(self._stretch_of, range(self._count))
 
     @property
     def starts(self) -> frozenset[int]:
         """The first addresses of the described ranges of code."""
-        return frozenset(self._starts)
+        return frozenset([self._base + offset for offset in self._words[::2]])
 
     def stretch(self, address: int) -> Stretch | None:
         """The entry for the code around `address`; None if there is none."""
-        index = bisect_right(self._starts, address) - 1
-        stretch = self._stretch_of(index) if index >= 0 else None
-        return stretch if stretch is not None and address < stretch.end else None
+        index = self._after(address) - 1
+        if index < 0:
+            return None
+        stretch = self._stretches.get(index) or self._stretches.setdefault(index, self._stretch_of(index))
+        return stretch if address < stretch.end else None
+
+    def following(self, address: int) -> Iterator[Stretch]:
+        """The entries that begin after `address`, ascending."""
+        return map(self._stretch_of, range(self._after(address), self._count))
 
     def next_start(self, address: int) -> int | None:
         """The first of the described ranges that begins after `address`; None if there is none."""
-        index = bisect_right(self._starts, address)
-        return self._starts[index] if index < len(self._starts) else None
+        index = self._after(address)
+        return self._base + self._words[2 * index] if index < self._count else None
+
+    def _after(self, address: int) -> int:
+        """The index of the first entry that begins after `address`."""
+        return bisect_right(range(self._count), address - self._base, key=lambda index: self._words[2 * index])
 
     def bounds(self, address: int) -> tuple[int, int] | None:
         """Start and end of the function that contains `address`; None if there is none."""
@@ -78,13 +88,10 @@ class FunctionTable:
         return (stretch.start, stretch.end) if stretch is not None else None
 
     def _stretch_of(self, index: int) -> Stretch:
-        known = self._stretches.get(index)
-        if known is None:
-            entry = self._entries[index]
-            at = entry + 4 - ctypes.c_uint32.from_address(entry + 4).value
-            cie = self._cies.get(at) or self._cies.setdefault(at, _cie_at(at))
-            known = self._stretches[index] = _stretch(entry, cie, self._starts[index])
-        return known
+        start, entry = self._base + self._words[2 * index], self._base + self._words[2 * index + 1]
+        at = entry + 4 - ctypes.c_uint32.from_address(entry + 4).value
+        cie = self._cies.get(at) or self._cies.setdefault(at, _cie_at(at))
+        return _stretch(entry, cie, start)
 
 
 class Stretch(NamedTuple):

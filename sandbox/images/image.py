@@ -7,7 +7,8 @@ source for it is registered.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +39,30 @@ class Image(abc.ABC):
 
         Raises OSError if a file that has to be read cannot be.
         """
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether it has very many functions, so that `named` and `around` find few of them without reading all."""
+        return False
+
+    @property
+    def edition(self) -> int:
+        """Another number when it has got more functions."""
+        return len(self.functions)
+
+    def named(self, name: str) -> Sequence[Symbol]:
+        """The members of `functions` with that name. Raises as `functions`."""
+        return [function for function in self.functions if function.name == name]
+
+    def beginning_at(self, addresses: Collection[int]) -> Sequence[Symbol]:
+        """The members of `functions` that begin at these addresses, under all their names. Raises as `functions`."""
+        return [function for function in self.functions if function.address in addresses]
+
+    def next_starts(self, addresses: Iterable[int], reach: int) -> list[int]:
+        """Where the first of `functions` begins that is after each address; left out if it is `reach` bytes away or more."""
+        starts = [function.address for function in self.functions]
+        found = (starts[bisect_right(starts, address) :][:1] for address in addresses)
+        return [each[0] for each in found if each]
 
     def suggestions(self) -> Iterator[str]:
         """Names that are suggested for an unknown function; obtained faster than `functions`.

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sandbox.elf.ehframe import Kind, is_cold
+from sandbox.elf.ehframe import Kind, Stretch, is_cold
 from sandbox.images import process_text
 from sandbox.images.image import Image, Source
 from sandbox.process.once import cached_property
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _LLVM = "llvm"
 """Part of the name of llvmlite's library. This package loads it to compile: five times as many functions as a program's own."""
+
+_FEW = 64
+"""The number of addresses that are searched for one by one in a library of very many functions."""
 
 
 class LibraryImage(Image):
@@ -40,12 +43,53 @@ class LibraryImage(Image):
 
     @cached_property
     def functions(self) -> Sequence[Symbol]:
-        library = self.library
-        named = [
-            symbol for symbol in library.symbols if symbol.address in library and symbol.section.startswith(".text")
-        ]
+        named = self._in_text(self.library.symbols)
         starts = {symbol.address for symbol in named if not symbol.indirect}
-        return sorted_symbols([*named, *self._unnamed(starts)])
+        return sorted_symbols([*named, *self._unnamed(starts, self.library.stretches())])
+
+    def _in_text(self, symbols: Iterable[Symbol]) -> list[Symbol]:
+        return [each for each in symbols if each.address in self.library and each.section.startswith(".text")]
+
+    @property
+    def is_searched(self) -> bool:
+        """See `Image`."""
+        return "functions" not in vars(self) and self.library.is_searched
+
+    @property
+    def edition(self) -> int:
+        """It never gets more functions."""
+        return 0
+
+    def named(self, name: str) -> Sequence[Symbol]:
+        """See `Image`."""
+        if not self.is_searched or name.startswith(f"{self.library.name}+0x"):
+            return super().named(name)
+        return self._in_text(self.library.all_named(name))
+
+    def beginning_at(self, addresses: Collection[int]) -> Sequence[Symbol]:
+        """See `Image`."""
+        if not self.is_searched or len(addresses) > _FEW:
+            return super().beginning_at(addresses)
+        found: list[Symbol] = []
+        for address in sorted(addresses):
+            named = self._in_text(self.library.between(address, address + 1))
+            found += named or self._unnamed(set(), self.library.stretches_in(address - 1, address + 1))
+        return found
+
+    def next_starts(self, addresses: Iterable[int], reach: int) -> list[int]:
+        """See `Image`."""
+        addresses = list(addresses)
+        if not self.is_searched or len(addresses) > _FEW:
+            return super().next_starts(addresses, reach)
+        return [start for address in addresses for start in self._starts_after(address, reach)]
+
+    def _starts_after(self, address: int, reach: int) -> list[int]:
+        """The first address after this one, within reach, at which a function begins, if one does."""
+        starts = [each.address for each in self._in_text(self.library.between(address + 1, address + reach))]
+        for stretch in self.library.stretches_in(address, address + reach):
+            if stretch.start < stretch.end and self.library.kind_of(stretch) in (Kind.FUNCTION, Kind.UNKNOWN):
+                starts.append(stretch.start)
+        return sorted(starts)[:1]
 
     @property
     def no_names(self) -> str:
@@ -60,10 +104,10 @@ class LibraryImage(Image):
         """The names that the library exports."""
         return iter(self.library.exported)
 
-    def _unnamed(self, named: set[int]) -> Iterator[Symbol]:
+    def _unnamed(self, named: set[int], stretches: Iterable[Stretch]) -> Iterator[Symbol]:
         """Functions without a symbol, from the unwind tables: code that begins with the stack as a call leaves it."""
         library = self.library
-        for stretch in library.stretches():
+        for stretch in stretches:
             start, end = stretch.start, stretch.end
             if start < end and start not in named:
                 kind = library.kind_of(stretch)

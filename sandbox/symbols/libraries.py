@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import heapq
+import itertools
+import operator
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from sandbox.elf import symbol_search
 from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
@@ -28,6 +32,11 @@ _PT_GNU_EH_FRAME = 0x6474E550
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
 _FEW = 8
 """The number of lookups that are made without reading all symbols of a library; reading 100,000 takes seconds."""
+
+_MANY = 16_000
+"""The number of symbols from which on a library's functions are searched for, one by one."""
+_FEW_OF_MANY = 64
+"""`_FEW` for such a library."""
 
 _Entries = Iterable[tuple[int, elf.ElfSymbol]]
 """Entries of a symbol table, each with its index."""
@@ -119,16 +128,48 @@ class Library:
 
     def _symbols_for(self, asked: str | int, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
         """All symbols if they are known or many have been requested, else those among `entries`."""
-        if "symbols" in vars(self) or len(self._answers) >= _FEW:
+        if "symbols" in vars(self) or len(self._answers) >= (_FEW_OF_MANY if self.has_many else _FEW):
             return self.symbols
         if asked not in self._answers:
             self._answers[asked] = self._symbols_from(entries)
         return self._answers[asked]
 
+    @cached_property
+    def has_many(self) -> bool:
+        """Whether its symbols are so many that few of them are better searched for, with `all_named` and `between`.
+
+        Not if the dynamic loader chooses functions of its (IFUNC): all symbols show what is called by which name.
+        """
+        file = self._file()
+        files = with_symbols(file, self.path) if file else []
+        table = _table(files[0]) if len(files) == 1 else 0
+        return (
+            table > 0
+            and symbol_search.count(files[0], table) >= _MANY
+            and not symbol_search.has_type(files[0], table, elf.STT_GNU_IFUNC)
+        )
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether `all_named` and `between` search, as few have been requested of many: otherwise all symbols are known."""
+        return self.has_many and "symbols" not in vars(self) and len(self._answers) < _FEW_OF_MANY
+
+    def all_named(self, name: str) -> tuple[Symbol, ...]:
+        """The members of `symbols` with that name. Raises as `symbols`."""
+        plain = name.partition("@")[0].encode("utf-8", "surrogateescape")
+        found = self._symbols_for(name, lambda file, table: symbol_search.called(file, table, plain))
+        return tuple(symbol for symbol in found if symbol.name == name)
+
+    def between(self, start: int, end: int) -> tuple[Symbol, ...]:
+        """The members of `symbols` that begin at `start` or after it, and before `end`, which is close. Raises as `symbols`."""
+        first, last = start - self.base, end - self.base
+        if "symbols" in vars(self):
+            return self.symbols[bisect_left(self.symbols, start, key=_address_of) : bisect_left(self.symbols, end, key=_address_of)]
+        return self._symbols_from(lambda file, table: symbol_search.between(file, table, first, last))
+
     def named(self, name: str) -> Symbol | None:
         """The first of `symbols` with that name; None if there is none. Raises OSError if the file cannot be read."""
-        found = self._symbols_for(name, lambda file, table: _entries_called(file, table, name.partition("@")[0]))
-        return next((symbol for symbol in found if symbol.name == name), None)
+        return next(iter(self.all_named(name)), None)
 
     def _with_size(self, symbol: Symbol, extents: Extents) -> Symbol:
         """A function in assembly may have no size: then that of the code that unwind tables describe from there on.
@@ -257,6 +298,11 @@ class Library:
         """The ranges of code that unwind tables describe, ascending."""
         return self._functions or ()
 
+    def stretches_in(self, start: int, end: int) -> Iterator[Stretch]:
+        """Those that begin after `start`, and before `end`."""
+        following = self._functions.following(start) if self._functions else iter(())
+        return itertools.takewhile(lambda stretch: stretch.start < end, following)
+
     def functions(self) -> list[tuple[int, int]]:
         """The members of `described_code` that are shown to be functions. Raises OSError if the library's file cannot be read."""
         return [each[:2] for each in self.stretches() if self.kind_of(each) is Kind.FUNCTION]
@@ -285,14 +331,22 @@ class Library:
                 return Kind.PLT
         if not stretch.is_as_called:
             return Kind.COLD
-        is_function = stretch.start in self.called or stretch.start in self._shown
+        is_function = stretch.start in self.called or self._has_name(stretch.start) or stretch.start in self._shown
         return Kind.FUNCTION if is_function else Kind.UNKNOWN
+
+    def _has_name(self, address: int) -> bool:
+        """Whether a symbol is known to begin there: then it need not be found out which of all do."""
+        if "_shown" in vars(self) or not self.has_many:
+            return False
+        return any(not is_cold(symbol.name) for symbol in self.between(address, address + 1))
 
     def locate(self, address: int) -> Location | None:
         """The symbol that contains `address`. Raises OSError if the file cannot be read."""
         near = self._symbols_for(address, lambda file, table: _entries_before(file, table, address - self.base))
         return locate(near, address)
 
+
+_address_of = operator.attrgetter("address")
 
 _known: list[tuple[tuple[int, int], list[Library]]] = []
 """How much had been loaded and unloaded when this was the list."""
@@ -368,17 +422,6 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
 
 def _all_entries(file: elf.ElfFile, table: int) -> _Entries:
     return enumerate(file.symbols(table))
-
-
-def _entries_called(file: elf.ElfFile, table: int, name: str) -> _Entries:
-    """The entries whose name in the table is `name`, with or without a version."""
-    strings, wanted = file.strings(table), name.encode("utf-8", "surrogateescape")
-    offsets, at = set(), strings.find(wanted)
-    while at >= 0:
-        if strings[at + len(wanted) : at + len(wanted) + 1] in (b"\0", b"@"):
-            offsets.add(at)
-        at = strings.find(wanted, at + 1)
-    return [(index, _entry(*raw)) for index, raw in enumerate(_unpacked(file, table)) if raw[0] in offsets]
 
 
 def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:

@@ -43,7 +43,7 @@ class Pattern:
 
     def found(self) -> list[ImageFunction]:
         """The functions that match now. They are looked up again only if the images that the pattern names have changed."""
-        images = [(image, len(image.functions)) for image in self._images()]
+        images = [(image, image.edition) for image in self._images()]
         if images == self._searched:
             return self._functions
         self._searched = images

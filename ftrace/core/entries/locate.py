@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from ftrace.core.sites.locations import Location, LocationSet, Resolution, Skipp
 from ftrace.core.sites.refusals import called_by_hits, runs_python
 from ftrace.core.tracer import tracer
 from sandbox.images.sources import image_at
+from sandbox.native.x86_64.entry_bytes import REACH
 from sandbox.symbols.table import Symbol
 
 if TYPE_CHECKING:
@@ -53,10 +54,14 @@ def _found_at(addresses: Iterable[int]) -> Iterator[ImageFunction]:
     """The function that begins at each address. For consecutive addresses, an image and its functions are looked up once."""
     image: Image | None = None
     functions: dict[int, Symbol] = {}
+    few = False
     for address in addresses:
         if image is None or address not in image:
             image = image_at(address)
-            functions = _functions_of(image) if image is not None else {}
+            few = image is not None and image.is_searched
+            functions = _functions_of(image) if image is not None and not few else {}
+        if image is not None and few:
+            functions = _first(image.beginning_at({address}))
         function = functions.get(address)
         if image is None or function is None:
             raise OSError(errno.EINVAL, f"{address:#x} is not the entry of a function that can be traced")
@@ -67,7 +72,11 @@ def _functions_of(image: Image) -> dict[int, Symbol]:
     """The first function at each address, by address."""
     if image.module is not None:
         return {}
-    return {function.address: function for function in reversed(image.functions) if not function.indirect}
+    return _first(image.functions)
+
+
+def _first(functions: Sequence[Symbol]) -> dict[int, Symbol]:
+    return {function.address: function for function in reversed(functions) if not function.indirect}
 
 
 def locations_of(wanted: Iterable[ImageFunction]) -> Resolution:
@@ -78,6 +87,7 @@ def locations_of(wanted: Iterable[ImageFunction]) -> Resolution:
 
 def _located(wanted: Iterable[ImageFunction]) -> Resolution:
     table, chosen, skipped = tracer().table, list[Location](), list[Skipped]()
+    blocks = _Blocks(wanted := list(wanted))
     by_block: dict[ImageBlock, list[int]] = {}
     block: ImageBlock | None = None
     for found in wanted:
@@ -90,7 +100,7 @@ def _located(wanted: Iterable[ImageFunction]) -> Resolution:
             address = found.function.address
             try:
                 if block is None or not block.covers(found.image, address):
-                    block = _block_at(found.image, address)
+                    block = blocks.at(found.image, address)
             except OSError as error:  # text without a file
                 skipped.append(Skipped(str(found), error.strerror or str(error)))
             else:
@@ -119,27 +129,57 @@ def outside(found: ImageFunction) -> str:
     return "what the dynamic loader has chosen for it is outside the library, as the kernel's vDSO is"
 
 
-def _block_at(image: Image, address: int) -> ImageBlock:
-    table = tracer().table
-    for known in table.of_images:
-        if isinstance(known, ImageBlock) and known.covers(image, address):
-            return known
-    text = image.text_at(address)
-    functions, read = _functions_in(image, text), partial(original_text, table)
-    block: ImageBlock
-    if address in image.stubs:
-        functions = [function for function in functions if function.address in image.stubs]
-        block = PreparedBlock(image, functions, text, table.lists, read)
-    else:
-        block = DetouredBlock(image, functions, text, table.lists, read, free_bytes)
-    table.of_images.append(block)
-    return block
+class _Blocks:
+    """The blocks of these functions.
+
+    A block has all functions of an image. If they are very many, it has those that are wanted together: what a block costs
+    depends on the number of its functions.
+    """
+
+    def __init__(self, wanted: Iterable[ImageFunction]) -> None:
+        self._wanted = [each for each in wanted if each.image.is_searched]
+
+    def at(self, image: Image, address: int) -> ImageBlock:
+        """The block with the function at this address, which is made if there is none. Raises OSError as `text_at`."""
+        table = tracer().table
+        blocks = [known for known in table.of_images if isinstance(known, ImageBlock) and known.image is image]
+        for known in blocks:
+            if known.covers(image, address):
+                return known
+        text, read = image.text_at(address), partial(original_text, table)
+        block: ImageBlock
+        if address in image.stubs:
+            functions = [each for each in _functions_in(image.functions, image, text) if each.address in image.stubs]
+            block = PreparedBlock(image, functions, text, table.lists, read)
+        else:
+            functions, starts = self._functions_for(image, text, blocks)
+            block = DetouredBlock(image, functions, text, table.lists, read, free_bytes, starts)
+        table.of_images.append(block)
+        return block
+
+    def _functions_for(
+        self, image: Image, text: TextMapping, blocks: list[ImageBlock]
+    ) -> tuple[list[Symbol], list[int]]:
+        """The functions of a new block of `image`, which has these blocks; and where functions begin in and after them."""
+        wanted = {each.function.address for each in self._wanted if each.image is image}
+        if wanted and image.is_searched and len(blocks) < _MOST_BLOCKS:
+            functions = _functions_in(image.beginning_at(wanted), image, text)
+            starts = sorted({*wanted, *image.next_starts(wanted, REACH)})
+        else:
+            functions = _functions_in(image.functions, image, text)
+            starts = [each.address for each in functions]
+        known = {address for block in blocks for address in block.addresses}
+        return [each for each in functions if each.address not in known], starts
 
 
-def _functions_in(image: Image, text: TextMapping) -> list[Symbol]:
+_MOST_BLOCKS = 64
+"""Blocks of one image. A further one has all functions that are left."""
+
+
+def _functions_in(functions: Iterable[Symbol], image: Image, text: TextMapping) -> list[Symbol]:
     """Each function once, under the name that users write; for indirect ones, the chosen function."""
     by_address: dict[int, Symbol] = {}
-    for function in sorted(image.functions, key=lambda function: function.name.startswith("_")):
+    for function in sorted(functions, key=lambda function: function.name.startswith("_")):
         meant = image.meant(function)
         if meant.address in text:
             by_address.setdefault(meant.address, meant)

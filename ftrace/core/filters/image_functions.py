@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.core.glob import parse
+from ftrace.core.glob import PatternKind, parse
 from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
@@ -90,9 +90,12 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[ImageFunction
     seen = set[int]()
     for image in meant:
         pattern = parse(image.unversioned(wanted))
-        functions = image.functions
-        mask = pattern.select([function.name for function in functions])
-        chosen = whole(wanted, [function for index, function in enumerate(functions) if mask >> index & 1])
+        if pattern.kind is PatternKind.FULL and image.is_searched:
+            chosen = list(image.named(pattern.search)) if pattern.search else []
+        else:
+            functions = image.functions
+            mask = pattern.select([function.name for function in functions])
+            chosen = whole(wanted, [function for index, function in enumerate(functions) if mask >> index & 1])
         for function in sorted(map(image.meant, chosen), key=lambda function: function.address):
             if function.address not in seen:
                 seen.add(function.address)

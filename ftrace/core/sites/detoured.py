@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -61,6 +62,7 @@ class DetouredBlock(ImageBlock):
         lists: ListCache,
         read: Read,
         free: Free,
+        starts: Sequence[int],
     ) -> None:
         super().__init__(image, functions, text, lists, Stubs.PRESERVING, read)
         self.mechanisms: dict[int, Mechanism] = {}
@@ -79,6 +81,8 @@ class DetouredBlock(ImageBlock):
         self._warned: set[int] = set()
         self._new: list[int] = []
         self._free = free
+        self._starts = array("Q", starts)
+        """Where functions begin: those of the block, and those that follow one of them and are in another block, or none."""
         count = len(functions)
         self._originals = (ctypes.c_uint64 * count)()
         self._patched = (ctypes.c_uint64 * count)()
@@ -89,7 +93,10 @@ class DetouredBlock(ImageBlock):
         hooks.own_code.add(self._space.__contains__)
 
     def covers(self, image: Image, address: int) -> bool:
-        return image is self.image and address not in image.stubs and address in self._text
+        if image is not self.image or address in image.stubs:
+            return False
+        index = bisect_left(self.addresses, address)
+        return index < len(self) and self.addresses[index] == address
 
     # -- making locations -----------------------------------------------------------------------------------------
 
@@ -224,8 +231,10 @@ class DetouredBlock(ImageBlock):
 
     def _space_after(self, index: int) -> int:
         """How many bytes from the site on belong to no other function; at most REACH."""
-        following = self.addresses[index + 1] if index + 1 < len(self) else self._text.end
-        return min(following - self.addresses[index], REACH)
+        address = self.addresses[index]
+        after = bisect_right(self._starts, address)
+        following = self._starts[after] if after < len(self._starts) else self._text.end
+        return min(following - address, REACH)
 
     def _stub_address(self, index: int) -> int:
         assert self._stub_text is not None
