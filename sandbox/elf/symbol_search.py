@@ -56,6 +56,14 @@ def between(file: elf.ElfFile, table: int, first: int, end: int) -> list[Entry]:
     return [entry for entry in entries if first <= entry[1].value < end]
 
 
+def name_of(file: elf.ElfFile, table: int, entry: elf.ElfSymbol) -> str:
+    """The name of an entry."""
+    strings, size = file.contents(file.sections[table].link), 256
+    while b"\0" not in (text := bytes(strings[entry.name_offset : entry.name_offset + size])) and len(text) == size:
+        size *= 4
+    return elf.string_at(text, 0)
+
+
 def _column(file: elf.ElfFile, table: int, form: str, offset: int) -> memoryview:
     """A field of all entries, `offset` bytes from the start of each."""
     size = struct.calcsize(form)

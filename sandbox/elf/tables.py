@@ -232,6 +232,8 @@ def load_base(handle: int) -> int:
 def old_versions(file: ElfFile) -> dict[int, str]:
     """The versions of symbols that programs are no longer linked with, by index in the dynamic symbol table."""
     names = _names(file)
+    if not names:
+        return {}
     return {
         index: names[word & _NUMBER]
         for index, word in enumerate(_words(file))

@@ -48,14 +48,14 @@ def check(result: int | None, what: str) -> int:
     return result
 
 
-def mmap_at(address: int | None, size: int, prot: int, flags: int, fd: int = -1) -> int:
+def mmap_at(address: int | None, size: int, prot: int, flags: int, fd: int = -1, offset: int = 0) -> int:
     """mmap(2) of `size` bytes. Raises OSError."""
     where = "anywhere" if address is None else hex(address)
     if prot & PROT_EXEC and flags & MAP_FIXED:
         # Text takes the place of text. ThreadSanitizer, told of it, would clear shadow memory that it has none of for a library.
-        result = _syscall(SYS_MMAP, address, size, prot, flags, fd, 0)
+        result = _syscall(SYS_MMAP, address, size, prot, flags, fd, offset)
     else:
-        result = libc.mmap(address, size, prot, flags, fd, 0)
+        result = libc.mmap(address, size, prot, flags, fd, offset)
     return check(result, f"mmap of {size} bytes at {where}")
 
 

@@ -455,7 +455,9 @@ def _symbols(
     if not table:
         return
     labels = {i: file.section_name(i) for i in range(len(file.sections))}
-    chosen = ((index, entry) for index, entry in entries(file, table) if _is_wanted(entry))
+    found = entries(file, table)
+    wanted = ((index, entry) for index, entry in found if _is_wanted(entry))
+    chosen = list(wanted) if isinstance(found, list) else wanted
     for name, (_, info, section, value, size) in _named(file, table, chosen):
         if name:
             yield Symbol(name, base + value, size, module, labels[section], info & 15 == elf.STT_GNU_IFUNC)
@@ -468,8 +470,10 @@ def _table(file: elf.ElfFile) -> int:
 
 def _named(file: elf.ElfFile, table: int, entries: _Entries) -> Iterator[tuple[str, elf.ElfSymbol]]:
     """The symbols of a table, with `@VERSION` in the names of those that programs are not linked with any more."""
-    strings = file.strings(table)
+    is_few = isinstance(entries, list)
+    strings = b"" if is_few else file.strings(table)
     old = old_versions(file) if file.sections[table].type == elf.SHT_DYNSYM else {}
     for index, entry in entries:
-        name = elf.string_at(strings, entry.name_offset).partition("@@")[0]
+        whole = symbol_search.name_of(file, table, entry) if is_few else elf.string_at(strings, entry.name_offset)
+        name = whole.partition("@@")[0]
         yield (f"{name}@{old[index]}" if index in old else name), entry
