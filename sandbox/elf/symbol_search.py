@@ -56,6 +56,21 @@ def between(file: elf.ElfFile, table: int, first: int, end: int) -> list[Entry]:
     return [entry for entry in entries if first <= entry[1].value < end]
 
 
+def like(file: elf.ElfFile, table: int, name: bytes, most: int) -> list[str]:
+    """Names of defined functions that have a third of `name` in them, at most that many."""
+    size = -(-len(name) // 3)
+    pieces = {name[at : at + size] for at in range(0, len(name), size)} if len(name) > 5 else set[bytes]()
+    columns = _column(file, table, "I", 0), _column(file, table, "B", 4), _column(file, table, "H", 6)
+    functions = {at for at, info, section in zip(*columns, strict=True) if section and info & 15 == elf.STT_FUNC}
+    strings, found = file.contents(file.sections[table].link), dict[bytes, None]()
+    for piece in sorted(pieces):
+        for at in found_in(file, file.sections[table].link, piece):
+            start = at - len(bytes(strings[max(at - 512, 0) : at]).rpartition(b"\0")[2])
+            if start in functions and len(found) < most:
+                found[bytes(strings[start : start + 1024]).partition(b"\0")[0]] = None
+    return [each.decode("utf-8", "surrogateescape").partition("@")[0] for each in found]
+
+
 def name_of(file: elf.ElfFile, table: int, entry: elf.ElfSymbol) -> str:
     """The name of an entry."""
     strings, size = file.contents(file.sections[table].link), 256

@@ -54,6 +54,10 @@ class Image(abc.ABC):
         """The members of `functions` with that name. Raises as `functions`."""
         return [function for function in self.functions if function.name == name]
 
+    def like(self, name: str, most: int) -> Iterable[str]:
+        """Names of `functions` that may be like `name`; of very many, at most that many. Raises as `functions`."""
+        return (function.name for function in self.functions)
+
     def beginning_at(self, addresses: Collection[int]) -> Sequence[Symbol]:
         """The members of `functions` that begin at these addresses, under all their names. Raises as `functions`."""
         return [function for function in self.functions if function.address in addresses]

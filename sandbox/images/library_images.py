@@ -66,6 +66,10 @@ class LibraryImage(Image):
             return super().named(name)
         return self._in_text(self.library.all_named(name))
 
+    def like(self, name: str, most: int) -> Iterable[str]:
+        """See `Image`."""
+        return self.library.like(name, most) if self.is_searched else super().like(name, most)
+
     def beginning_at(self, addresses: Collection[int]) -> Sequence[Symbol]:
         """See `Image`."""
         if not self.is_searched or len(addresses) > _FEW:

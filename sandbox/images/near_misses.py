@@ -22,13 +22,14 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     """
     meant = list(meant)
     if of_python := name_of_python(wanted):
-        bare, shown = wanted.rpartition(".")[2], _shown(meant)
+        bare = wanted.rpartition(".")[2]
+        shown = _shown(bare, meant)
         return f"; {of_python}{_suggested(bare, shown)}"
     for image in meant:
         if image.no_names:
             return f"; {image.no_names}"
     bare = wanted.strip("*?!")
-    shown = _shown(meant)
+    shown = _shown(bare, meant)
     if not meant and shown.get(bare) == wanted:
         return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
     return _suggested(bare, shown)
@@ -38,10 +39,10 @@ def _suggested(bare: str, shown: dict[str, str]) -> str:
     return f"; did you mean {shown[bare]}?" if bare in shown else did_you_mean(bare, shown, shown)
 
 
-def _shown(meant: Iterable[Image]) -> dict[str, str]:
+def _shown(bare: str, meant: Iterable[Image]) -> dict[str, str]:
     """Name -> the form in which a pattern has it."""
     shown: dict[str, str] = {}
-    names = [(image, (function.name for function in image.functions)) for image in meant]
+    names = [(image, iter(image.like(bare, _ENOUGH))) for image in meant]
     for image, suggested in (*names, *((image, image.suggestions()) for image in images())):
         stem = "" if image.module else f"{_shortest(image)}:"
         for name in islice(suggested, _ENOUGH):

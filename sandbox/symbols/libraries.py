@@ -160,11 +160,19 @@ class Library:
         found = self._symbols_for(name, lambda file, table: symbol_search.called(file, table, plain))
         return tuple(symbol for symbol in found if symbol.name == name)
 
+    def like(self, name: str, most: int) -> list[str]:
+        """Names of its functions that are like `name`, at most that many. Raises as `symbols`."""
+        file, wanted = self._file(), name.encode("utf-8", "surrogateescape")
+        files = with_symbols(file, self.path) if file else []
+        return [each for file in files for each in symbol_search.like(file, _table(file), wanted, most)]
+
     def between(self, start: int, end: int) -> tuple[Symbol, ...]:
         """The members of `symbols` that begin at `start` or after it, and before `end`, which is close. Raises as `symbols`."""
         first, last = start - self.base, end - self.base
         if "symbols" in vars(self):
-            return self.symbols[bisect_left(self.symbols, start, key=_address_of) : bisect_left(self.symbols, end, key=_address_of)]
+            return self.symbols[
+                bisect_left(self.symbols, start, key=_address_of) : bisect_left(self.symbols, end, key=_address_of)
+            ]
         return self._symbols_from(lambda file, table: symbol_search.between(file, table, first, last))
 
     def named(self, name: str) -> Symbol | None:
