@@ -45,9 +45,9 @@ from sandbox.memory.pages import PAGE as PAGE
 from sandbox.process import fork
 from sandbox.process.integers import U64_MAX, integer
 from sandbox.process.once import once
-from sandbox.process.writing import write_all
 from sandbox.process.shared_text import ForkWords, changes
 from sandbox.process.shared_text import text_mutex as text_mutex
+from sandbox.process.writing import write_all
 from sandbox.x86_64.encoding import fork_counter
 
 REACH = (1 << 31) - (1 << 20)
