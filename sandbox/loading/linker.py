@@ -105,7 +105,7 @@ def loaded_code_of(obj: LoadableObject, name: str, engine: ExecutionEngine, clos
 
     def discard() -> None:
         close()
-        gdbjit.own_code.difference_update(symbol.address for symbol in functions)
+        gdbjit.own_code.difference_update(_claimed(obj, bases))
         drop_aliases(texts)
 
     return LoadedCode(
@@ -123,8 +123,12 @@ def loaded_code_of(obj: LoadableObject, name: str, engine: ExecutionEngine, clos
 
 def claim(engine: ExecutionEngine, obj: LoadableObject) -> None:
     """Tell the code that `engine` has made of `obj` from that of others. Within `gdbjit.making_own()`."""
-    bases = _section_bases(engine, obj)
-    gdbjit.own_code.update(bases[it.section] + it.value for it in obj.symbols if it.section in bases)
+    gdbjit.own_code.update(_claimed(obj, _section_bases(engine, obj)))
+
+
+def _claimed(obj: LoadableObject, bases: dict[int, int]) -> Iterator[int]:
+    """The addresses of its symbols, those of variables, too: another compiler may get the same ones when it is unloaded."""
+    return (bases[it.section] + it.value for it in obj.symbols if it.section in bases)
 
 
 def _section_bases(engine: ExecutionEngine, obj: LoadableObject) -> dict[int, int]:

@@ -102,6 +102,27 @@ def test_this_packages_own_code_is_not_taken_for_somebody_elses():
         assert compiled.source.images() == []
 
 
+@isolated(timeout=TIME)
+def test_code_of_others_where_a_module_of_ours_was_is_theirs():
+    """Also where the module's variables were: what remains claimed there hides the function from probes."""
+    import fprobe
+    import sandbox
+    from sandbox.symbols import gdbjit
+
+    source = "@kept = global i64 5\n@table = constant [2 x i64] [i64 1, i64 2]\ndefine i64 @own(i64 %a) { ret i64 %a }"
+    for _ in range(4):
+        before = set(gdbjit.own_code)
+        module = sandbox.load(source, name="own")
+        assert len(gdbjit.own_code - before) > 1
+        module.unload()
+        assert gdbjit.own_code == before
+        engine, address = _mcjit()
+        with fprobe.attach("jit:f", action=fprobe.Count()) as called:
+            assert _call(address, 5) == 22
+        assert called.hits == 1
+        engine.close()
+
+
 def _compiled_handler(number):
     """A native handler that no other registration has compiled: its source is its own."""
     import kprobes
