@@ -16,7 +16,11 @@ The kernel's API is here too: `register_fprobe(fp, filter, notfilter)` and its r
 
 from __future__ import annotations
 
-from sandbox.lazy import exports
+from fprobe import neighbours
+
+neighbours.check_before_import()
+
+from sandbox.lazy import exports  # noqa: E402  # the check says what is found instead
 
 __version__ = "0.1.0"
 

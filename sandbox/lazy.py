@@ -8,11 +8,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-
-from sandbox.process.packages import PREFIX
 
 _IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
@@ -25,7 +22,7 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], object]
     def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return found.setdefault(name, getattr(import_module(PREFIX + homes[name]), name))
+        return found.setdefault(name, getattr(__import__(homes[name], fromlist=[name]), name))
 
     def names() -> list[str]:
         own = (name for name, value in found.items() if name.startswith("__") or _is_submodule(value, package, name))

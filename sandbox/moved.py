@@ -39,6 +39,8 @@ class MovedModules:
         package, is_inside, _ = name.partition(".")
         if not is_inside or package not in _PACKAGES or not name.replace(".", "_").isidentifier():
             return
+        if getattr(sys.modules.get(package), "__file__", None) != str(_ROOT / package / "__init__.py"):
+            return  # a package of the program's
         homes = RENAMED.get(name) or tuple(_named_like(name))
         if homes:
             raise ModuleNotFoundError(f"No module named {name!r}: {_told(homes)}", name=name)

@@ -32,13 +32,6 @@ def unshadow(before: Iterable[str]) -> None:
             _forget(each for each in [*sys.modules] if each == name or each.startswith(f"{name}."))
 
 
-def silence_pytest_warning() -> None:
-    """Mark our packages for pytest, which otherwise warns that a package with a plugin was imported before pytest began."""
-    for name in OURS:
-        if (module := sys.modules.get(name)) is not None:
-            module.__doc__ = f"{module.__doc__ or ''}\n\nPYTEST_DONT_REWRITE"
-
-
 @contextmanager
 def importing_from(directory: Path) -> Iterator[None]:
     """Afterwards `sys.path` and `sys.modules` are without the directory and the modules that were imported from it."""

@@ -41,7 +41,6 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
         cover_children(address, directory)
         arm(address, settings)
         own_modules.unshadow(modules)
-        own_modules.silence_pytest_warning()
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:

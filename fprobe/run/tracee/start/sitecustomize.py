@@ -35,11 +35,25 @@ def _arm() -> None:
     here = _without_ourselves()
     modules = [*sys.modules]
     try:
-        from fprobe.run.tracee import starting
+        packages = _private_packages(os.path.dirname(here))  # noqa: PTH120  # pathlib is slow to import
+        starting = packages("fprobe.run.tracee.starting", fromlist=("start",))
     except (ImportError, SyntaxError) as error:
         _refuse(error)
     else:
         starting.start(here, modules, _hide_environment)
+        packages.withdraw()
+
+
+def _private_packages(tracee: str):  # type: ignore[no-untyped-def]  # its module is loaded here
+    """Our packages, apart from what the program has by their names. `tracee`: the directory above this one."""
+    from _frozen_importlib_external import SourceFileLoader
+
+    name = "fprobe.run.tracee.private_packages"
+    module = type(sys)(name)
+    SourceFileLoader(name, f"{tracee}/private_packages.py").exec_module(module)
+    packages = module.PrivatePackages(tracee.removesuffix("/fprobe/run/tracee"))
+    packages.install()
+    return packages
 
 
 def _refuse(error: Exception) -> None:
