@@ -13,7 +13,6 @@ import struct
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.core.handlers.kinds import BoundHandler
@@ -30,14 +29,14 @@ from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import whole
 from sandbox.symbols.table import symbol_table
 from sandbox.threads import tasks
+from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
     from fprobe.probe import fprobe
+    from fprobe.report.counts import FunctionStat
 
 _CALL = struct.Struct("<QQQQ")
 _CELL, _TIMED_CELL = native.Cell.ctypes, native.TimedCell.ctypes
-_BUCKET_WIDTH = 1.25
-"""The largest ratio of a bucket's end to its start."""
 
 
 class Action(Summary, ProcessBound):
@@ -178,56 +177,6 @@ class Record(_Exclusive):
         self._calls = None
 
 
-class FunctionStat:
-    """The statistics of one function. Times are those of the timed calls, from entry to return, in nanoseconds.
-
-    `returned`: the number of timed calls. A call that an exception or longjmp() ends is a hit, but is not timed.
-    `durations`: the number of calls in each bucket, if requested; the key is the bucket's shortest duration in nanoseconds.
-    """
-
-    def __init__(
-        self,
-        ip: int,
-        hits: int = 0,
-        missed: int = 0,
-        total_ns: float = 0.0,
-        min_ns: float = 0.0,
-        max_ns: float = 0.0,
-        durations: dict[float, int] | None = None,
-        returned: int = 0,
-    ) -> None:
-        self.ip = ip
-        self.hits = hits
-        self.missed = missed
-        self.returned = returned
-        self.total_ns = total_ns
-        self.min_ns = min_ns
-        self.max_ns = max_ns
-        self.durations = durations if durations is not None else {}
-
-    def __repr__(self) -> str:
-        return f"FunctionStat({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if isinstance(other, FunctionStat) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
-    def percentile(self, share: float) -> float:
-        """The duration that `share` percent of the calls did not exceed, in nanoseconds; 0 without durations.
-
-        Returns the end of a bucket, which is at most a quarter more. Raises ValueError unless `share` is between 0 and 100.
-        """
-        if not 0 <= share <= 100:
-            raise ValueError(f"share is {share}; it must be between 0 and 100")
-        wanted, seen = sum(self.durations.values()) * share / 100, 0
-        for start, calls in sorted(self.durations.items()):
-            seen += calls
-            if seen >= wanted:
-                return min(start * _BUCKET_WIDTH, self.max_ns)
-        return self.max_ns
-
-
 class _Cells:
     """A table of cells for each task; freed when no probe, action or reader refers to it any more."""
 
@@ -272,21 +221,17 @@ class Stat(_Exclusive):
 
     def functions(self) -> dict[int, FunctionStat]:
         """Entry address -> statistics over all threads. Functions without a hit are omitted."""
-        found: dict[int, FunctionStat] = {}
-        scale = 1 / ticks_per_ns()
+        from fprobe.report.buckets import BUCKETS
+        from fprobe.report.counts import Calls, FunctionStat
+
+        found: dict[int, Calls] = {}
         for cell, place in self._cells or ():
-            stat = found.setdefault(cell.ip, FunctionStat(cell.ip))
-            stat.hits += cell.hits
-            stat.missed += cell.missed
-            stat.returned += cell.returned
-            stat.total_ns += cell.ticks * scale
-            if cell.shortest:
-                shortest = (cell.shortest - 1) * scale
-                stat.min_ns = min(stat.min_ns, shortest) if stat.max_ns else shortest
-                stat.max_ns = max(stat.max_ns, cell.longest * scale)
-            if self._durations:
-                _add_durations(stat, _TIMED_CELL.from_address(place).durations, scale)
-        return found
+            buckets = _TIMED_CELL.from_address(place).durations[:BUCKETS] if self._durations else ()
+            least = cell.shortest - 1 if cell.shortest else 0
+            counted = Calls(cell.ip, 0, cell.hits, cell.missed, cell.returned, cell.ticks, least, cell.longest, buckets)
+            found.setdefault(cell.ip, Calls(cell.ip)).add(counted)
+        rate = ticks_per_ns()
+        return {ip: FunctionStat(calls, rate) for ip, calls in found.items()}
 
     def _summary_rows(self) -> list[Row]:
         found = self.functions().values()
@@ -307,31 +252,3 @@ class Stat(_Exclusive):
 
     def _forget(self) -> None:
         self._cells = None
-
-
-def _add_durations(stat: FunctionStat, buckets: Any, scale: float) -> None:
-    for number, calls in enumerate(buckets):
-        if calls:
-            start = _bucket_start(number) * scale
-            stat.durations[start] = stat.durations.get(start, 0) + calls
-
-
-def _bucket_start(number: int) -> int:
-    """The shortest duration of a bucket, in ticks (ftrace.hit.actions.bucket_of)."""
-    if number < 4:
-        return number
-    power, quarter = number // 4 + 1, number % 4
-    return (4 + quarter) << power - 2
-
-
-@cache
-def ticks_per_ns() -> float:
-    """The rate of the time-stamp counter, measured once over 10 ms."""
-    import time
-
-    read = ctypes.CFUNCTYPE(ctypes.c_uint64)(runtime().image.address("read_tsc"))
-    start, first = time.perf_counter_ns(), read()
-    while time.perf_counter_ns() - start < 10_000_000:
-        pass
-    last = read()
-    return float(last - first) / (time.perf_counter_ns() - start)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from fprobe.calls.text import CallTree
 from fprobe.calls.unreturned import drop_ended, returning
+from fprobe.report.durations import duration
 from fprobe.run import session
-from fprobe.run.launcher.durations import duration
 from fprobe.run.launcher.names import Names
 from fprobe.run.launcher.returned import Returned
 from sandbox.threads.counters import used

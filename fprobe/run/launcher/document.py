@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fprobe.report.counts import Calls, FunctionStat
+from fprobe.report.tables import stat_object
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
-from fprobe.run.launcher.durations import powers
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
-from fprobe.run.launcher.results import Calls, Process, Results
+from fprobe.run.launcher.results import Process, Results
 from fprobe.run.launcher.returned import Returned
-
-_PERCENTILES = (0.5, 0.9, 0.99)
 
 
 def document(
@@ -49,25 +48,18 @@ def _process(process: Process, rate: float, selection: ReportSelection, recorded
 def _functions(process: Process, rate: float, selection: ReportSelection) -> Iterator[dict[str, Any]]:
     """The rows of the tables and of the histograms. The latter have their buckets, too."""
     for calls in rows(process, selection.by, (*selection.stats, *selection.hists)):
-        buckets = list(_histogram(calls, rate)) if process.matches(selection.hists, calls.ip) else None
-        yield _row(process, calls, rate, selection.by) | ({} if buckets is None else {"histogram": buckets})
+        shown = process.matches(selection.hists, calls.ip)
+        yield _group(process, calls, selection.by) | stat_object(FunctionStat(calls, rate), with_histogram=shown)
 
 
-def _row(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
+def _group(process: Process, calls: Calls, by: str) -> dict[str, Any]:
+    """The function, and the caller or thread if calls are counted by that."""
     made: dict[str, Any] = {**process.names.function(calls.ip).as_object()}
     if by == "caller":
         made["caller"] = str(process.names.place(calls.by))
     elif by == "thread":
         made["thread"] = calls.by
-    times = {"total": calls.total, "average": calls.average, "min": calls.least, "max": calls.most}
-    times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
-    made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
-    return made | {f"{key}_ns": round(time / rate) for key, time in times.items()}
-
-
-def _histogram(calls: Calls, rate: float) -> Iterator[dict[str, Any]]:
-    for low, high, count in powers(calls.buckets):
-        yield {"low_ns": round(low / rate), "high_ns": round(high / rate), "count": count}
+    return made
 
 
 def _recorded(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:
