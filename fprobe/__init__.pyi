@@ -1,7 +1,7 @@
 from fprobe.actions import Count as Count
 from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
-from fprobe.actions import ticks_per_ns as ticks_per_ns
+from sandbox.x86_64.tsc import ticks_per_ns as ticks_per_ns
 from fprobe.attached_process import AttachedProcess as AttachedProcess
 from fprobe.attached_process import attach_to as attach_to
 from fprobe.attachment import Attachment as Attachment

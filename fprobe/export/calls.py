@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fprobe.calls.text import HEADER, CallTree, duration_text, folded_stack
 from fprobe.export.print_fmt import arguments
 from fprobe.export.trace_dat_reader import Instance, Trace
+from fprobe.report.durations import duration
+from fprobe.report.tree import HEADER, CallTree, folded_stack
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.reader import Record
 
@@ -87,10 +88,10 @@ class Calls:
             stack.pop()
         before = tuple(stack)
         call = stack.pop()
-        duration = record.stamp - call.entered
+        taken = record.stamp - call.entered
         if stack:
-            stack[-1].inner += duration
-        return Step(LEAVE, record, call.name, self._text(record), before, duration)
+            stack[-1].inner += taken
+        return Step(LEAVE, record, call.name, self._text(record), before, taken)
 
     def _text(self, record: Record) -> str:
         event = self.trace.formats.get(record.common.type)
@@ -144,7 +145,7 @@ def _tree_of(trace: Trace, instance: Instance) -> Iterator[str]:
         if step.kind == ENTER:
             yield from tree.entry(step.stack[-1], f"{step.name}({step.text})")
         elif step.kind == LEAVE:
-            yield from tree.exit(step.stack[-1], duration_text(step.duration), step.name, step.text)
+            yield from tree.exit(step.stack[-1], duration(step.duration), step.name, step.text)
         else:
             text = f"{step.name}: {step.text}" if step.text else step.name
             yield from tree.instant(step.record.common.pid, len(step.stack), text)

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fprobe.report.buckets import PERCENTILES, bars, powers
 from fprobe.report.counts import FunctionStat
 from fprobe.report.durations import duration
+from fprobe.report.style import Plain, Style
 
 _WIDTH = 10
-
-
-class Style(Protocol):
-    """The looks of text on a terminal."""
-
-    def dim(self, text: str) -> str:
-        """Less bright."""
-
-    def bold(self, text: str) -> str:
-        """Bold."""
-
-    def bad(self, text: str) -> str:
-        """As a failure."""
-
-
-class Plain:
-    """Text as it is."""
-
-    dim = bold = bad = staticmethod(str)
 
 
 class StatRow(NamedTuple):

@@ -48,6 +48,11 @@ class Ticks:
     def __init__(self) -> None:
         self.first = sample()
 
+    @property
+    def now(self) -> int:
+        """The time-stamp counter."""
+        return int(_reader()[0]())
+
     def per_nanosecond(self) -> float:
         """Ticks per nanosecond. Waits until the measurement has taken 5 ms."""
         while (now := sample()).nanoseconds - self.first.nanoseconds < _LEAST:

@@ -80,13 +80,17 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
     returned = Returned(process.names)
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
-    first = begun[0].entered if begun else 0
+    first = begun[0].entry.time if begun else 0
     for call in begun:
-        times = {"time_ns": round((call.entered - first) / rate), "thread": call.thread, "depth": call.depth}
-        made = {**process.names.function(call.ip).as_object(), **times, "caller": str(process.names.place(call.caller))}
-        if call.left is not None:
-            made |= {"duration_ns": round((call.left - call.entered) / rate)}
-            made |= {"result": returned.value(call.ip, call.ax), "ax": call.ax}
+        times = {"time_ns": round((call.entry.time - first) / rate), "thread": call.thread, "depth": call.depth}
+        made = {
+            **process.names.function(call.ip).as_object(),
+            **times,
+            "caller": str(process.names.place(call.entry.value)),
+        }
+        if call.leave is not None:
+            made |= {"duration_ns": round(call.duration / rate)}
+            made |= {"result": returned.value(call.ip, call.leave.value), "ax": call.leave.value}
         yield made
 
 

@@ -14,8 +14,8 @@ from fprobe.run.launcher.document import document
 from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
-from fprobe.run.launcher.results import FAILED, Process, Results, read
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
+from fprobe.run.launcher.results import FAILED, Process, Results, read
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 from sandbox.x86_64.tsc import Ticks
