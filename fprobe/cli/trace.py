@@ -16,6 +16,7 @@ from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
     from fprobe.calls.capture import Event
+    from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
     from fprobe.cli.views import FunctionViews

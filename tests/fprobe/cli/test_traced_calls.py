@@ -10,7 +10,7 @@ from fprobe.calls.capture import Event
 from fprobe.cli import values
 from fprobe.cli.calls import TraceWords
 from fprobe.cli.console import Console
-from fprobe.cli.views import view_of
+from fprobe.cli.views import FunctionViews, view_of
 from fprobe.report.nesting import Nesting
 from fprobe.report.tree import CallTree
 from sandbox.abi import convention as x86_64
