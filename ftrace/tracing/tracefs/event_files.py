@@ -104,14 +104,19 @@ def _write_group_filter(group: str, array: TraceArray, text: str) -> None:
 
 
 def _group_directory(group: str, array: TraceArray) -> EventsDirectory:
+    files: dict[str, Node] = {
+        "enable": _enable_of(lambda: event_registry.events(group), array),
+        "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group, array)),
+    }
+
     def entries() -> Mapping[str, Node]:
-        files: dict[str, Node] = {
-            "enable": _enable_of(lambda: event_registry.events(group), array),
-            "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group, array)),
-        }
         return files | {event.name: _event_directory(event, array) for event in event_registry.events(group)}
 
-    return EventsDirectory(entries)
+    def find(name: str) -> Node | None:
+        event = event_registry.find(group, name)
+        return _event_directory(event, array) if event is not None else files.get(name)
+
+    return EventsDirectory(entries, find)
 
 
 def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> TextFile:
@@ -132,19 +137,25 @@ def events_directory(array: TraceArray) -> EventsDirectory:
     register_hist_command()
     builtin = _builtin_directory(array)
 
+    top: dict[str, Node] = {
+        "enable": _enable_of(event_registry.events, array),
+        "header_event": TextFile(header_event),
+        "header_page": TextFile(lambda: header_page(array)),
+        GROUP: builtin,
+    }
+
+    def find(name: str) -> Node | None:
+        if name == GROUP or not event_registry.has_group(name):
+            return entries().get(name) if name == GROUP else top.get(name)
+        return _group_directory(name, array)
+
     def entries() -> Mapping[str, Node]:
-        top: dict[str, Node] = {
-            "enable": _enable_of(event_registry.events, array),
-            "header_event": TextFile(header_event),
-            "header_page": TextFile(lambda: header_page(array)),
-            GROUP: builtin,
-        }
         groups = {group: _group_directory(group, array) for group in event_registry.groups()}
         if GROUP in groups:
             return top | groups | {GROUP: EventsDirectory({**builtin.entries, **groups[GROUP].entries})}
         return top | groups
 
-    return EventsDirectory(entries)
+    return EventsDirectory(entries, find)
 
 
 _BLANK = " \t\n\v\f\r"
