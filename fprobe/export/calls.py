@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fprobe.export.print_fmt import arguments
+from fprobe.export.print_fmt import Addresses, arguments
 from fprobe.export.trace_dat_reader import Instance, Trace
 from fprobe.report.durations import duration
 from fprobe.report.tree import HEADER, CallTree, folded_stack
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
+from ftrace.ring_buffer.formatters import Memo, Show, compiled
 from ftrace.ring_buffer.reader import Record
 
 ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
@@ -61,6 +62,9 @@ class Calls:
     instance: Instance
     stacks: dict[int, list[Call]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._shows = Memo(self._show_of)
+
     def steps(self) -> Iterator[Step]:
         """One step for each record, in order of time. A call whose return is missing has no LEAVE."""
         returning = self._returning()
@@ -94,10 +98,13 @@ class Calls:
         return Step(LEAVE, record, call.name, self._text(record), before, taken)
 
     def _text(self, record: Record) -> str:
-        event = self.trace.formats.get(record.common.type)
+        return self._shows[record.common.type](record.data)
+
+    def _show_of(self, number: int) -> Show:
+        event = self.trace.formats.get(number)
         if event is None or event.group == "ftrace":
-            return ""
-        return arguments(event, record.data, self.trace.symbols.describe, self.trace.symbols.name)
+            return compiled([])
+        return arguments(event, Addresses(Memo(self.trace.symbols.describe), Memo(self.trace.symbols.name)))
 
     def _returning(self) -> set[int]:
         """Addresses of the functions whose returns were recorded by probes."""

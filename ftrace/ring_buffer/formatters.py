@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ftrace.ring_buffer.reader import Record
 
+_KEPT = 1 << 16
 K = TypeVar("K")
 V = TypeVar("V")
 Show = Callable[[bytes], str]
@@ -24,13 +25,15 @@ _CODES = {(1, False): "B", (1, True): "b", (2, False): "H", (2, True): "h", (4, 
 
 
 class Memo(dict[K, V]):
-    """Values that are made once for each key, when it is first asked for: symbols of addresses, formatters of events."""
+    """Values that are kept from the first use of a key: symbols of addresses, formatters of events. Too many are forgotten."""
 
     def __init__(self, make: Callable[[K], V]) -> None:
         super().__init__()
         self._make = make
 
     def __missing__(self, key: K) -> V:
+        if len(self) >= _KEPT:
+            self.clear()
         found = self[key] = self._make(key)
         return found
 
