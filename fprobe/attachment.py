@@ -21,11 +21,13 @@ from fprobe.registration import (
 )
 from ftrace.core.attaching import Attaching
 from ftrace.core.filters.image_functions import is_compiled, is_there, may_be_compiled
+from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.probe import Counts
 from ftrace.core.sites.locations import Skipped
 from ftrace.core.summary import Row, shortened
 from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import short_switch_interval
+from sandbox.process.renamed import renamed
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
@@ -76,7 +78,19 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         return self.fp.counts
 
     @property
-    def functions(self) -> list[str]:
+    def missed(self) -> int:
+        """Hits and returns for which a handler was not called: the sum of the misses of `counts`."""
+        return self.fp.nmissed
+
+    @property
+    def errors(self) -> HandlerErrors:
+        """Exceptions of Python handlers: `errors.first`, `errors.count`."""
+        return self.fp.errors
+
+    functions = renamed("functions", "targets")
+
+    @property
+    def targets(self) -> list[str]:
         """The names of the functions it is attached to, in table order."""
         return [location.name for location in functions_of(self.fp).each()]
 
