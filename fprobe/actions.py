@@ -12,31 +12,31 @@ import errno
 import struct
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ftrace.core.call_cells import CallCells
 from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.core.summary import Row, Summary, table
 from ftrace.core.tracer import tracer
-from ftrace.hit import actions as native
-from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE, TIMED_CELL_SIZE
+from ftrace.hit.account import BY_CALLER, BY_NOTHING, BY_THREAD, CELL, TIMED_CELL, Account
+from ftrace.hit.actions import RECORD_SIZE
+from ftrace.hit.call_table import CallTable
 from ftrace.hit.ring_buffer.layout import event_size
 from ftrace.ring_buffer.buffer import Buffer
-from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import whole
 from sandbox.symbols.table import symbol_table
-from sandbox.threads import tasks
 from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
     from fprobe.probe import fprobe
-    from fprobe.report.counts import FunctionStat
+    from fprobe.report.counts import Calls, FunctionStat
 
 _CALL = struct.Struct("<QQQQ")
-_CELL, _TIMED_CELL = native.Cell.ctypes, native.TimedCell.ctypes
+_BY = {"function": BY_NOTHING, "caller": BY_CALLER, "thread": BY_THREAD}
 
 
 class Action(Summary, ProcessBound):
@@ -177,61 +177,49 @@ class Record(_Exclusive):
         self._calls = None
 
 
-class _Cells:
-    """A table of cells for each task; freed when no probe, action or reader refers to it any more."""
-
-    def __init__(self, bits: int, size: int) -> None:
-        stride = ((size << bits) + mappings.PAGE - 1) & -mappings.PAGE
-        area = stride * tasks.CAPACITY
-        self.native: Any = native.ActionState.ctypes(mask=(1 << bits) - 1, shift=64 - bits, cell_size=size)
-        self.native.base, self.native.stride = mappings.reserve(area), stride
-        weakref.finalize(self, mappings.release, self.native.base, area).atexit = False
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """The used cells of all tasks, each with its address."""
-        size = self.native.cell_size
-        for index in range(len(runtime().tasks())):
-            base = self.native.base + index * self.native.stride
-            for place in range(base, base + (self.native.mask + 1) * size, size):
-                cell = _CELL.from_address(place)
-                if cell.ip:
-                    yield cell, place
-
-
 class Stat(_Exclusive):
     """Count and time the calls of each function.
 
-    `durations`: also count calls by duration, for histograms and percentiles.
+    `durations`: also count calls by duration, for histograms and percentiles. `by`: `function`, or `caller` or `thread`, to
+    distinguish calls by that, too; these are always counted by duration.
     """
 
-    def __init__(self, *, durations: bool = False) -> None:
+    def __init__(self, *, durations: bool = False, by: str = "function") -> None:
         super().__init__()
-        self._durations = durations
-        self._cells: _Cells | None = None
+        if by not in _BY:
+            raise ValueError(f"by is {by!r}; it must be one of {', '.join(_BY)}")
+        self._by, self._durations = _BY[by], durations
+        self._cells: CallCells | None = None
+        self._table: Any = None
 
     def prepare(self, functions: int) -> None:
-        size = TIMED_CELL_SIZE if self._durations else CELL_SIZE
-        self._cells = _Cells(max(4, (2 * functions - 1).bit_length()), size)
-        leave = "stat_hist_exit" if self._durations else "stat_exit"
-        self.entry, self.exit = (_handler(name, self._cells) for name in ("stat_entry", leave))
+        is_timed = self._durations or self._by != BY_NOTHING
+        cells = self._cells = CallCells(functions, TIMED_CELL if is_timed else CELL, self._by)
+        self._table = CallTable.ctypes(account=Account.ctypes(**cells.account))
+        kind = "calls" if self._by != BY_NOTHING else "stat_hist" if is_timed else "stat"
+        keep = (cells, self._table)
+        self.entry, self.exit = (_handler(f"{kind}_{end}", keep) for end in ("entry", "exit"))
 
     @property
     def state(self) -> int:
-        return ctypes.addressof(self._cells.native) if self._cells is not None else 0
+        return ctypes.addressof(self._table) if self._table is not None else 0
 
     def functions(self) -> dict[int, FunctionStat]:
         """Entry address -> statistics over all threads. Functions without a hit are omitted."""
-        from fprobe.report.buckets import BUCKETS
-        from fprobe.report.counts import Calls, FunctionStat
+        return {stat.ip: stat for stat in self._stats(lambda calls: (calls.ip, 0))}
 
-        found: dict[int, Calls] = {}
-        for cell, place in self._cells or ():
-            buckets = _TIMED_CELL.from_address(place).durations[:BUCKETS] if self._durations else ()
-            least = cell.shortest - 1 if cell.shortest else 0
-            counted = Calls(cell.ip, 0, cell.hits, cell.missed, cell.returned, cell.ticks, least, cell.longest, buckets)
-            found.setdefault(cell.ip, Calls(cell.ip)).add(counted)
+    def origins(self) -> list[FunctionStat]:
+        """The statistics of each function and caller or thread, `FunctionStat.by`."""
+        return self._stats(lambda calls: (calls.ip, calls.by))
+
+    def _stats(self, key: Callable[[Calls], tuple[int, int]]) -> list[FunctionStat]:
+        from fprobe.report.counts import Calls, FunctionStat, calls_of
+
+        found: dict[tuple[int, int], Calls] = {}
+        for calls in map(calls_of, self._cells or ()):
+            found.setdefault(place := key(calls), Calls(*place)).add(calls)
         rate = ticks_per_ns()
-        return {ip: FunctionStat(calls, rate) for ip, calls in found.items()}
+        return [FunctionStat(calls, rate) for calls in found.values()]
 
     def _summary_rows(self) -> list[Row]:
         found = self.functions().values()
@@ -251,4 +239,4 @@ class Stat(_Exclusive):
         return table([("function", "hits", "missed", "total ns", "min ns", "max ns"), *rows], "Stat")
 
     def _forget(self) -> None:
-        self._cells = None
+        self._cells = self._table = None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.actions import Stat
-from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.run import BY
 from fprobe.report.counts import Calls, FunctionStat
 from sandbox.x86_64.tsc import ticks_per_ns
 
@@ -27,49 +24,28 @@ def _uncalled(address: int) -> FunctionStat:
     return FunctionStat(Calls(address), ticks_per_ns())
 
 
-class CallsByFunction:
-    """Calls by function. `with_hist`: also by duration."""
+class Counting:
+    """Calls by function, caller or thread. `with_hist`: also by duration, as those by caller or thread always are."""
 
-    def __init__(self, with_hist: bool) -> None:
-        self.action = Stat(durations=with_hist)
-
-    def rows(self, match: MatchedFunctions) -> list[Row]:
-        """A row for each function that was attached, called or not."""
-        found = self.action.functions()
-        return [Row(site.symbol.name, found.get(site.address) or _uncalled(site.address)) for site in match.sites]
-
-
-class CallsByOrigin:
-    """A table of calls by function and caller or thread, as that of `fprobe run`. `by`: caller or thread.
-
-    Raises Failure if there is no memory for it.
-    """
-
-    def __init__(self, by: str) -> None:
-        from fprobe.run import session
-        from fprobe.run.tracee.table import Calls, Table
-
-        try:
-            self._counts, self._journal = session.create(session.Settings())
-            self.action = Calls(Table(self._counts, BY[by], False), False)
-        except OSError as error:
-            raise Failure(f"there is no memory for counting by {by}: {error.strerror}", FAILED) from None
+    def __init__(self, by: str, with_hist: bool) -> None:
         self._by = by
+        self.action = Stat(durations=with_hist, by=by)
 
     def rows(self, match: MatchedFunctions) -> list[Row]:
-        """A row for each function and caller or thread with calls in this process, and one for each function without calls."""
-        from fprobe.run.launcher import results
+        """A row for each function, and caller or thread, that was called, and one for each function that was not."""
+        found: dict[int, list[FunctionStat]] = {}
+        for stat in self.action.origins():
+            found.setdefault(stat.ip, []).append(stat)
+        return [
+            Row(site.symbol.name, stat, self._origin(stat))
+            for site in match.sites
+            for stat in found.get(site.address) or [_uncalled(site.address)]
+        ]
 
-        found = results.read(self._counts, self._journal).processes
-        calls = [each for process in found if process.pid == os.getpid() for each in process.calls.values()]
-        names = {site.address: site.symbol.name for site in match.sites}
-        called = {each.ip for each in calls}
-        idle = [Row(name, _uncalled(address)) for address, name in names.items() if address not in called]
-        return [self._row(names[each.ip], each) for each in calls] + idle
-
-    def _row(self, name: str, calls: Calls) -> Row:
-        origin = calls.by if self._by == "thread" else _place(calls.by)
-        return Row(name, FunctionStat(calls, ticks_per_ns()), origin)
+    def _origin(self, stat: FunctionStat) -> str | int | None:
+        if self._by == "function" or not stat.hits:
+            return None
+        return stat.by if self._by == "thread" else _place(stat.by)
 
 
 def _place(address: int) -> str:
@@ -82,8 +58,3 @@ def _place(address: int) -> str:
     if symbol is None:
         return f"{address:#x}"
     return str(Named(f"{symbol.name}+{address - symbol.address:#x}", short_name(symbol.module)))
-
-
-def counting(by: str, with_hist: bool) -> CallsByFunction | CallsByOrigin:
-    """Counts by function, caller or thread."""
-    return CallsByFunction(with_hist) if by == "function" else CallsByOrigin(by)

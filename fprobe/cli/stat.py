@@ -71,7 +71,7 @@ def stat_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    counts = counted.counting(by, with_hist)
+    counts = counted.Counting(by, with_hist)
     ctrl_c.hold_for_run()
     with console.alone(), attached(match, action=counts.action) as probe:
         console.note(f"# counting {match.described}, calling {call}")

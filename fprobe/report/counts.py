@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from fprobe.report.buckets import limits, percentile
 
+_PLAIN = 8
+"""Words of a cell without buckets."""
+
 
 @dataclass
 class Calls:
@@ -47,6 +50,12 @@ class Calls:
     def percentile(self, share: float) -> float:
         """The ticks that `share` percent of the calls did not exceed, to an eighth (fprobe.report.buckets)."""
         return percentile(self.buckets, share, self.least, self.most)
+
+
+def calls_of(words: Sequence[int]) -> Calls:
+    """A cell of an account (ftrace.hit.account), with or without buckets."""
+    ip, by, hits, missed, returns, total, least, most = words[:_PLAIN]
+    return Calls(ip, by, hits, missed, returns, total, least, most, words[_PLAIN:])
 
 
 class FunctionStat:

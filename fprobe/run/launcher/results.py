@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fprobe.report.buckets import BUCKETS
-from fprobe.report.counts import Calls
+from fprobe.report.counts import Calls, calls_of
 from fprobe.report.tables import group_text
 from fprobe.run import session
 from fprobe.run.launcher.names import Names
 from sandbox.threads.counters import used
 
 CELL = 2048
-"""As in `ftrace.hit.call_table`, which takes too long to import here."""
+"""As in `ftrace.hit.account`, which takes too long to import here."""
 _THREAD = struct.Struct("<Q")
 _CELL = struct.Struct(f"<{8 + BUCKETS}Q")
 assert _CELL.size == CELL
@@ -235,8 +235,8 @@ def cells(counts: int, number: int, leave_out: Collection[int] = ()) -> Iterator
                 (thread,) = _THREAD.unpack(os.pread(counts, _THREAD.size, at - place))
             if place >= session.EVENTS_AT or thread in leave_out:
                 continue
-            ip, by, hits, missed, returns, total, least, most, *buckets = _CELL.unpack(os.pread(counts, CELL, at))
+            calls = calls_of(_CELL.unpack(os.pread(counts, CELL, at)))
             if place == 0:
-                yield Calls(0, hits=by)
-            elif ip and hits:
-                yield Calls(ip, by, hits, missed, returns, total, least, most, buckets)
+                yield Calls(0, hits=calls.by)
+            elif calls.ip and calls.hits:
+                yield calls
