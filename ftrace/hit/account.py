@@ -102,6 +102,16 @@ def cell_of(account: ptr[Account], size: u64, ip: u64, by: u64) -> ptr[Cell]:
     return other_cell(account, size, ip, by, index)
 
 
+@native(inline=True)
+def cell_of_function(account: ptr[Account], size: u64, ip: u64) -> ptr[Cell]:
+    """The same where calls are distinguished by nothing."""
+    index = first_place(ip, account.shift)
+    cell = cast(ptr[Cell], cast(u64, row_of(account)) + index * size)
+    if likely(cell.ip == ip):
+        return cell
+    return other_cell(account, size, ip, 0, index)
+
+
 @native(cc="preserve_most", noinline=True)
 def other_cell(account: ptr[Account], size: u64, ip: u64, by: u64, start: u64) -> ptr[Cell]:
     """The cell, if it is not the first that is probed; a new one if there is none yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.hit.account import CELL, TIMED_CELL, Account, cell_of, count_duration, count_return
+from ftrace.hit.account import CELL, TIMED_CELL, Account, cell_of_function, count_duration, count_return
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import clock_now, scaled_by
 from ftrace.hit.ring_buffer.records import Mark, Reservation, Ring, RingBuffer
@@ -95,7 +95,7 @@ def record_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u6
 @native(inline=True)
 def count_call(probe: ptr[Probe], size: u64, ip: u64, data: ptr[u64]) -> void:
     """The data are the time of the entry; null: the return is not waited for."""
-    cell = cell_of(cast(ptr[Account], probe.action), size, ip, 0)
+    cell = cell_of_function(cast(ptr[Account], probe.action), size, ip)
     if cell != null:
         cell.hits += 1
         if data == null:
@@ -113,7 +113,7 @@ def stat_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64
 @native(cc="preserve_most")
 def stat_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     ticks = rdtsc() - data[0]
-    cell = cell_of(cast(ptr[Account], probe.action), CELL, ip, 0)
+    cell = cell_of_function(cast(ptr[Account], probe.action), CELL, ip)
     if cell != null:
         count_return(cell, ticks)
 
@@ -127,7 +127,7 @@ def stat_hist_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: pt
 @native(cc="preserve_most")
 def stat_hist_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     ticks = rdtsc() - data[0]
-    cell = cell_of(cast(ptr[Account], probe.action), TIMED_CELL, ip, 0)
+    cell = cell_of_function(cast(ptr[Account], probe.action), TIMED_CELL, ip)
     if cell != null:
         count_duration(cell, ticks)
 

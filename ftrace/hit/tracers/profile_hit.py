@@ -5,7 +5,7 @@ They count in an account; a cell has the sum of squares, too.
 
 from __future__ import annotations
 
-from ftrace.hit.account import Account, Cell, cell_of, count_return, row_of
+from ftrace.hit.account import Account, Cell, cell_of_function, count_return, row_of
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import ClockState, clock_now
 from ftrace.hit.tracers.graph_hit import slept
@@ -67,7 +67,7 @@ def time_now(state: ptr[ProfileState]) -> u64:
 def profile_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[ProfileCall]) -> i32:
     state = cast(ptr[ProfileState], probe.action)
     area = row_of(addressof(state.account))
-    cell = cell_of(addressof(state.account), PROFILE, ip, 0)
+    cell = cell_of_function(addressof(state.account), PROFILE, ip)
     if cell == null:
         return 1
     cell.hits += 1
@@ -88,7 +88,7 @@ def profile_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, 
     area.nested = data.outer + time
     if volatile_load(addressof(state.no_graph_time)) != 0:
         time = time - nested if time > nested else 0
-    cell = cell_of(addressof(state.account), PROFILE, ip, 0)
+    cell = cell_of_function(addressof(state.account), PROFILE, ip)
     if cell != null:
         count_return(cell, time)
         cast(ptr[Profile], cell).time_squared += time * time
