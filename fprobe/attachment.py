@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from fprobe.actions import Action
+from fprobe.function_objects import target_of
 from fprobe.handlers.resolve import data_size_of
 from fprobe.probe import FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, EntryHandler, ExitHandler, fprobe
 from fprobe.registration import (
@@ -191,7 +192,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
 
 @overload
 def attach(
-    target: Target,
+    target: Target | Any,
     *,
     action: AnyAction,
     exclude: str | None = None,
@@ -205,7 +206,7 @@ def attach(
 ) -> Attachment[AnyAction]: ...
 @overload
 def attach(
-    target: Target,
+    target: Target | Any,
     *,
     entry: EntryHandler | None = None,
     exit: ExitHandler | None = None,
@@ -220,7 +221,7 @@ def attach(
     python_unsafe: bool = False,
 ) -> Attachment[None]: ...
 def attach(
-    target: Target,
+    target: Target | Any,
     *,
     entry: Any = None,
     exit: Any = None,
@@ -241,8 +242,9 @@ def attach(
         print(probe.hits)
 
     `target`: a pattern of the ftrace filter language (`vfs_*`); such a pattern after the name of a library or other image
-    (`libz:inflate*`); a list of names; or a list of addresses. `exclude`: a pattern. `entry`, `exit`: handlers, as for
-    `fprobe.fprobe`. `action`: a built-in action, instead of handlers. The other parameters are fields of `fprobe.fprobe`.
+    (`libz:inflate*`); a list of names; a list of addresses; or a function of ctypes, cffi, Numba or llvmlite. `exclude`: a
+    pattern. `entry`, `exit`: handlers, as for `fprobe.fprobe`. `action`: a built-in action, instead of handlers. The other
+    parameters are fields of `fprobe.fprobe`.
 
     Unless `nr_maxactive` is given, no return is missed for want of a node. Unless `entry_data_size` is given, native handlers
     get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
@@ -260,7 +262,7 @@ def attach(
         max_hits=max_hits,
         python_unsafe=python_unsafe,
     )
-    return Attachment(target, exclude, fp, action)
+    return Attachment(target_of(target), exclude, fp, action)
 
 
 def _listed(target: Sequence[str] | Sequence[int]) -> tuple[list[str], list[int]]:
