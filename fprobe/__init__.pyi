@@ -1,7 +1,6 @@
 from fprobe.actions import Count as Count
 from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
-from sandbox.x86_64.tsc import ticks_per_ns as ticks_per_ns
 from fprobe.attached_process import AttachedProcess as AttachedProcess
 from fprobe.attached_process import attach_to as attach_to
 from fprobe.attachment import Attachment as Attachment
@@ -52,5 +51,6 @@ from ftrace.core.unwind.stacktrace import stack_trace_save as stack_trace_save
 from ftrace.core.unwind.stacktrace import stack_trace_save_regs as stack_trace_save_regs
 from ftrace.hit.x86_64.pt_regs import pt_regs as pt_regs
 from kprobes.optimization import why_not as why_not
+from sandbox.x86_64.tsc import ticks_per_ns as ticks_per_ns
 
 __version__: str

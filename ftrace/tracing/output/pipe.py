@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 
 from ftrace.hit.ring_buffer.layout import HEADER
-from ftrace.ring_buffer.reader import Reader, Record
+from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.event_mutex import event_mutex
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.files.nodes import ENCODING, Handle, Node
