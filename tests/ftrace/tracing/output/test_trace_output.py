@@ -228,10 +228,12 @@ def test_a_pipe_names_an_event_that_has_taken_the_number_of_an_unused_one(option
     define("kept")
     tracefs.write("dynamic_events", "f:unused vfs_read\n", append=True)
     source = _Source(global_trace(), None, {})
-    assert " kept: (" in next(iter(source.shown.lines(source.take(1))))
+    taken = source.take(1)
+    assert " kept: (" in next(iter(source.shown.lines(taken)))
     delete("unused")
     define("used")
-    rest = "".join(source.shown.lines(source.take(100)))
+    taken = source.take(100)
+    rest = "".join(source.shown.lines(taken))
     assert " used: (" in rest and " unused: (" not in rest
 
 
