@@ -72,7 +72,7 @@ def _sample_attach(library: str) -> Sample:
     started = _timed_ms(runtime)
     before = _memory()
     first = started + _timed_ms(attachment.attach)
-    functions = len(attachment.functions)
+    functions = len(attachment.targets)
     resident, mapped = (now - then for now, then in zip(_memory(), before, strict=True))
     attachment.detach()
     again = _timed_ms(attachment.attach)

@@ -10,7 +10,7 @@ text = b"to be, or not to be: that is the question. " * 10_000
 
 with fprobe.attach("libz:*", action=fprobe.Stat()) as probe:
     zlib.decompress(zlib.compress(text))
-    print(f"{len(probe.functions)} functions are probed")
+    print(f"{len(probe.targets)} functions are probed")
     slowest = max(probe.action.functions().values(), key=lambda row: row.total_ns)
 
 print(f"the slowest took {slowest.total_ns / slowest.hits:,.0f} ns a call")

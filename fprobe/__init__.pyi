@@ -1,7 +1,6 @@
 from fprobe.actions import Count as Count
 from fprobe.actions import Record as Record
 from fprobe.actions import Stat as Stat
-from fprobe.actions import ticks_per_ns as ticks_per_ns
 from fprobe.attached_process import AttachedProcess as AttachedProcess
 from fprobe.attached_process import attach_to as attach_to
 from fprobe.attachment import Attachment as Attachment
@@ -30,6 +29,7 @@ from ftrace.core.handlers.floats import set_float_argument as set_float_argument
 from ftrace.core.handlers.floats import set_float_return_value as set_float_return_value
 from ftrace.core.handlers.native_handler import native_mishaps as native_mishaps
 from ftrace.core.handlers.native_link import probe_read_faults as probe_read_faults
+from ftrace.core.handlers.python_handler import HandlerErrors as HandlerErrors
 from ftrace.core.handlers.registers import instruction_pointer as instruction_pointer
 from ftrace.core.handlers.registers import instruction_pointer_set as instruction_pointer_set
 from ftrace.core.handlers.registers import kernel_stack_pointer as kernel_stack_pointer
@@ -41,11 +41,16 @@ from ftrace.core.maps import Array as Array
 from ftrace.core.maps import Hash as Hash
 from ftrace.core.maps import Histogram as Histogram
 from ftrace.core.maps import per_task as per_task
+from ftrace.core.probe import Counts as Counts
+from ftrace.core.sites.locations import Skipped as Skipped
 from ftrace.core.tracer import detach_all as detach_all
 from ftrace.core.unwind.stacktrace import is_rethook_trampoline as is_rethook_trampoline
 from ftrace.core.unwind.stacktrace import rethook_find_ret_addr as rethook_find_ret_addr
 from ftrace.core.unwind.stacktrace import stack_trace as stack_trace
 from ftrace.core.unwind.stacktrace import stack_trace_save as stack_trace_save
 from ftrace.core.unwind.stacktrace import stack_trace_save_regs as stack_trace_save_regs
+from ftrace.hit.x86_64.pt_regs import pt_regs as pt_regs
+from kprobes.optimization import why_not as why_not
+from sandbox.x86_64.tsc import ticks_per_ns as ticks_per_ns
 
 __version__: str

@@ -12,32 +12,31 @@ import errno
 import struct
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ftrace.core.call_cells import CallCells
 from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.core.summary import Row, Summary, table
 from ftrace.core.tracer import tracer
-from ftrace.hit import actions as native
-from ftrace.hit.actions import CELL_SIZE, RECORD_SIZE, TIMED_CELL_SIZE
+from ftrace.hit.account import BY_CALLER, BY_NOTHING, BY_THREAD, CELL, TIMED_CELL, Account
+from ftrace.hit.actions import RECORD_SIZE
+from ftrace.hit.call_table import CallTable
 from ftrace.hit.ring_buffer.layout import event_size
 from ftrace.ring_buffer.buffer import Buffer
-from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import whole
 from sandbox.symbols.table import symbol_table
-from sandbox.threads import tasks
+from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
     from fprobe.probe import fprobe
+    from fprobe.report.counts import Calls, FunctionStat
 
 _CALL = struct.Struct("<QQQQ")
-_CELL, _TIMED_CELL = native.Cell.ctypes, native.TimedCell.ctypes
-_BUCKET_WIDTH = 1.25
-"""The largest ratio of a bucket's end to its start."""
+_BY = {"function": BY_NOTHING, "caller": BY_CALLER, "thread": BY_THREAD}
 
 
 class Action(Summary, ProcessBound):
@@ -178,115 +177,49 @@ class Record(_Exclusive):
         self._calls = None
 
 
-class FunctionStat:
-    """The statistics of one function. Times are those of the timed calls, from entry to return, in nanoseconds.
-
-    `returned`: the number of timed calls. A call that an exception or longjmp() ends is a hit, but is not timed.
-    `durations`: the number of calls in each bucket, if requested; the key is the bucket's shortest duration in nanoseconds.
-    """
-
-    def __init__(
-        self,
-        ip: int,
-        hits: int = 0,
-        missed: int = 0,
-        total_ns: float = 0.0,
-        min_ns: float = 0.0,
-        max_ns: float = 0.0,
-        durations: dict[float, int] | None = None,
-        returned: int = 0,
-    ) -> None:
-        self.ip = ip
-        self.hits = hits
-        self.missed = missed
-        self.returned = returned
-        self.total_ns = total_ns
-        self.min_ns = min_ns
-        self.max_ns = max_ns
-        self.durations = durations if durations is not None else {}
-
-    def __repr__(self) -> str:
-        return f"FunctionStat({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if isinstance(other, FunctionStat) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
-    def percentile(self, share: float) -> float:
-        """The duration that `share` percent of the calls did not exceed, in nanoseconds; 0 without durations.
-
-        Returns the end of a bucket, which is at most a quarter more. Raises ValueError unless `share` is between 0 and 100.
-        """
-        if not 0 <= share <= 100:
-            raise ValueError(f"share is {share}; it must be between 0 and 100")
-        wanted, seen = sum(self.durations.values()) * share / 100, 0
-        for start, calls in sorted(self.durations.items()):
-            seen += calls
-            if seen >= wanted:
-                return min(start * _BUCKET_WIDTH, self.max_ns)
-        return self.max_ns
-
-
-class _Cells:
-    """A table of cells for each task; freed when no probe, action or reader refers to it any more."""
-
-    def __init__(self, bits: int, size: int) -> None:
-        stride = ((size << bits) + mappings.PAGE - 1) & -mappings.PAGE
-        area = stride * tasks.CAPACITY
-        self.native: Any = native.ActionState.ctypes(mask=(1 << bits) - 1, shift=64 - bits, cell_size=size)
-        self.native.base, self.native.stride = mappings.reserve(area), stride
-        weakref.finalize(self, mappings.release, self.native.base, area).atexit = False
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """The used cells of all tasks, each with its address."""
-        size = self.native.cell_size
-        for index in range(len(runtime().tasks())):
-            base = self.native.base + index * self.native.stride
-            for place in range(base, base + (self.native.mask + 1) * size, size):
-                cell = _CELL.from_address(place)
-                if cell.ip:
-                    yield cell, place
-
-
 class Stat(_Exclusive):
     """Count and time the calls of each function.
 
-    `durations`: also count calls by duration, for histograms and percentiles.
+    `durations`: also count calls by duration, for histograms and percentiles. `by`: `function`, or `caller` or `thread`, to
+    distinguish calls by that, too; these are always counted by duration.
     """
 
-    def __init__(self, *, durations: bool = False) -> None:
+    def __init__(self, *, durations: bool = False, by: str = "function") -> None:
         super().__init__()
-        self._durations = durations
-        self._cells: _Cells | None = None
+        if by not in _BY:
+            raise ValueError(f"by is {by!r}; it must be one of {', '.join(_BY)}")
+        self._by, self._durations = _BY[by], durations
+        self._cells: CallCells | None = None
+        self._table: Any = None
 
     def prepare(self, functions: int) -> None:
-        size = TIMED_CELL_SIZE if self._durations else CELL_SIZE
-        self._cells = _Cells(max(4, (2 * functions - 1).bit_length()), size)
-        leave = "stat_hist_exit" if self._durations else "stat_exit"
-        self.entry, self.exit = (_handler(name, self._cells) for name in ("stat_entry", leave))
+        is_timed = self._durations or self._by != BY_NOTHING
+        cells = self._cells = CallCells(functions, TIMED_CELL if is_timed else CELL, self._by)
+        self._table = CallTable.ctypes(account=Account.ctypes(**cells.account))
+        kind = "calls" if self._by != BY_NOTHING else "stat_hist" if is_timed else "stat"
+        keep = (cells, self._table)
+        self.entry, self.exit = (_handler(f"{kind}_{end}", keep) for end in ("entry", "exit"))
 
     @property
     def state(self) -> int:
-        return ctypes.addressof(self._cells.native) if self._cells is not None else 0
+        return ctypes.addressof(self._table) if self._table is not None else 0
 
     def functions(self) -> dict[int, FunctionStat]:
         """Entry address -> statistics over all threads. Functions without a hit are omitted."""
-        found: dict[int, FunctionStat] = {}
-        scale = 1 / ticks_per_ns()
-        for cell, place in self._cells or ():
-            stat = found.setdefault(cell.ip, FunctionStat(cell.ip))
-            stat.hits += cell.hits
-            stat.missed += cell.missed
-            stat.returned += cell.returned
-            stat.total_ns += cell.ticks * scale
-            if cell.shortest:
-                shortest = (cell.shortest - 1) * scale
-                stat.min_ns = min(stat.min_ns, shortest) if stat.max_ns else shortest
-                stat.max_ns = max(stat.max_ns, cell.longest * scale)
-            if self._durations:
-                _add_durations(stat, _TIMED_CELL.from_address(place).durations, scale)
-        return found
+        return {stat.ip: stat for stat in self._stats(lambda calls: (calls.ip, 0))}
+
+    def origins(self) -> list[FunctionStat]:
+        """The statistics of each function and caller or thread, `FunctionStat.by`."""
+        return self._stats(lambda calls: (calls.ip, calls.by))
+
+    def _stats(self, key: Callable[[Calls], tuple[int, int]]) -> list[FunctionStat]:
+        from fprobe.report.counts import Calls, FunctionStat, calls_of
+
+        found: dict[tuple[int, int], Calls] = {}
+        for calls in map(calls_of, self._cells or ()):
+            found.setdefault(place := key(calls), Calls(*place)).add(calls)
+        rate = ticks_per_ns()
+        return [FunctionStat(calls, rate) for calls in found.values()]
 
     def _summary_rows(self) -> list[Row]:
         found = self.functions().values()
@@ -306,32 +239,4 @@ class Stat(_Exclusive):
         return table([("function", "hits", "missed", "total ns", "min ns", "max ns"), *rows], "Stat")
 
     def _forget(self) -> None:
-        self._cells = None
-
-
-def _add_durations(stat: FunctionStat, buckets: Any, scale: float) -> None:
-    for number, calls in enumerate(buckets):
-        if calls:
-            start = _bucket_start(number) * scale
-            stat.durations[start] = stat.durations.get(start, 0) + calls
-
-
-def _bucket_start(number: int) -> int:
-    """The shortest duration of a bucket, in ticks (ftrace.hit.actions.bucket_of)."""
-    if number < 4:
-        return number
-    power, quarter = number // 4 + 1, number % 4
-    return (4 + quarter) << power - 2
-
-
-@cache
-def ticks_per_ns() -> float:
-    """The rate of the time-stamp counter, measured once over 10 ms."""
-    import time
-
-    read = ctypes.CFUNCTYPE(ctypes.c_uint64)(runtime().image.address("read_tsc"))
-    start, first = time.perf_counter_ns(), read()
-    while time.perf_counter_ns() - start < 10_000_000:
-        pass
-    last = read()
-    return float(last - first) / (time.perf_counter_ns() - start)
+        self._cells = self._table = None

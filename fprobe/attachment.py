@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from fprobe.actions import Action
+from fprobe.function_objects import target_of
 from fprobe.handlers.resolve import data_size_of
 from fprobe.probe import FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, EntryHandler, ExitHandler, fprobe
 from fprobe.registration import (
@@ -21,11 +22,13 @@ from fprobe.registration import (
 )
 from ftrace.core.attaching import Attaching
 from ftrace.core.filters.image_functions import is_compiled, is_there, may_be_compiled
+from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.probe import Counts
 from ftrace.core.sites.locations import Skipped
 from ftrace.core.summary import Row, shortened
 from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import short_switch_interval
+from sandbox.process.renamed import renamed
 
 Target = str | Sequence[str] | Sequence[int]
 """A pattern, names, or addresses."""
@@ -76,7 +79,19 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         return self.fp.counts
 
     @property
-    def functions(self) -> list[str]:
+    def missed(self) -> int:
+        """Hits and returns for which a handler was not called: the sum of the misses of `counts`."""
+        return self.fp.nmissed
+
+    @property
+    def errors(self) -> HandlerErrors:
+        """Exceptions of Python handlers: `errors.first`, `errors.count`."""
+        return self.fp.errors
+
+    functions = renamed("functions", "targets")
+
+    @property
+    def targets(self) -> list[str]:
         """The names of the functions it is attached to, in table order."""
         return [location.name for location in functions_of(self.fp).each()]
 
@@ -177,7 +192,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
 
 @overload
 def attach(
-    target: Target,
+    target: Target | Any,
     *,
     action: AnyAction,
     exclude: str | None = None,
@@ -191,7 +206,7 @@ def attach(
 ) -> Attachment[AnyAction]: ...
 @overload
 def attach(
-    target: Target,
+    target: Target | Any,
     *,
     entry: EntryHandler | None = None,
     exit: ExitHandler | None = None,
@@ -206,7 +221,7 @@ def attach(
     python_unsafe: bool = False,
 ) -> Attachment[None]: ...
 def attach(
-    target: Target,
+    target: Target | Any,
     *,
     entry: Any = None,
     exit: Any = None,
@@ -227,8 +242,9 @@ def attach(
         print(probe.hits)
 
     `target`: a pattern of the ftrace filter language (`vfs_*`); such a pattern after the name of a library or other image
-    (`libz:inflate*`); a list of names; or a list of addresses. `exclude`: a pattern. `entry`, `exit`: handlers, as for
-    `fprobe.fprobe`. `action`: a built-in action, instead of handlers. The other parameters are fields of `fprobe.fprobe`.
+    (`libz:inflate*`); a list of names; a list of addresses; or a function of ctypes, cffi, Numba or llvmlite. `exclude`: a
+    pattern. `entry`, `exit`: handlers, as for `fprobe.fprobe`. `action`: a built-in action, instead of handlers. The other
+    parameters are fields of `fprobe.fprobe`.
 
     Unless `nr_maxactive` is given, no return is missed for want of a node. Unless `entry_data_size` is given, native handlers
     get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
@@ -246,7 +262,7 @@ def attach(
         max_hits=max_hits,
         python_unsafe=python_unsafe,
     )
-    return Attachment(target, exclude, fp, action)
+    return Attachment(target_of(target), exclude, fp, action)
 
 
 def _listed(target: Sequence[str] | Sequence[int]) -> tuple[list[str], list[int]]:

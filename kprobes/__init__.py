@@ -17,4 +17,12 @@ from __future__ import annotations
 
 from sandbox.lazy import exports
 
-__all__, __getattr__, __dir__ = exports(__name__, __file__)
+__all__, __getattr__, __dir__ = exports(
+    __name__,
+    __file__,
+    {
+        "set_kprobes_enabled": ("kprobes.states", "kprobes_enabled(on)"),
+        "read_kprobes_enabled": ("kprobes.events.debugfs", "kprobes_enabled()"),
+        "write_kprobes_enabled": ("kprobes.events.debugfs", "kprobes_enabled(on)"),
+    },
+)

@@ -10,8 +10,6 @@ from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
 from kprobes.events.debugfs import kprobes_blacklist as kprobes_blacklist
 from kprobes.events.debugfs import kprobes_list as kprobes_list
-from kprobes.events.debugfs import read_kprobes_enabled as read_kprobes_enabled
-from kprobes.events.debugfs import write_kprobes_enabled as write_kprobes_enabled
 from kprobes.handlers.counting import Count as Count
 from kprobes.handlers.native_decorator import native as native
 from kprobes.jump.choice import Extent as Extent
@@ -48,4 +46,3 @@ from kprobes.return_probe import get_kretprobe_retaddr as get_kretprobe_retaddr
 from kprobes.return_probe import kretprobe as kretprobe
 from kprobes.return_probe import kretprobe_instance as kretprobe_instance
 from kprobes.states import kprobes_enabled as kprobes_enabled
-from kprobes.states import set_kprobes_enabled as set_kprobes_enabled

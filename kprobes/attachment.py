@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ftrace.core.attaching import Attaching
 from ftrace.core.handlers.python_handler import HandlerErrors
+from ftrace.core.sites.locations import Skipped
 from ftrace.core.summary import Row, shortened
 from kprobes import jit_unloading, registration
 from kprobes.breakpoint.patching import kprobe_mutex, patching
@@ -24,13 +25,6 @@ _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """Errors that are due to the place, not to the process: a glob skips such a place."""
 
 This = TypeVar("This", bound="_Probes")
-
-
-class Skipped(NamedTuple):
-    """A function that a glob matches and that cannot be probed; `reason` is the text of the error."""
-
-    name: str
-    reason: str
 
 
 class _Probes(Attaching):
@@ -64,7 +58,7 @@ class _Probes(Attaching):
         rows += [("probes", attached)] if attached else []
         rows += [("hits", self.hits)] if self._count else []
         rows += [("errors", self.errors.count)] if self.errors.count else []
-        return [*rows, ("nmissed", self.nmissed)]
+        return [*rows, ("missed", self.missed)]
 
     @property
     def hits(self) -> int:
@@ -84,9 +78,14 @@ class _Probes(Attaching):
         return self._count if isinstance(self._count, Count) else None
 
     @property
-    def nmissed(self) -> int:
+    def missed(self) -> int:
         """Hits whose handlers were not called: the thread was handling another kprobe."""
         return sum(probe.nmissed for probe in self._probes)
+
+    @property
+    def targets(self) -> list[str]:
+        """The places at which it has probes, as `symbol+0xoffset`."""
+        return [_kprobe_of(probe).where() for probe in self._probes if probe.registered]
 
     @property
     def errors(self) -> HandlerErrors:
@@ -269,7 +268,7 @@ class ReturnAttachment(_Probes):
         return list(self._probes)
 
     @property
-    def nmissed(self) -> int:
+    def missed(self) -> int:
         """Calls whose handlers were not called: no instance was free, or the thread was handling a kprobe at their entry."""
         return sum(probe.nmissed + probe.kp.nmissed for probe in self._probes)
 

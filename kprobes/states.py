@@ -292,8 +292,13 @@ def abandon(place: Place) -> None:
 # -- the global switch ------------------------------------------------------------------------------------------------
 
 
-def kprobes_enabled() -> bool:
-    """Whether probes are armed at all (the file `enabled` of debugfs)."""
+def kprobes_enabled(on: bool | None = None) -> bool:
+    """Whether probes are armed at all: the global switch, as the file `enabled` of debugfs. `on`: switch it before.
+
+    Off: every probe is disarmed, and none is armed until it is on again. Raises OSError if probes cannot be armed.
+    """
+    if on is not None:
+        set_kprobes_enabled(on)
     return not all_disarmed
 
 

@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+
+from sandbox.process.renamed import warn_renamed
 
 _IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
-def exports(package: str, file: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of a package, given its `__name__` and `__file__`."""
+def exports(
+    package: str, file: str, renamed: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package, given its `__name__` and `__file__`.
+
+    `renamed`: old names, each with its module and what to use instead. They are not listed.
+    """
     homes = exported(Path(file).with_suffix(".pyi").read_text())
     found = vars(sys.modules[package])
 
     def get(name: str) -> object:
+        if renamed and name in renamed:
+            home, instead = renamed[name]
+            warn_renamed(f"{package}.{name}", instead)
+            return getattr(__import__(home, fromlist=[name]), name)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return found.setdefault(name, getattr(__import__(homes[name], fromlist=[name]), name))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fprobe.attachment import Attachment, attach
 from fprobe.calls.capture import CallCapture, Event
-from fprobe.calls.unreturned import drop_ended, returning
 from fprobe.registration import functions_of
+from fprobe.report.nesting import Nesting
 from ftrace.core.handlers.registers import regs_get_kernel_argument, regs_return_value
 from ftrace.core.sites.locations import Location
 from ftrace.hit.x86_64.pt_regs import pt_regs
@@ -95,7 +95,7 @@ class CallLog:
         self.capture = CallCapture(patience=0)
         self.probe: Attachment[Any] = attach(target, action=self.capture, exclude=exclude, **options)
         self._events: list[LoggedCall] = []
-        self._unreturned: dict[int, list[_Unreturned]] = {}
+        self._nesting: Nesting[Event] = Nesting()
         self._locations: dict[int, Location] = {}
         self._functions: dict[int, tuple[str, Signature | None]] = {}
 
@@ -143,32 +143,21 @@ class CallLog:
         """The calls as an indented text, with arguments and results."""
         return "".join(f"{'  ' * event.depth}{event.text}\n" for event in self.events)
 
+    def _depth(self, event: Event) -> int:
+        """The number of logged calls around an entry or a return."""
+        for call, _ in self._nesting.steps([event]):
+            if event in (call.entry, call.leave):
+                return call.depth
+        return len(self._nesting.stacks[event.thread])
+
     def _logged(self, event: Event) -> LoggedCall:
         regs = _PT_REGS.ctypes.from_buffer_copy(event.images[0])
-        depth = _depth(self._unreturned.setdefault(event.thread, []), event)
+        depth = self._depth(event)
         if event.ip not in self._functions:
             self._functions[event.ip] = _function_at(self._locations.get(event.ip), event.ip)
         name, signature = self._functions[event.ip]
         kind = ENTRY if event.is_entry else EXIT
         return LoggedCall(kind, name, regs, event.caller, depth, event.thread, signature)
-
-
-class _Unreturned(NamedTuple):
-    """A call that has not returned, and the number of those around it."""
-
-    ip: int
-    place: int
-    depth: int
-
-
-def _depth(stack: list[_Unreturned], event: Event) -> int:
-    """The number of logged calls around an entry or a return."""
-    if not event.is_entry:
-        _, ended = returning(stack, event.ip, event.place, event.is_newest)
-        return ended.depth if ended is not None else len(stack)
-    drop_ended(stack, event.place)
-    stack.append(_Unreturned(event.ip, event.place, len(stack)))
-    return len(stack) - 1
 
 
 def _function_at(location: Location | None, entry_ip: int) -> tuple[str, Signature | None]:

@@ -3,107 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from fprobe.calls.capture import Event, Images
-from fprobe.calls.text import CallTree, duration_text
-from fprobe.calls.unreturned import drop_ended, returning
-from fprobe.cli.console import Console
 from fprobe.cli.views import CallEnd, FunctionView, entry_text, result_text
+from fprobe.report.nesting import Call
+from fprobe.report.style import Style
+
+Steps = Iterable[tuple[Call[Event], bool]]
 
 
-@dataclass
-class Call:
-    """A call. Times are in nanoseconds; `left` and `result` are None until it returns.
+class TraceWords:
+    """The texts of calls: names, arguments and results, by the functions' signatures."""
 
-    `lost`: it has returned, but its return was not recorded.
-    """
+    def __init__(self, views: Mapping[int, FunctionView], style: Style) -> None:
+        self._views, self._style = views, style
 
-    ip: int
-    thread: int
-    caller: int
-    depth: int
-    place: int
-    entered: int
-    arguments: Images
-    left: int | None = None
-    result: Images | None = None
-    lost: bool = False
+    def name(self, call: Call[Event]) -> str:
+        """The function."""
+        return self._views[call.ip].name
 
-    @property
-    def duration(self) -> int:
-        """Nanoseconds from entry to return; 0 while it has not returned."""
-        return self.left - self.entered if self.left is not None else 0
+    def entry(self, call: Call[Event]) -> str:
+        """The function and its arguments."""
+        view = self._views[call.ip]
+        return f"{self._style.bold(view.name)}({entry_text(view, call.entry.images)})"
 
-
-@dataclass
-class Calls:
-    """The calls of each thread, as steps: (call, True) at its beginning and (call, False) at its end."""
-
-    stacks: dict[int, list[Call]] = field(default_factory=dict)
-
-    def steps(self, events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
-        """The steps of these events, in order."""
-        for event in events:
-            stack = self.stacks.setdefault(event.thread, [])
-            if event.is_entry:
-                yield from self._enter(event, stack)
-            else:
-                yield from self._leave(event, stack)
-
-    def _enter(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
-        for ended in drop_ended(stack, event.place):
-            yield _lost(ended), False
-        call = Call(event.ip, event.thread, event.caller, len(stack), event.place, event.time, event.images)
-        stack.append(call)
-        yield call, True
-
-    def _leave(self, event: Event, stack: list[Call]) -> Iterator[tuple[Call, bool]]:
-        inside, call = returning(stack, event.ip, event.place, event.is_newest)
-        for ended in inside:
-            yield _lost(ended), False
-        if call is None:
-            return
-        call.left, call.result = event.time, event.images
-        yield call, False
-
-    def unfinished(self) -> list[Call]:
-        """The calls that have not returned, outermost first, thread by thread."""
-        return [call for stack in self.stacks.values() for call in stack]
-
-
-def _lost(call: Call) -> Call:
-    call.lost = True
-    return call
-
-
-class Tree:
-    """Turns steps of calls into lines."""
-
-    def __init__(self, views: Mapping[int, FunctionView], console: Console) -> None:
-        self._views = views
-        self._console = console
-        self._tree = CallTree(dim=console.dim)
-        self.flush = self._tree.flush
-
-    def lines(self, steps: Iterable[tuple[Call, bool]]) -> Iterator[str]:
-        """The lines that are complete now; the line of the newest call may have to wait for the next step."""
-        for call, begins in steps:
-            view = self._views[call.ip]
-            if begins:
-                yield from self._tree.entry(
-                    call, f"{self._console.bold(view.name)}({entry_text(view, call.arguments)})"
-                )
-            elif call.lost:
-                yield from self._tree.exit(call, "", view.name, "", self._console.bad(" /* return not seen */"))
-            else:
-                yield from self._tree.exit(call, duration_text(call.duration), view.name, self._result(view, call))
-
-    def _result(self, view: FunctionView, call: Call) -> str:
-        assert call.result is not None
-        text = result_text(view, call.result)
-        return self._console.bad(text) if text.startswith("-") else text
+    def result(self, call: Call[Event]) -> tuple[str, str]:
+        """The result; one that looks like an error stands out."""
+        assert call.leave is not None
+        text = result_text(self._views[call.ip], call.leave.images)
+        return (self._style.bad(text) if text.startswith("-") else text), ""
 
 
 Describe = Callable[[int], str]
@@ -116,28 +45,28 @@ class Objects:
         self._views = views
         self._describe = describe
 
-    def objects(self, steps: Iterable[tuple[Call, bool]]) -> Iterator[dict[str, Any]]:
+    def objects(self, steps: Steps) -> Iterator[dict[str, Any]]:
         """An object for each step. Pointers are numbers; the strings that they point to are in a separate field."""
         for call, begins in steps:
             yield self._entry(call) if begins else self._exit(call)
 
-    def _common(self, kind: str, time: int, call: Call) -> dict[str, Any]:
+    def _common(self, kind: str, time: int, call: Call[Event]) -> dict[str, Any]:
         view = self._views[call.ip]
         place = {"tid": call.thread, "depth": call.depth, "function": view.name, "module": view.symbol.module}
         return {"type": kind, "time_ns": time, **place}
 
-    def _entry(self, call: Call) -> dict[str, Any]:
-        end = self._views[call.ip].entry
-        found = self._common("entry", call.entered, call) | {"caller": self._describe(call.caller)}
-        return found | {"arguments": decoded(end, call.arguments)} | _strings(end, call.arguments)
+    def _entry(self, call: Call[Event]) -> dict[str, Any]:
+        side = self._views[call.ip].entry
+        found = self._common("entry", call.entry.time, call) | {"caller": self._describe(call.entry.caller)}
+        return found | {"arguments": decoded(side, call.entry.images)} | _strings(side, call.entry.images)
 
-    def _exit(self, call: Call) -> dict[str, Any]:
-        if call.result is None or call.left is None:
-            return self._common("lost", call.entered, call)
-        end = self._views[call.ip].leave
-        found = self._common("exit", call.left, call) | {"duration_ns": call.duration}
-        values = end.values[0].decode(call.result) if end.values else None
-        return found | {"result": values} | _strings(end, call.result)
+    def _exit(self, call: Call[Event]) -> dict[str, Any]:
+        if call.leave is None:
+            return self._common("lost", call.entry.time, call)
+        side = self._views[call.ip].leave
+        found = self._common("exit", call.leave.time, call) | {"duration_ns": call.duration}
+        values = side.values[0].decode(call.leave.images) if side.values else None
+        return found | {"result": values} | _strings(side, call.leave.images)
 
 
 def decoded(end: CallEnd, images: Images) -> dict[str, Any]:

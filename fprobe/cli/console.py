@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -19,6 +19,8 @@ from sandbox.process import terminal
 from sandbox.process.printable import printable_line
 
 _ERASE_LINE = "\r\x1b[K"
+_AT_ONCE = 256
+"""Lines that are printed together, where many follow each other."""
 
 
 @dataclass
@@ -36,6 +38,22 @@ class Console:
         """Print a line of text; nothing with --json."""
         if not self.json:
             click.echo(printable_line(text), color=self.color)
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Print many lines, some at a time; before an error of `texts`, those that are there."""
+        ready: list[str] = []
+        try:
+            for text in texts:
+                ready.append(text)
+                if len(ready) == _AT_ONCE:
+                    taken, ready = ready, []
+                    self._print(taken)
+        finally:
+            self._print(ready)
+
+    def _print(self, texts: Sequence[str]) -> None:
+        if texts and not self.json:
+            click.echo("\n".join(map(printable_line, texts)), color=self.color)
 
     def note(self, text: str) -> None:
         """Print information about the run, which -q omits."""

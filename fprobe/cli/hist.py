@@ -22,6 +22,7 @@ from fprobe.cli.options import (
     output_options,
     program_options,
 )
+from sandbox.process.bars import bar
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -41,7 +42,6 @@ The words are the parameters of the kernel's hist trigger: keys=, vals=, sort=, 
 """
 _COUNT = re.compile(r"hitcount:\s*(\d+)")
 _TOTALS = re.compile(r"^Totals:\n(?:    .*\n?)*", re.MULTILINE)
-_WIDTH = 40
 
 
 class Entry(NamedTuple):
@@ -165,12 +165,11 @@ def entries_of(text: str) -> Iterator[Entry]:
 def bars(entries: list[Entry]) -> Iterator[str]:
     """A line for each entry, with a bar as long as its share of the largest."""
     width = max((len(entry.text.splitlines()[-1]) for entry in entries), default=0)
-    largest = max((entry.hits for entry in entries), default=1) or 1
+    largest = max((entry.hits for entry in entries), default=1)
     for entry in entries:
         *before, last = entry.text.splitlines()
         yield from before
-        bar = "#" * max(1, round(_WIDTH * entry.hits / largest)) if entry.hits else ""
-        yield f"{last:<{width}} |{bar}"
+        yield f"{last:<{width}} |{bar(entry.hits, largest)}"
 
 
 def _object(entry: Entry) -> dict[str, Any]:

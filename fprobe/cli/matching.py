@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.cli.console import count
 from fprobe.cli.failure import FAILED, Failure
+from ftrace.core.sites.locations import Skipped
 from sandbox.process.near import did_you_mean
 
 if TYPE_CHECKING:
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     from ftrace.core.sites.detoured import DetouredBlock
     from sandbox.loading.module import Module
     from sandbox.symbols.table import Symbol
-
-
-class Skipped(NamedTuple):
-    """A matched function that cannot be probed, with the reason."""
-
-    name: str
-    reason: str
 
 
 class Site(NamedTuple):
@@ -213,7 +207,7 @@ def match_image(pattern: str) -> MatchedFunctions:
         raise Failure(f"{pattern}: {error.strerror or error}", FAILED) from None
     found = MatchedFunctions()
     found.sites = [Site(location.function, location.ip) for location in resolution.locations.each()]
-    found.skipped = [Skipped(name, reason) for name, reason in resolution.skipped]
+    found.skipped = list(resolution.skipped)
     return found
 
 

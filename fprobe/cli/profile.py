@@ -75,7 +75,7 @@ def rows() -> list[Row]:
         for each in function_profiler.profiles(slot):
             name = function_name(each.ip)
             before = found.get(name, Row(name, 0, 0, 0.0))
-            counts = before.hits + each.counter, before.returned + each.returned
+            counts = before.hits + each.hits, before.returned + each.returned
             found[name] = Row(name, *counts, before.time_us + each.time / 1000)
     return sorted(found.values(), key=lambda row: (-row.time_us, row.name))
 

@@ -352,8 +352,7 @@ def _show_trace(trace: Trace, form: str, console: Console) -> None:
         for item in objects(trace):
             console.object(item)
         return
-    for line in _lines(trace, form):
-        console.line(line)
+    console.lines(_lines(trace, form))
 
 
 def _lines(trace: Trace, form: str) -> Iterator[str]:

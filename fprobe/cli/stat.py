@@ -73,18 +73,17 @@ def stat_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    counts = counted.counting(by, with_hist)
+    counts = counted.Counting(by, with_hist)
     ctrl_c.hold_for_run()
     with console.alone(), attached(match, action=counts.action) as probe:
         console.note(f"# counting {match.described}, calling {call}")
         outcome = run(call)
         probe.disable()
         rows = ordered(counts.rows(match), sort)
-        durations = counted.durations_by_name(match, counts.action)
-        for line in (*table(rows, console, by), *counted.duration_lines(durations)):
+        for line in text(rows, console, by, with_hist):
             console.line(line)
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
-        console.document(document(module.name, call, outcome, match, rows, by, counted.duration_objects(durations)))
+        console.document(document(module.name, call, outcome, match, [_object(row, by, with_hist) for row in rows]))
         conclusion.conclude(outcome)
 
 
@@ -110,55 +109,45 @@ def ordered(rows: list[Row], key: str) -> list[Row]:
     if key == "name":
         return sorted(rows, key=lambda row: (row.name, str(row.origin)))
     field = {"total": "total_ns", "avg": "average_ns", "hits": "hits"}[key]
-    return sorted(rows, key=lambda row: (-getattr(row, field), row.name, str(row.origin)))
+    return sorted(rows, key=lambda row: (-getattr(row.stat, field), row.name, str(row.origin)))
 
 
-def table(rows: list[Row], console: Console, by: str) -> Iterator[str]:
-    """The functions that were called, as text. `by`: function, caller or thread."""
-    from fprobe.calls.text import duration_text
+def text(rows: list[Row], console: Console, by: str, with_hist: bool) -> Iterator[str]:
+    """The functions that were called. `by`: function, caller or thread."""
+    from fprobe.report.tables import StatRow, group_text, hist_lines, stat_lines
 
-    head = "FUNCTION" if by == "function" else f"FUNCTION BY {by.upper()}"
-    link = {"caller": " <- ", "thread": " in thread "}.get(by, "")
-    yield console.dim(f"{'TOTAL':>10}  {'AVERAGE':>10}  {'MIN':>10}  {'MAX':>10}  {'HITS':>10}  {'MISSED':>8}  {head}")
-    for row in rows:
-        if row.hits or row.missed:
-            missed = f"{row.missed:8,}"
-            shown = console.bad(missed) if row.missed else missed
-            times = "  ".join(map(duration_text, (row.total_ns, row.average_ns, row.min_ns, row.max_ns)))
-            name = console.bold(row.name) + (f"{link}{row.origin}" if link else "")
-            yield f"{times}  {row.hits:10,}  {shown}  {name}"
+    shown = [
+        StatRow(row.name, row.stat, group_text(by, row.origin)) for row in rows if row.stat.hits or row.stat.missed
+    ]
+    yield from stat_lines(shown, by, console)
+    if with_hist:
+        yield from hist_lines(shown)
 
 
 def _remarks(rows: list[Row]) -> list[str]:
     from fprobe.cli.console import count
 
-    idle = sum(not row.hits for row in rows)
+    idle = sum(not row.stat.hits for row in rows)
     return [f"{count(idle, 'function')} never called"] if idle else []
 
 
-def _object(row: Row, by: str) -> dict[str, Any]:
-    made = row._asdict()
-    origin = made.pop("origin")
-    del made["returned"]
-    return made if by == "function" else made | {_KEYS[by]: origin}
+def _object(row: Row, by: str, with_hist: bool) -> dict[str, Any]:
+    from fprobe.report.tables import stat_object
+
+    named: dict[str, Any] = {"name": row.name} | ({} if by == "function" else {_KEYS[by]: row.origin})
+    return named | stat_object(row.stat, with_histogram=with_hist)
 
 
 def document(
-    program: str,
-    call: ProgramCall,
-    outcome: Outcome,
-    match: MatchedFunctions,
-    rows: list[Row],
-    by: str,
-    more: dict[str, dict[str, Any]],
+    program: str, call: ProgramCall, outcome: Outcome, match: MatchedFunctions, functions: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The output of --json; with an `error` if the program failed. `more`: further fields of functions, by name."""
+    """The output of --json; with an `error` if the program failed."""
     from fprobe.cli.conclusion import ending_with_error, outcome_object
 
     found = {
         "matched": match.matched,
         "attached": len(match.sites),
         "skipped": [skipped._asdict() for skipped in match.skipped],
-        "functions": [_object(row, by) | more.get(row.name, {}) for row in rows],
+        "functions": functions,
     }
     return {"program": program} | outcome_object(call, outcome) | found | ending_with_error(outcome)

@@ -15,6 +15,7 @@ from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
+    from fprobe.calls.capture import Event
     from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
@@ -137,15 +138,17 @@ class _Session:
         limit: int,
     ) -> None:
         from fprobe.calls.capture import CallCapture
-        from fprobe.cli.calls import Calls, Objects, Tree
+        from fprobe.cli.calls import Objects, TraceWords
         from fprobe.cli.views import ANYTHING
+        from fprobe.report.nesting import Nesting
+        from fprobe.report.tree import CallTree
         from sandbox import symbol_table
 
         self.console, self.module, self.match, self.call = console, module, match, call
         self.views, self.limit = views, limit
         self.capture = CallCapture(views.plans(), ANYTHING, limit=limit)
-        self.calls = Calls()
-        self.tree = Tree(views, console)
+        self.calls: Nesting[Event] = Nesting()
+        self.tree, self.words = CallTree(console), TraceWords(views, console)
         self.objects = Objects(views, symbol_table.describe)
 
     def run(self) -> None:
@@ -162,7 +165,7 @@ class _Session:
             self._end(outcome, probe)
 
     def _begin(self) -> None:
-        from fprobe.calls.text import HEADER
+        from fprobe.report.tree import HEADER
 
         self.console.note(f"# tracing {self.match.described}, calling {self.call}")
         if not self.limit and sys.stdout.isatty():
@@ -180,7 +183,7 @@ class _Session:
             for item in self.objects.objects(steps):
                 self.console.object(item)
         else:
-            for line in self.tree.lines(steps):
+            for line in self.tree.lines(steps, self.words):
                 self.console.line(line)
         self.console.flush()
         return bool(events)

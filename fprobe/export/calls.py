@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fprobe.calls.text import HEADER, CallTree, duration_text, folded_stack
-from fprobe.export.print_fmt import arguments
+from fprobe.export.print_fmt import Addresses, arguments
 from fprobe.export.trace_dat_reader import Instance, Trace
+from fprobe.report.durations import duration
+from fprobe.report.tree import HEADER, CallTree, folded_stack
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
+from ftrace.ring_buffer.formatters import Memo, Show, compiled
 from ftrace.ring_buffer.reader import Record
 
 ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
@@ -60,6 +62,9 @@ class Calls:
     instance: Instance
     stacks: dict[int, list[Call]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._shows = Memo(self._show_of)
+
     def steps(self) -> Iterator[Step]:
         """One step for each record, in order of time. A call whose return is missing has no LEAVE."""
         returning = self._returning()
@@ -87,16 +92,19 @@ class Calls:
             stack.pop()
         before = tuple(stack)
         call = stack.pop()
-        duration = record.stamp - call.entered
+        taken = record.stamp - call.entered
         if stack:
-            stack[-1].inner += duration
-        return Step(LEAVE, record, call.name, self._text(record), before, duration)
+            stack[-1].inner += taken
+        return Step(LEAVE, record, call.name, self._text(record), before, taken)
 
     def _text(self, record: Record) -> str:
-        event = self.trace.formats.get(record.common.type)
+        return self._shows[record.common.type](record.data)
+
+    def _show_of(self, number: int) -> Show:
+        event = self.trace.formats.get(number)
         if event is None or event.group == "ftrace":
-            return ""
-        return arguments(event, record.data, self.trace.symbols.describe, self.trace.symbols.name)
+            return compiled([])
+        return arguments(event, Addresses(Memo(self.trace.symbols.describe), Memo(self.trace.symbols.name)))
 
     def _returning(self) -> set[int]:
         """Addresses of the functions whose returns were recorded by probes."""
@@ -144,7 +152,7 @@ def _tree_of(trace: Trace, instance: Instance) -> Iterator[str]:
         if step.kind == ENTER:
             yield from tree.entry(step.stack[-1], f"{step.name}({step.text})")
         elif step.kind == LEAVE:
-            yield from tree.exit(step.stack[-1], duration_text(step.duration), step.name, step.text)
+            yield from tree.exit(step.stack[-1], duration(step.duration), step.name, step.text)
         else:
             text = f"{step.name}: {step.text}" if step.text else step.name
             yield from tree.instant(step.record.common.pid, len(step.stack), text)

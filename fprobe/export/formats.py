@@ -52,6 +52,16 @@ class FieldFormat:
         return self.type in ("char", "__data_loc char")
 
     @property
+    def is_number(self) -> bool:
+        """Whether it is one number of a size that machines have."""
+        return not (self.count or self.type.startswith("__data_loc")) and self.size in (1, 2, 4, 8)
+
+    @property
+    def is_array_of_numbers(self) -> bool:
+        """Whether it is an array of numbers in the fixed part of the record."""
+        return self.count > 0 and not (self.is_text or self.type.startswith("__data_loc"))
+
+    @property
     def element(self) -> int:
         """Size of the value, or of an element of the array, in bytes."""
         if self.type.startswith("__data_loc"):

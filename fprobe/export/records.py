@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from fprobe.export.formats import EventFormat, text
-from fprobe.export.print_fmt import printed
+from fprobe.export.print_fmt import Addresses, address_of, printed
 from fprobe.export.trace_dat_reader import UNKNOWN, Instance
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.clock import find as find_clock
+from ftrace.ring_buffer.formatters import Memo, Show, compiled, line_formatter
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.output.context import timestamp
+from ftrace.tracing.output.context import NO_FLAGS, front
 from sandbox.process.printable import escaped
 
 
@@ -47,55 +49,66 @@ class Source(Protocol):
         """The records of all slots, in order of time, each with its trace array."""
 
 
-_FLAGS = "....."
-
-
 def lines(trace: Source) -> Iterator[str]:
     """A line for each record, in order of time, without the newline. A record of an unknown event shows its type number."""
     width = max((len(each.name) for each in trace.instances), default=0)
+    shows = Memo(partial(_show_of, trace, Addresses(Memo(trace.symbols.describe), Memo(trace.symbols.name))))
+    places = {
+        id(each): f"{each.name + ':' if each.name else '':>{width + 1}} " if width else "" for each in trace.instances
+    }
+    formatters = {id(each): _formatter(trace, each, places[id(each)], shows) for each in trace.instances}
     for instance, record in trace.merged():
-        where = f"{instance.name + ':' if instance.name else '':>{width + 1}} " if width else ""
         if record.lost:
             number = "" if record.lost == UNKNOWN else f"{record.lost} "
-            yield f"{where}CPU:{record.slot} [LOST {number}EVENTS]"
-        tid = record.common.pid
-        when = timestamp(record.stamp, find_clock(instance.clock).in_ns)
-        front = where + f"{escaped(trace.comm(tid)):>16}-{tid:<7} [{record.slot:03}] {_FLAGS} {when}: "
-        yield front + record_text(trace, record)
+            yield f"{places[id(instance)]}CPU:{record.slot} [LOST {number}EVENTS]"
+        yield formatters[id(instance)](record)
 
 
-def record_text(trace: Source, record: Record) -> str:
-    """The text of a record after its time."""
-    event = trace.formats.get(record.common.type)
+def _formatter(trace: Source, instance: Instance, where: str, shows: Memo[int, Show]) -> Callable[[Record], str]:
+    """The function from a record of a trace array to its line."""
+
+    def front_of(place: tuple[int, int]) -> str:
+        tid, slot = place
+        return where + front(escaped(trace.comm(tid)), tid, slot, "", NO_FLAGS)
+
+    return line_formatter(front_of, shows.__getitem__, find_clock(instance.clock).in_ns)
+
+
+def _show_of(trace: Source, addresses: Addresses, number: int) -> Show:
+    """The formatter of the events of a type, for the text after the time."""
+    event = trace.formats.get(number)
     if event is None:
-        return f"Unknown type {record.common.type}"
-    own = _OWN.get(event.name) if event.group == "ftrace" else None
-    if own is not None:
-        return own(trace, event, record.data)
-    return f"{event.name}: {printed(event, record.data, trace.symbols.describe, trace.symbols.name)}"
+        return compiled([f"Unknown type {number}"])
+    if event.group == "ftrace" and event.name in _OWN:
+        return _OWN[event.name](event, addresses)
+    return printed(event, addresses)
 
 
-def _function(trace: Source, event: EventFormat, data: bytes) -> str:
-    ip, parent = event.address("ip", data), event.address("parent_ip", data)
-    return f"{trace.symbols.name(ip)} <-{trace.symbols.name(parent)}"
+def _function(event: EventFormat, addresses: Addresses) -> Show:
+    ip, parent = (address_of(event, name, addresses.name) for name in ("ip", "parent_ip"))
+    return compiled([ip, " <-", parent])
 
 
-def _print(trace: Source, event: EventFormat, data: bytes) -> str:
-    ip, marker = event.address("ip", data), escaped(text(data[16:]).rstrip("\n"))
-    return f"{trace.symbols.name(ip) if ip else 'tracing_mark_write'}: {marker}"
+def _print(event: EventFormat, addresses: Addresses) -> Show:
+    names: Memo[int, str] = Memo(lambda ip: addresses.name[ip] if ip else "tracing_mark_write")
+    return compiled([address_of(event, "ip", names), ": ", lambda data: escaped(text(data[16:]).rstrip("\n"))])
 
 
-def _stack(trace: Source, event: EventFormat, data: bytes) -> str:
-    callers = [address for address in event.addresses("caller", data) if address]
+def _stack(event: EventFormat, addresses: Addresses) -> Show:
     name = "<user stack trace>" if event.name == "user_stack" else "<stack trace>"
-    return "\n".join([name, *(f" => {_frame(trace, address)}" for address in callers)])
+
+    def show(data: bytes) -> str:
+        callers = [address for address in event.addresses("caller", data) if address]
+        return "\n".join([name, *(f" => {_frame(addresses, address)}" for address in callers)])
+
+    return show
 
 
-def _frame(trace: Source, address: int) -> str:
-    return "[FTRACE TRAMPOLINE]" if address == FTRACE_TRAMPOLINE_MARKER else trace.symbols.describe(address)
+def _frame(addresses: Addresses, address: int) -> str:
+    return "[FTRACE TRAMPOLINE]" if address == FTRACE_TRAMPOLINE_MARKER else addresses.with_offset[address]
 
 
-_OWN: dict[str, Callable[[Source, EventFormat, bytes], str]] = {
+_OWN: dict[str, Callable[[EventFormat, Addresses], Show]] = {
     "function": _function,
     "print": _print,
     "kernel_stack": _stack,

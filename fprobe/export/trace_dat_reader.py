@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,12 +37,11 @@ from fprobe.export.trace_dat_sections import (
     Cpu,
 )
 from ftrace.hit.ring_buffer.layout import COMMIT_MASK, COMMON, HEADER, MISSED_EVENTS, MISSED_STORED
-from ftrace.ring_buffer.pages import decode
-from ftrace.ring_buffer.reader import Record
+from ftrace.ring_buffer.pages import spans
+from ftrace.ring_buffer.reader import RECORD, Record, in_order
 
 UNKNOWN = -1
 """`Record.lost` if an unknown number of records is missing."""
-_BY_TIME = attrgetter("stamp", "slot")
 _END_MARK = "$end"
 _BEFORE_OPTIONS = (HEADER_INFO, FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, PRINTK, CMDLINES)
 _SYMBOL = re.compile(r"^([0-9a-fA-F]{1,16})[ \t]+\S+[ \t]+(\S.*)$", re.MULTILINE)
@@ -161,7 +159,7 @@ class Trace:
         for cpu in instance.cpus:
             slots.setdefault(cpu.slot, []).append(cpu)
         each_slot = (chain.from_iterable(self._of_cpu(instance, cpu) for cpu in cpus) for cpus in slots.values())
-        return heapq.merge(*map(iter, each_slot), key=_BY_TIME)
+        return in_order(map(iter, each_slot))
 
     def merged(self) -> Iterator[tuple[Instance, Record]]:
         """The records of all trace arrays, in order of time, each with its trace array."""
@@ -330,10 +328,10 @@ def merged(sources: Sequence[tuple[Instance, Iterator[Record]]]) -> Iterator[tup
 def records_of(slot: int, page: bytes) -> Iterator[Record]:
     """The records of a slot's sub-buffer, oldest first. `lost`: the number of records missing before one, or UNKNOWN."""
     lost = _lost_before(page)
-    for event in decode(page):
-        if event.size < COMMON:
-            raise ValueError(f"damaged sub-buffer: an event of {event.size} bytes at {event.offset}")
-        yield Record(event.stamp, slot, lost, page[event.offset : event.offset + event.size])
+    for stamp, start, size in spans(page):
+        if size < COMMON:
+            raise ValueError(f"damaged sub-buffer: an event of {size} bytes at {start}")
+        yield RECORD(Record, (stamp, slot, lost, page[start : start + size]))
         lost = 0
 
 

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 from ftrace.core.filters.image_functions import why_none
 from ftrace.core.filters.inlined import InlinedCalls
+from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.summary import Summary
 from sandbox.process.fork import ProcessBound
 from sandbox.process.once import cached_property, once
+from sandbox.process.renamed import renamed
 
 This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -43,6 +45,30 @@ class Attaching(Summary, ProcessBound, abc.ABC):
 
     target: Any
     _has_warned = False
+    nmissed = renamed("nmissed", "missed")
+
+    @property
+    @abc.abstractmethod
+    def hits(self) -> int:
+        """Calls that were seen."""
+
+    @property
+    @abc.abstractmethod
+    def missed(self) -> int:
+        """Calls whose handlers, or some of them, were not called."""
+
+    @property
+    @abc.abstractmethod
+    def errors(self) -> HandlerErrors:
+        """Exceptions of Python handlers: `errors.first`, `errors.count`."""
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> list[str]:
+        """The functions or places at which it has probes."""
+
+    skipped: Any
+    """What the target names and cannot be probed, each with the reason: a list of `Skipped`."""
 
     def _limit_missed(self) -> str:
         """A sentence on misses that a higher limit would prevent, with the limit's name; '' if there are none."""

@@ -8,14 +8,22 @@ The child of a fork, also of one that C code makes, takes another part when it f
 
 from __future__ import annotations
 
-from ftrace.hit.hashing import first_place
+from ftrace.hit.account import (
+    BY_CALLER,
+    BY_THREAD,
+    TIMED_CELL,
+    Account,
+    Cell,
+    cell_of,
+    count_duration,
+    row_of,
+)
 from ftrace.hit.nodes import place_at_entry, place_at_return
 from ftrace.hit.records import Probe
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,
-    array,
     atomic_add,
     atomic_cas,
     bool_,
@@ -23,7 +31,6 @@ from sandbox.native import (
     global_var,
     i32,
     i64,
-    leading_zeros,
     load,
     native,
     null,
@@ -39,18 +46,12 @@ from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_MMAP, SYS_MREMAP
 
-BUCKETS = 248
-"""The number of buckets of a cell: four for each power of two."""
 PATIENCE = 20_000
 """Naps, some seconds in all, for which a thread waits until another one has claimed the process's part."""
-PROBES = 64
-"""The maximum number of places that are probed for a cell."""
 EVENTS_AT, EVENT = 4 << 20, 32
 """Offset in a row of the thread's ring of events, and bytes of one."""
 ENTER, LEAVE, LEAVE_BELOW = 1, 2, 3
 UNCLAIMED, CLAIMING = 1, 2
-BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
-"""By what the calls of a function are distinguished."""
 
 _MAYMOVE_FIXED = 3
 """Flags of mremap. With 0 as the old size it maps shared memory once more."""
@@ -62,10 +63,7 @@ _READ_WRITE, _PRIVATE_THERE = 3, 0x4032
 class CallTable(Structure):
     """The table of a process's counts."""
 
-    rows: u64  # address of the first thread's row; 0: nowhere
-    stride: u64  # from one row to the next
-    shift: u64  # 64 less the bits of a cell's number
-    by: u64
+    account: Account
     parts: u64  # address of the first part
     length: u64  # of a part
     count: u64  # of parts
@@ -89,48 +87,7 @@ class Part(Structure):
     has_lost_maps: u64  # 1: what the process's maps contain is lost, since mremap is denied
 
 
-@struct
-class Row(Structure):
-    """The first cell of a row."""
-
-    thread: u64
-    dropped: u64  # calls that found no cell
-    head: u64  # events that were ever written
-
-
-@struct
-class Cell(Structure):
-    """The counts of one function in one thread; times in ticks of the time-stamp counter."""
-
-    ip: u64
-    by: u64  # return address or thread
-    hits: u64
-    missed: u64  # calls whose return is not waited for
-    returns: u64
-    total: u64
-    least: u64
-    most: u64
-    buckets: array[u64, 248]
-
-
-CELL = 2048
-assert Cell.size == CELL
-
 table_address = global_var(u64, 0, name="call_table")
-
-
-@native(inline=True)
-def bucket_of(ticks: u64) -> u64:
-    """The values below 4 have a bucket each; above, each power of two has four."""
-    if ticks < 4:
-        return ticks
-    bits = 63 - leading_zeros(ticks)
-    return (bits - 1) * 4 + ((ticks >> (bits - 2)) & 3)
-
-
-@native(inline=True)
-def row_of(table: ptr[CallTable]) -> u64:
-    return table.rows + cast(u64, current().index) * table.stride
 
 
 @native(export=True)
@@ -140,13 +97,13 @@ def table_take(address: u64, parent: u64) -> u64:
     number = atomic_add(cast(ptr[u64], table.next), 1)
     table.part = number
     if number >= table.count:
-        table.rows = 0
+        table.account.rows = 0
         return 0
     start = table.parts + number * table.length
     part = cast(ptr[Part], start)
     part.pid = cast(u64, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0))
     part.parent = parent
-    table.rows = start + table.rows_at
+    table.account.rows = start + table.rows_at
     return 1
 
 
@@ -161,61 +118,25 @@ def table_claim(address: u64) -> u64:
         if load(addressof(table.claim), "acquire") != CLAIMING:
             break
         nap()
-    return 0 if table.rows == 0 else 1
+    return 0 if table.account.rows == 0 else 1
 
 
 @native(inline=True)
 def has_part(table: ptr[CallTable]) -> bool_:
-    return table.rows != 0 or (table.claim != 0 and table_claim(cast(u64, table)) != 0)
+    return table.account.rows != 0 or (table.claim != 0 and table_claim(cast(u64, table)) != 0)
 
 
 @native
-def cell_of(table: ptr[CallTable], ip: u64, caller: u64) -> ptr[Cell]:
+def timed_cell(table: ptr[CallTable], ip: u64, caller: u64) -> ptr[Cell]:
     """The running thread's cell for calls of the function at `ip`; null if there is no place for it."""
     if not has_part(table):
         return null
     by: u64 = 0
-    if table.by == BY_CALLER:
+    if table.account.by == BY_CALLER:
         by = caller
-    if table.by == BY_THREAD:
+    if table.account.by == BY_THREAD:
         by = cast(u64, current().tid)
-    row = cast(ptr[Cell], row_of(table))
-    mask = (cast(u64, 1) << (64 - table.shift)) - 1
-    index = first_place(ip ^ (by << 17), table.shift)
-    for _ in range(PROBES):
-        if index != 0:
-            if row[index].ip == ip and row[index].by == by:
-                return addressof(row[index])
-            if row[index].ip == 0:
-                cast(ptr[Row], row).thread = cast(u64, current().tid)
-                row[index].by = by
-                row[index].ip = ip
-                return addressof(row[index])
-        index = (index + 1) & mask
-    cast(ptr[Row], row).dropped += 1
-    return null
-
-
-@native
-def table_enter(table: ptr[CallTable], ip: u64, caller: u64, missed: u64) -> void:
-    cell = cell_of(table, ip, caller)
-    if cell != null:
-        cell.hits += 1
-        cell.missed += missed
-
-
-@native
-def table_leave(table: ptr[CallTable], ip: u64, caller: u64, ticks: u64) -> void:
-    cell = cell_of(table, ip, caller)
-    if cell == null:
-        return
-    if cell.returns == 0 or ticks < cell.least:
-        cell.least = ticks
-    if ticks > cell.most:
-        cell.most = ticks
-    cell.returns += 1
-    cell.total += ticks
-    cell.buckets[bucket_of(ticks)] += 1
+    return cell_of(addressof(table.account), TIMED_CELL, ip, by)
 
 
 @struct
@@ -236,12 +157,11 @@ def table_event(table: ptr[CallTable], ip: u64, place: u64, value: u64) -> void:
     """Keep an event; it replaces the thread's oldest one."""
     if table.events == 0 or not has_part(table):
         return
-    row = row_of(table)
-    header = cast(ptr[Row], row)
+    header = row_of(addressof(table.account))
     number = header.head
     header.thread = cast(u64, current().tid)
     header.head = number + 1
-    event = cast(ptr[CallEvent], row + EVENTS_AT + (number & table.events) * EVENT)
+    event = cast(ptr[CallEvent], cast(u64, header) + EVENTS_AT + (number & table.events) * EVENT)
     event.time = rdtsc()
     event.ip = ip
     event.place = place
@@ -254,7 +174,7 @@ def table_in_child() -> void:
     if table_address == 0:
         return
     table = cast(ptr[CallTable], table_address)
-    table.rows = 0
+    table.account.rows = 0
     table.claim = table.in_children
     if table.maps_size != 0 and table_claim(table_address) != 0:
         part = table.parts + table.part * table.length
@@ -269,18 +189,22 @@ def table_in_child() -> void:
 @native(cc="preserve_most")
 def calls_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
     """The data are the time of the entry; null: the return is not waited for."""
-    if data == null:
-        table_enter(cast(ptr[CallTable], probe.action), ip, ret_ip, 1)
-        return 0
-    table_enter(cast(ptr[CallTable], probe.action), ip, ret_ip, 0)
-    data[0] = rdtsc()
+    cell = timed_cell(cast(ptr[CallTable], probe.action), ip, ret_ip)
+    if cell != null:
+        cell.hits += 1
+        if data == null:
+            cell.missed += 1
+    if data != null:
+        data[0] = rdtsc()
     return 0
 
 
 @native(cc="preserve_most")
 def calls_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
     ticks = rdtsc() - data[0]
-    table_leave(cast(ptr[CallTable], probe.action), ip, ret_ip, ticks)
+    cell = timed_cell(cast(ptr[CallTable], probe.action), ip, ret_ip)
+    if cell != null:
+        count_duration(cell, ticks)
 
 
 @native(cc="preserve_most")

@@ -15,7 +15,7 @@ from ftrace.ring_buffer import clock as clocks
 from ftrace.ring_buffer import reader
 from ftrace.ring_buffer.arena import Cpu, Rings, Slots, arena, slot_number
 from ftrace.ring_buffer.pages import Block, blocks
-from ftrace.ring_buffer.reader import Follower, Reader, Record, SlotReader, Stats
+from ftrace.ring_buffer.reader import Copy, Follower, Reader, Record, SlotReader, Stats
 from sandbox.process import fork
 from sandbox.process.integers import between, whole
 
@@ -190,6 +190,14 @@ class Buffer(fork.ProcessBound):
         """Changes when the buffer is emptied: `consume` then ends."""
         return self._live
 
+    def copy(self, slot: Slots = None) -> Copy:
+        """A copy of the buffer, or of one slot, whose records can be read later. Nothing is consumed."""
+        return Copy(self._live, slot)
+
+    def reader(self) -> Reader:
+        """A reader that consumes, until the buffer is emptied or a snapshot is taken."""
+        return Reader(self._live)
+
     def consume(self, slot: Slots = None) -> Iterator[Record]:
         """Consume the records of the buffer, or of one slot, in order of time, as trace_pipe."""
         return Reader(self._live).consume(slot)
@@ -274,6 +282,11 @@ class Buffer(fork.ProcessBound):
         with self._lock:
             self.allocate_snapshot()
             runtime().image.call("ring_swap", self.address)
+
+    def snapshot_copy(self, slot: Slots = None) -> Copy | None:
+        """A copy of the snapshot, or of one of its slots; None if there is no snapshot. Nothing is consumed."""
+        spare = self._rings.get(self._handle.spare or 0)
+        return Copy(spare, slot) if spare else None
 
     def snapshot_records(self, slot: Slots = None) -> Iterator[Record]:
         """The records of the snapshot, in order of time. Nothing is consumed."""

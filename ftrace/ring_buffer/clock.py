@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from ftrace.hit.ring_buffer.clock_state import COUNTER, MAX_MULT, SCALED, SHIFT, SYSTEM, TSC, ClockState
 from sandbox.memory.pages import is_denied
 from sandbox.process.once import once_for_each
+from sandbox.x86_64.tsc import sample
 
 SECOND = 1_000_000_000
 _USER_HZ = 100
-_SAMPLES = 64
 _CALIBRATION = 0.005
 _PR_GET_TSC, _PR_TSC_ENABLE = 25, 1
 
@@ -74,29 +74,6 @@ def tsc_is_usable() -> bool:
     except (OSError, StopIteration):
         return False
     return {"constant_tsc", "nonstop_tsc"} <= set(flags) and "tsc" in sources
-
-
-class Fit(NamedTuple):
-    """A value of the time-stamp counter, and the clock's time at that moment."""
-
-    ticks: int
-    nanoseconds: int
-
-
-def sample(system: int) -> Fit:
-    """Read the counter and a system clock together. Returns the closest of several readings."""
-    from ftrace.core.runtime import runtime
-
-    read_tsc = runtime().image.call
-    best = None
-    for _ in range(_SAMPLES):
-        before = read_tsc("read_tsc") & (1 << 64) - 1
-        now = time.clock_gettime_ns(system)
-        after = read_tsc("read_tsc") & (1 << 64) - 1
-        if best is None or after - before < best[0]:
-            best = (after - before, Fit((before + after) // 2, now))
-    assert best is not None
-    return best[1]
 
 
 @once_for_each

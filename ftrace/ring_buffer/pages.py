@@ -17,6 +17,7 @@ from ftrace.hit.ring_buffer.layout import (
     MISSED_EVENTS,
     MISSED_STORED,
     PADDING,
+    SMALL_DATA,
     TIME_EXTEND,
     TIME_STAMP,
     TIME_STAMP_BITS,
@@ -86,13 +87,29 @@ def decode(data: bytes | memoryview, after: Event | None = None) -> Iterator[Eve
 
     Raises ValueError for damaged data.
     """
+    return map(Event._make, spans(data, after))
+
+
+def spans(data: bytes | memoryview, after: Event | None = None) -> Iterator[tuple[int, int, int]]:
+    """The same as plain tuples. Small events, which most are, take few steps: a reader has millions of them."""
     stamp, word = _HEAD.unpack_from(data)
     at, end = HEADER, HEADER + (word & COMMIT_MASK)
     if end > len(data):
         raise _damaged(HEADER, f"{end - HEADER} bytes of events in {len(data)} bytes")
     if after is not None:
         at, stamp = after.offset + after.size, after.stamp
+    words = memoryview(data)[: end & -4].cast("I")
     while at < end:
+        while not at & 3 and at + 4 <= end:
+            head = words[at >> 2]
+            size = (head & 31) << 2
+            if not 0 < size <= SMALL_DATA or at + 4 + size > end:
+                break
+            stamp += head >> 5
+            yield stamp, at + 4, size
+            at += 4 + size
+        if at >= end:
+            return
         head, following = _words(data, at, end)
         kind, delta = head & 31, head >> 5
         if kind == TIME_STAMP:
@@ -110,7 +127,7 @@ def decode(data: bytes | memoryview, after: Event | None = None) -> Iterator[Eve
             if size < 0 or start + size > end:
                 raise _damaged(at, f"an event of {size} bytes, where {end - start} are left")
             if kind != PADDING:
-                yield Event(stamp, start, size)
+                yield stamp, start, size
             at = start + size
 
 
@@ -135,7 +152,7 @@ def absolute_stamp(before: int, low: int) -> int:
 
 def count(data: bytes | memoryview) -> int:
     """Number of events in a sub-buffer."""
-    return sum(1 for _ in decode(data))
+    return sum(1 for _ in spans(data))
 
 
 def size_of_rest(page: Page) -> int:

@@ -18,6 +18,7 @@ from ftrace.core.filters.lookup import enabled_functions
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY
 from kprobes import optimization
+from kprobes.events.debugfs import write_kprobes_enabled
 from kprobes.hit import records
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
 
@@ -202,7 +203,7 @@ def test_kp59_the_global_switch_says_so_once():
     load()
     with kprobes.attach("leaf+5") as probe:
         for word in ("0", "0", "1", "1"):
-            kprobes.write_kprobes_enabled(word)
+            write_kprobes_enabled(word)
             assert not probe.p.is_off
     assert said == ["Kprobes globally disabled", "Kprobes globally enabled"]
 

@@ -121,10 +121,10 @@ def test_targets_of_every_kind(program):
         (("leaf",), {"leaf"}),
     ):
         with fprobe.attach(target, entry=lambda *hit: 0) as probe:
-            assert set(probe.functions) == expected
+            assert set(probe.targets) == expected
     with fprobe.attach("l*", entry=lambda *hit: 0, exclude="loop") as probe:
-        assert probe.functions == ["leaf"]
-    assert probe.functions == []
+        assert probe.targets == ["leaf"]
+    assert probe.targets == []
 
 
 def test_handlers_and_an_action_together_are_refused():
@@ -134,7 +134,7 @@ def test_handlers_and_an_action_together_are_refused():
 
 def test_names_that_can_be_read_only_once(program):
     with fprobe.attach((name for name in ["leaf"]), action=fprobe.Count()) as probe:
-        assert probe.functions == ["leaf"]
+        assert probe.targets == ["leaf"]
 
 
 def test_names_given_stay_as_they_were(program):

@@ -12,9 +12,10 @@ from isolation import isolated
 
 import sandbox
 from fprobe.tracefs import tracefs
+from ftrace.ring_buffer.formatters import Memo, compiled
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.instances.trace_array import global_trace
-from ftrace.tracing.probe_args.layout import record_text
+from ftrace.tracing.probe_args.layout import record_pieces
 
 PROGRAM = """
 define i64 @ev_add(i64 %x, i64 %y) noinline { %r = add i64 %x, %y  ret i64 %r }
@@ -54,7 +55,8 @@ def texts(symbolize=hex):
     for record in global_trace().buffer.records():
         number = struct.unpack_from("<H", record.data)[0]
         made = next(each for each in event_registry.events() if each.id == number)
-        text = record_text(made.probes[0].layout, record.data, symbolize, symbolize)
+        show = compiled(record_pieces(made.probes[0].layout, Memo(symbolize), Memo(symbolize)))
+        text = show(record.data)
         found.append((made.name, text.partition(") ")[2]))
     return found
 

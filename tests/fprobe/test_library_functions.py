@@ -72,7 +72,7 @@ def test_every_function_at_both_ends() -> None:
         assert text_of_libz() != before
         assert zlib.compress(DATA) == expected
         assert zlib.decompress(expected) == DATA
-        assert len(probe.functions) > 100
+        assert len(probe.targets) > 100
     assert text_of_libz() == before
     assert probe.hits > 100
     assert probe.counts.missed == 0
@@ -154,7 +154,7 @@ def test_a_function_that_the_loader_has_taken_from_elsewhere_is_skipped():
     if not any("vdso" in library.name for library in libraries()):
         pytest.skip("no vDSO")
     with fprobe.attach("libc:*timeofday", action=fprobe.Count()) as probe:
-        assert any("settimeofday" in name for name in probe.functions)
+        assert any("settimeofday" in name for name in probe.targets)
         skipped = {each.name.split()[0].strip("_"): each.reason for each in probe.skipped}
     assert "vDSO" in skipped["gettimeofday"]
     with pytest.raises(OSError, match="vDSO"):

@@ -120,7 +120,7 @@ def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds
         kprobes.attach(f"numba:{kinds}.*", action=kprobes.Count()),
     ):
         assert program.run() == plain
-        names = set(probe.functions)
+        names = set(probe.targets)
     assert (probe.counts.missed, probe.skipped) == (0, [])
     assert {f"{kinds}.{name}" for name in program.NAMES} <= names
     probes = {name: fprobe.attach(f"numba:{kinds}.{name}", action=fprobe.Count()).attach() for name in program.CALLS}

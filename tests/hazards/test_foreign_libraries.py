@@ -145,7 +145,7 @@ def _not_the_file(path, way):
         kprobes.register_kprobe(kprobes.kprobe(symbol_name="libforeign:hidden"))
     with fprobe.attach("libforeign:*", action=fprobe.Stat()) as probe:
         assert library.four(5) == 73
-        functions = list(probe.functions)
+        functions = list(probe.targets)
     assert probe.hits > 0 and probe.counts.missed == 0
     named = {name for name in functions if not name.startswith("libforeign.so+0x")}
     assert {"twice", "four"} == named and len(functions) > len(named), functions

@@ -76,7 +76,7 @@ def test_libraries_with_stubs_of_their_own_and_stripped_ones(flags: tuple[str, .
         ctypes.CDLL(f"{hooks.parent}/libhooks.so", mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(str(built("libtwice.so", *flags)))
     with fprobe.attach("libtwice:t*", action=fprobe.Stat()) as probe:
-        assert sorted(probe.functions) == ["thrice", "twice"]
+        assert sorted(probe.targets) == ["thrice", "twice"]
         assert library.thrice(5) == 16
     assert (probe.hits, probe.counts.missed) == (2, 0)
     assert library.thrice(5) == 16

@@ -349,7 +349,7 @@ def test_the_global_switch_by_several_threads():
 
     def work(on: bool) -> None:
         for _ in range(100):
-            kprobes.set_kprobes_enabled(on)
+            kprobes.kprobes_enabled(on)
 
     threads = [threading.Thread(target=work, args=(on,)) for on in (True, False, True, False)]
     for thread in threads:
@@ -357,7 +357,7 @@ def test_the_global_switch_by_several_threads():
     for thread in threads:
         thread.join()
     assert p.place.armed == kprobes.kprobes_enabled()
-    kprobes.set_kprobes_enabled(True)
+    kprobes.kprobes_enabled(True)
     module["leaf"](1)
     assert seen[0] == 1
 

@@ -253,9 +253,9 @@ def test_unload_a_probe_on_that_module_alone_does_not_spread_to_the_next():
     with fprobe.attach("gone", entry=lambda *hit: 0) as probe:
         first["gone"](1)
         first.unload()
-        assert probe.functions == []
+        assert probe.targets == []
         second = sandbox.load(ir.format("later"), name="second")
-        assert probe.functions == []
+        assert probe.targets == []
         second["later"](1)
         assert probe.hits == 1
     assert_untouched()
@@ -286,10 +286,10 @@ def test_ft79_a_probe_on_everything_covers_a_module_loaded_later():
     basic()
     seen = []
     with fprobe.attach("*", entry=lambda fp, ip, ret, regs, data: seen.append(ip)) as probe:
-        before = probe.functions
+        before = probe.targets
         module = sandbox.load("define i64 @fresh(i64 %x) noinline { ret i64 %x }\n", name="fresh")
         module["fresh"](3)
-        assert probe.functions == before and seen == []  # FT-24: `*` is a filter of addresses, not the empty one
+        assert probe.targets == before and seen == []  # FT-24: `*` is a filter of addresses, not the empty one
     assert_untouched()
 
 
@@ -316,7 +316,7 @@ def test_unload_refused_by_somebody_else_leaves_the_probes_on():
         assert error.errno == errno.EBUSY
     sandbox.unregister_module_notifier(refuses)
     module["leaf"](1)
-    assert probe.hits == 1 and probe.functions == ["leaf"]
+    assert probe.hits == 1 and probe.targets == ["leaf"]
     probe.detach()
     assert_untouched()
 

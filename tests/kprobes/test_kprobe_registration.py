@@ -17,6 +17,7 @@ import kprobes
 import sandbox
 from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY, optimization
 from kprobes.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
+from kprobes.events.debugfs import read_kprobes_enabled, write_kprobes_enabled
 
 ENDBR = """
 module asm ".text"
@@ -372,8 +373,8 @@ def test_kp59_kp92_the_global_switch():
         for offset in (0, 5)
     ]
     kprobes.register_kprobes(probes)
-    kprobes.write_kprobes_enabled("off\n")
-    assert kprobes.read_kprobes_enabled() == "0\n"
+    write_kprobes_enabled("off\n")
+    assert read_kprobes_enabled() == "0\n"
     module["twice"](1)
     late = kprobes.kprobe(symbol_name="leaf", offset=9, pre_handler=lambda p, regs: hits.append(2))
     kprobes.register_kprobe(late)
@@ -382,12 +383,12 @@ def test_kp59_kp92_the_global_switch():
     module["twice"](1)
     assert hits == []
     assert "[DISABLED]" not in kprobes.kprobes_list()
-    kprobes.write_kprobes_enabled("Y")
+    write_kprobes_enabled("Y")
     module["leaf"](1)
     assert hits == [1, 1, 2]
     for word in ("", "x", "2", "ox"):
         with pytest.raises(OSError) as caught:
-            kprobes.write_kprobes_enabled(word)
+            write_kprobes_enabled(word)
         assert caught.value.errno == errno.EINVAL
     kprobes.unregister_kprobes([*probes, late])
 

@@ -277,12 +277,12 @@ def test_kp56_enabling_while_all_are_off_takes_effect_later():
     p = kprobes.kprobe(symbol_name="leaf", offset=5, pre_handler=lambda p, regs: hits.append(1))
     kprobes.register_kprobe(p)
     kprobes.disable_kprobe(p)
-    kprobes.set_kprobes_enabled(False)
+    kprobes.kprobes_enabled(False)
     kprobes.enable_kprobe(p)
     assert not p.is_off
     module["leaf"](1)
     assert hits == []
-    kprobes.set_kprobes_enabled(True)
+    kprobes.kprobes_enabled(True)
     module["leaf"](1)
     assert hits == [1]
     kprobes.unregister_kprobe(p)

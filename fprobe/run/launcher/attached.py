@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fprobe.run import session
-from fprobe.run.launcher.durations import Ticks
 from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
@@ -27,6 +26,7 @@ from sandbox.remote import inject, limits, reach
 from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
 from sandbox.x86_64 import remote_thread
+from sandbox.x86_64.tsc import Ticks
 
 _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fprobe.calls.text import CallTree
-from fprobe.calls.unreturned import drop_ended, returning
+from fprobe.report.nesting import Call, Nesting
+from fprobe.report.tree import HEADER, CallTree
 from fprobe.run import session
-from fprobe.run.launcher.durations import duration
 from fprobe.run.launcher.names import Names
 from fprobe.run.launcher.returned import Returned
 from sandbox.threads.counters import used
@@ -39,23 +37,6 @@ class Event(NamedTuple):
     is_entry: bool
     is_newest: bool
     value: int
-
-
-@dataclass
-class Call:
-    """A call. `left`: time of its return in ticks, None if the return was not recorded; `depth`: number of recorded callers."""
-
-    ip: int
-    thread: int
-    depth: int
-    place: int
-    entered: int
-    caller: int
-    left: int | None = None
-    ax: int = 0
-    """The register at the return."""
-    inner: int = 0
-    """Number of recorded calls that it made itself."""
 
 
 class CallEvents(NamedTuple):
@@ -100,50 +81,36 @@ def event_of(raw: tuple[int, int, int, int], thread: int) -> Event:
     return Event(time, thread, ip, place >> 2, kind == _ENTER, kind != _LEAVE_BELOW, value)
 
 
-class Nesting:
-    """The calls in progress of each thread."""
-
-    def __init__(self) -> None:
-        self._stacks: dict[int, list[Call]] = {}
-
-    def step(self, event: Event) -> tuple[Call | None, bool]:
-        """(call, True) at the entry of a call, (call, False) at its return; None for a return whose entry was not recorded."""
-        stack = self._stacks.setdefault(event.thread, [])
-        if event.is_entry:
-            drop_ended(stack, event.place)
-            for outer in stack[-1:]:
-                outer.inner += 1
-            call = Call(event.ip, event.thread, len(stack), event.place, event.time, event.value)
-            stack.append(call)
-            return call, True
-        _, ended = returning(stack, event.ip, event.place, event.is_newest)
-        if ended is not None:
-            ended.left, ended.ax = event.time, event.value
-        return ended, False
+def calls(events: Iterable[Event]) -> Iterator[tuple[Call[Event], bool]]:
+    """(call, True) at the entry of a call, (call, False) at its end."""
+    nesting: Nesting[Event] = Nesting()
+    return nesting.steps(events)
 
 
-def calls(events: Iterable[Event]) -> Iterator[tuple[Call, bool]]:
-    """(call, True) at the entry of a call, (call, False) at its return; there is no latter if the return was not recorded."""
-    nesting = Nesting()
-    for event in events:
-        call, begins = nesting.step(event)
-        if call is not None:
-            yield call, begins
+class CallWords:
+    """The texts of calls of a process."""
+
+    def __init__(self, names: Names) -> None:
+        self._names, self._returned = names, Returned(names)
+
+    def name(self, call: Call[Event]) -> str:
+        return str(self._names.function(call.ip))
+
+    def entry(self, call: Call[Event]) -> str:
+        return f"{self.name(call)}()"
+
+    def result(self, call: Call[Event]) -> tuple[str, str]:
+        assert call.leave is not None
+        return self._returned.text(call.ip, call.leave.value)
 
 
 def tree_lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[str]:
     """The lines of a tree of calls, like the output of the function_graph tracer. `rate`: ticks per nanosecond."""
     if call_events.lost:
         yield f"# {call_events.lost:,} older events were overwritten: a thread's ring holds the newest"
-    yield f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"
-    tree, returned = CallTree(margin=""), Returned(names)
-    for call, begins in calls(call_events.events):
-        name = str(names.function(call.ip))
-        if begins:
-            yield from tree.entry(call, f"{name}()")
-        else:
-            time = duration(((call.left or 0) - call.entered) / rate)
-            yield from tree.exit(call, time, name, *returned.text(call.ip, call.ax))
+    yield HEADER
+    tree = CallTree()
+    yield from tree.lines(calls(call_events.events), CallWords(names), rate)
     yield from tree.flush()
 
 
@@ -171,8 +138,10 @@ def perfetto_trace(recorded: Sequence[RecordedProcess], first: tuple[int, int], 
         for thread in threads:
             _describe_thread(builder, process.pid, thread)
         for call, begins in calls(process.call_events.events):
-            ticks = call.entered if begins else call.left or 0
-            time = first[1] + round((ticks - first[0]) / rate)
+            event = call.entry if begins else call.leave
+            if event is None:
+                continue
+            time = first[1] + round((event.time - first[0]) / rate)
             _slice(builder, time, _track(process.pid, call.thread), str(process.names.function(call.ip)), begins)
     return bytes(builder.serialize())
 

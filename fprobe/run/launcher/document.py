@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fprobe.report.counts import Calls, FunctionStat
+from fprobe.report.tables import stat_object
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
-from fprobe.run.launcher.durations import powers
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
-from fprobe.run.launcher.results import Calls, Process, Results, total_of
+from fprobe.run.launcher.results import Process, Results, total_of
 from fprobe.run.launcher.returned import Returned
-
-_PERCENTILES = (0.5, 0.9, 0.99)
 
 
 def document(
@@ -57,25 +56,18 @@ def _process(process: Process, rate: float, selection: ReportSelection, recorded
 def _functions(process: Process, rate: float, selection: ReportSelection) -> Iterator[dict[str, Any]]:
     """The rows of the tables and of the histograms. The latter have their buckets, too."""
     for calls in rows(process, selection.by, (*selection.stats, *selection.hists)):
-        buckets = list(_histogram(calls, rate)) if process.matches(selection.hists, calls.ip) else None
-        yield _row(process, calls, rate, selection.by) | ({} if buckets is None else {"histogram": buckets})
+        shown = process.matches(selection.hists, calls.ip)
+        yield _group(process, calls, selection.by) | stat_object(FunctionStat(calls, rate), with_histogram=shown)
 
 
-def _row(process: Process, calls: Calls, rate: float, by: str) -> dict[str, Any]:
+def _group(process: Process, calls: Calls, by: str) -> dict[str, Any]:
+    """The function, and the caller or thread if calls are counted by that."""
     made: dict[str, Any] = {**process.names.function(calls.ip).as_object()}
     if by == "caller":
         made["caller"] = str(process.names.place(calls.by))
     elif by == "thread":
         made["tid"] = calls.by
-    times = {"total": calls.total, "average": calls.average, "min": calls.least, "max": calls.most}
-    times |= {f"p{share * 100:.0f}": calls.percentile(share) for share in _PERCENTILES}
-    made |= {"hits": calls.hits, "returns": calls.returns, "missed": calls.missed}
-    return made | {f"{key}_ns": round(time / rate) for key, time in times.items()}
-
-
-def _histogram(calls: Calls, rate: float) -> Iterator[dict[str, Any]]:
-    for low, high, count in powers(calls.buckets):
-        yield {"low_ns": round(low / rate), "high_ns": round(high / rate), "count": count}
+    return made
 
 
 def _recorded(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:
@@ -96,19 +88,19 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
     returned = Returned(process.names)
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
-    first = begun[0].entered if begun else 0
+    first = begun[0].entry.time if begun else 0
     for call in begun:
-        times = {"time_ns": round((call.entered - first) / rate), "tid": call.thread, "depth": call.depth}
+        times = {"time_ns": round((call.entry.time - first) / rate), "tid": call.thread, "depth": call.depth}
         described = process.names.function(call.ip).as_object()
         made = {
             "function": described.pop("name"),
             **described,
             **times,
-            "caller": str(process.names.place(call.caller)),
+            "caller": str(process.names.place(call.entry.value)),
         }
-        if call.left is not None:
-            made |= {"duration_ns": round((call.left - call.entered) / rate)}
-            made |= {"result": returned.value(call.ip, call.ax), "ax": call.ax}
+        if call.leave is not None:
+            made |= {"duration_ns": round(call.duration / rate)}
+            made |= {"result": returned.value(call.ip, call.leave.value), "ax": call.leave.value}
         yield made
 
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fprobe.calls.text import folded_stack
+from fprobe.report.tree import folded_stack
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Process
 

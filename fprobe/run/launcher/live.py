@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fprobe.report.counts import Calls
+from fprobe.report.durations import duration, levels
+from fprobe.report.tables import group_heading
 from fprobe.run.launcher import results
 from fprobe.run.launcher.attached import AttachedProcesses
 from fprobe.run.launcher.columns import WIDTHS, fitting, room, shortened
-from fprobe.run.launcher.durations import Ticks, duration, levels
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.names import Named
 from fprobe.run.launcher.remarks import conclusion, troubles
-from fprobe.run.launcher.results import Calls, Results, group_heading
+from fprobe.run.launcher.results import Results
 from fprobe.run.launcher.screen import Screen
 from fprobe.run.session import above_standard
 from sandbox.process.writing import write_all
+from sandbox.x86_64.tsc import Ticks
 
 _HISTORY = WIDTHS["GRAPH"]
 """Updates that a row's graph shows, if there is space."""
@@ -113,7 +116,7 @@ def _grouped(found: Results, by: str) -> dict[_Key, Calls]:
 def _value(row: Row, key: str) -> float:
     calls = row.calls
     if key in ("p50", "p99"):
-        return calls.percentile(int(key[1:]) / 100)
+        return calls.percentile(int(key[1:]))
     return {"total": calls.total, "rate": row.rate, "calls": calls.hits, "average": calls.average}[key]
 
 
@@ -122,8 +125,8 @@ def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
     times = {
         "TOTAL": calls.total,
         "AVERAGE": calls.average,
-        "P50": calls.percentile(0.5),
-        "P99": calls.percentile(0.99),
+        "P50": calls.percentile(50),
+        "P99": calls.percentile(99),
     }
     texts = {head: duration(time / rate, 1) for head, time in times.items()}
     texts |= {

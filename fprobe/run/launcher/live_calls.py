@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from fprobe.calls.text import CallTree
+from fprobe.report.nesting import Nesting
+from fprobe.report.tree import HEADER, CallTree
 from fprobe.run import session
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
-from fprobe.run.launcher.call_events import EVENT, Event, Nesting, event_of, rows
-from fprobe.run.launcher.durations import duration
+from fprobe.run.launcher.call_events import EVENT, CallWords, Event, event_of, rows
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.results import Process
-from fprobe.run.launcher.returned import Returned
 
 _POLLING = 0.03
 _AT_ONCE = 4096
@@ -134,14 +133,14 @@ class LiveCalls:
     def __init__(self, processes: AttachedProcesses, write: Write) -> None:
         self._processes, self._write = processes, write
         self._followed = [_Followed(each) for each in processes.members]
-        self._nesting, self._tree = Nesting(), CallTree(margin="")
-        self._returned: dict[int, Returned] = {}
+        self._nesting: Nesting[Event] = Nesting()
+        self._tree, self._words = CallTree(), dict[int, CallWords]()
         self._shown = 0
         """The process whose calls were written last."""
 
     def follow(self) -> None:
         """Write the calls until the processes are not wanted any more."""
-        self._write([f"# {'DURATION':>8}  {'THREAD':>9}   FUNCTION"])
+        self._write([HEADER])
         before = self._processes.ticks.now
         while self._processes.wait_until(time.monotonic() + _POLLING):
             now = self._processes.ticks.now
@@ -169,17 +168,10 @@ class LiveCalls:
         self._write(line for event, process in due for line in self._lines(event, process, rate))
 
     def _lines(self, event: Event, process: Process, rate: float) -> Iterator[str]:
-        call, begins = self._nesting.step(event)
-        if call is None:
-            return
-        if process.pid != self._shown:
+        steps = list(self._nesting.steps([event]))
+        if steps and process.pid != self._shown:
             yield from self._tree.flush()
             yield f"# process {process.pid}: {shown_command(process.command)}"
             self._shown = process.pid
-        name = str(process.names.function(call.ip))
-        if begins:
-            yield from self._tree.entry(call, f"{name}()")
-        else:
-            spent = duration(((call.left or 0) - call.entered) / rate)
-            returned = self._returned.setdefault(process.pid, Returned(process.names))
-            yield from self._tree.exit(call, spent, name, *returned.text(call.ip, call.ax))
+        words = self._words.setdefault(process.pid, CallWords(process.names))
+        yield from self._tree.lines(steps, words, rate)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from fprobe.report.durations import duration
+from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
 from fprobe.run.launcher.document import document
-from fprobe.run.launcher.durations import Ticks, bars, duration
 from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
-from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
-from fprobe.run.launcher.results import FAILED, Calls, Process, Results, group_heading, read, total_of
+from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
+from fprobe.run.launcher.results import FAILED, Process, Results, read, total_of
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
+from sandbox.x86_64.tsc import Ticks
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.native_maps import Contents
@@ -51,8 +53,7 @@ def _total(results: Results, rate: float, selection: ReportSelection) -> Iterato
     calling = [process for process in results.processes if process.calls]
     if len(calling) > 1 and selection.stats and selection.by == "function":
         yield f"# total of {len(calling):,} processes"
-        total = total_of(calling)
-        yield from table(total, rows(total, "function", selection.stats), rate, "function")
+        yield from stat_lines(stat_rows(total_of(calling), rate, "function", selection.stats), "function")
 
 
 def has_counted(results: Results, recorded: Recorded) -> bool:
@@ -88,33 +89,9 @@ def _process(process: Process, rate: float, selection: ReportSelection) -> Itera
     yield from troubles(process)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
-    calls = rows(process, selection.by, selection.stats)
-    if calls:
-        yield from table(process, calls, rate, selection.by)
-    if selection.hists:
-        for each in rows(process, selection.by, selection.hists):
-            name = f"{process.names.function(each.ip)}{process.group(each, selection.by)}"
-            yield f"{name}: {each.returns:,} calls, {duration(each.total / rate)}"
-            yield from bars(each.buckets, rate)
-
-
-def table(process: Process, calls: Sequence[Calls], rate: float, by: str) -> Iterator[str]:
-    """A line for each function, or for each function and caller or thread."""
-    heads = ("TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX")
-    yield f"{' '.join(f'{head:>10}' for head in heads)} {'HITS':>10}  FUNCTION{group_heading(by)}"
-    for each in calls:
-        times = (
-            each.total,
-            each.average,
-            each.least,
-            each.percentile(0.5),
-            each.percentile(0.99),
-            each.most,
-        )
-        columns = " ".join(f"{duration(time / rate):>10}" for time in times)
-        yield f"{columns} {each.hits:10,}  {process.names.function(each.ip)}{process.group(each, by)}"
-        if each.missed:
-            yield f"{'':88}{each.missed:,} of these calls were not timed"
+    if shown := stat_rows(process, rate, selection.by, selection.stats):
+        yield from stat_lines(shown, selection.by)
+    yield from hist_lines(stat_rows(process, rate, selection.by, selection.hists))
 
 
 def report_after(

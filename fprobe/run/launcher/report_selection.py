@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fprobe.report.counts import Calls, FunctionStat
+from fprobe.report.tables import StatRow
 from fprobe.run.launcher.call_events import CallEvents
-from fprobe.run.launcher.results import Calls, Process
+from fprobe.run.launcher.results import Process
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.native_maps import Contents
@@ -42,6 +44,14 @@ def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
     """The rows of a table, in descending order of total time."""
     found = [calls for calls in process.grouped(by) if process.matches(patterns, calls.ip)]
     return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
+
+
+def stat_rows(process: Process, rate: float, by: str, patterns: Sequence[str]) -> list[StatRow]:
+    """The same, in nanoseconds and with their names. `rate`: ticks per nanosecond."""
+    return [
+        StatRow(str(process.names.function(calls.ip)), FunctionStat(calls, rate), process.group(calls, by))
+        for calls in rows(process, by, patterns)
+    ]
 
 
 def of_patterns(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> CallEvents:

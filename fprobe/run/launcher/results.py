@@ -9,74 +9,20 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fprobe.report.buckets import BUCKETS
+from fprobe.report.counts import Calls, calls_of
+from fprobe.report.tables import group_text
 from fprobe.run import session
 from fprobe.run.launcher.names import Named, Names
 from sandbox.threads.counters import used
 
-CELL, BUCKETS = 2048, 248
-"""As in `ftrace.hit.call_table`, which takes too long to import here."""
+CELL = 2048
+"""As in `ftrace.hit.account`, which takes too long to import here."""
 _THREAD = struct.Struct("<Q")
 _CELL = struct.Struct(f"<{8 + BUCKETS}Q")
 assert _CELL.size == CELL
 FAILED = 1 << 8
 """Exit code 1, as from waitpid."""
-
-
-@dataclass
-class Calls:
-    """The calls of one function, or of one function by one caller or thread. Times are in ticks."""
-
-    ip: int
-    by: int = 0
-    hits: int = 0
-    missed: int = 0
-    returns: int = 0
-    total: int = 0
-    least: int = 0
-    most: int = 0
-    buckets: list[int] = field(default_factory=lambda: [0] * BUCKETS)
-
-    def add(self, other: Calls) -> None:
-        """Add the calls that another thread or process has counted."""
-        if other.returns:
-            self.least = min(self.least, other.least) if self.returns else other.least
-        self.most = max(self.most, other.most)
-        self.hits += other.hits
-        self.missed += other.missed
-        self.returns += other.returns
-        self.total += other.total
-        self.buckets = [a + b for a, b in zip(self.buckets, other.buckets, strict=True)]
-
-    @property
-    def average(self) -> float:
-        """Average ticks of the calls that have returned; 0 if none has."""
-        return self.total / self.returns if self.returns else 0.0
-
-    def percentile(self, share: float) -> float:
-        """The ticks that this share of the calls did not exceed, accurate to an eighth; 0 if none has returned.
-
-        `share`: from 0 to 1.
-        """
-        wanted, seen = share * sum(self.buckets), 0
-        for bucket, count in enumerate(self.buckets):
-            seen += count
-            if count and seen >= wanted:
-                low, high = limits(bucket)
-                return min(max((low + high) / 2, self.least), self.most)
-        return 0.0
-
-
-def limits(bucket: int) -> tuple[int, int]:
-    """Start and end of a bucket in ticks, as `ftrace.hit.call_table.bucket_of` fills it."""
-    if bucket < 4:
-        return bucket, bucket + 1
-    bits, quarter = divmod(bucket, 4)
-    return (4 + quarter) << (bits - 1), (5 + quarter) << (bits - 1)
-
-
-def group_heading(by: str) -> str:
-    """The text after FUNCTION in the heading of a table."""
-    return "" if by == "function" else f" BY {by.upper()}"
 
 
 class StackCount(NamedTuple):
@@ -174,9 +120,7 @@ class Process:
 
     def group(self, calls: Calls, by: str) -> str:
         """The caller or thread, as text after a function's name; empty if calls are grouped by function alone."""
-        if by == "caller":
-            return f" <- {self.names.place(calls.by)}"
-        return f" in thread {calls.by}" if by == "thread" else ""
+        return group_text(by, self.names.place(calls.by) if by == "caller" else calls.by)
 
     def functions(self) -> list[Calls]:
         """The calls of each function, summed over callers and threads."""
@@ -306,8 +250,8 @@ def cells(counts: int, number: int, leave_out: Collection[int] = ()) -> Iterator
                 (thread,) = _THREAD.unpack(os.pread(counts, _THREAD.size, at - place))
             if place >= session.EVENTS_AT or thread in leave_out:
                 continue
-            ip, by, hits, missed, returns, total, least, most, *buckets = _CELL.unpack(os.pread(counts, CELL, at))
+            calls = calls_of(_CELL.unpack(os.pread(counts, CELL, at)))
             if place == 0:
-                yield Calls(0, hits=by)
-            elif ip and hits:
-                yield Calls(ip, by, hits, missed, returns, total, least, most, buckets)
+                yield Calls(0, hits=calls.by)
+            elif calls.ip and calls.hits:
+                yield calls

@@ -23,7 +23,7 @@ from ftrace.core.entries.locate import outside
 from ftrace.core.filters.image_functions import ImageFunction, is_compiled
 from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.tracer import tracer
-from ftrace.hit.call_table import BY_CALLER
+from ftrace.hit.account import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
 from sandbox.symbols.libraries import libraries

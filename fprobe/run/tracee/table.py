@@ -9,7 +9,8 @@ from fprobe.actions import Action
 from fprobe.run import session
 from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
-from ftrace.hit.call_table import CELL, EVENTS_AT, UNCLAIMED, CallTable
+from ftrace.hit.account import TIMED_CELL, Account
+from ftrace.hit.call_table import EVENTS_AT, UNCLAIMED, CallTable
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process import fork
@@ -32,11 +33,9 @@ class Table:
         size = session.HEADER + session.PARTS * session.PART
         start = mappings.map_shared(counts, 0, size)
         self.native: Any = CallTable.ctypes(
-            stride=session.STRIDE,
-            shift=64 - (EVENTS_AT // CELL).bit_length() + 1,
+            account=Account.ctypes(stride=session.STRIDE, shift=65 - (EVENTS_AT // TIMED_CELL).bit_length(), by=by),
             events=session.EVENTS - 1 if with_events else 0,
             maps_at=session.MAPS_AT,
-            by=by,
             parts=start + session.HEADER,
             length=session.PART,
             count=session.PARTS,
@@ -63,7 +62,7 @@ class Table:
     @property
     def stacks(self) -> int:
         """Address of the counts of this process's stacks; 0 if the process has no part."""
-        if not self.native.rows and not runtime().image.call("table_claim", self.address):
+        if not self.native.account.rows and not runtime().image.call("table_claim", self.address):
             return 0
         return int(self.native.parts + self.part * session.PART + session.STACKS_AT)
 

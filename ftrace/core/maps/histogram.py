@@ -11,6 +11,7 @@ from ftrace.core.summary import table
 from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
 from sandbox.native.containers import Operation
 from sandbox.native.types import Int
+from sandbox.process.bars import LONGEST, bar
 from sandbox.process.integers import U64_MAX, between
 
 
@@ -115,10 +116,6 @@ def _number(name: str, value: int, low: int, high: int = MAX_AREA) -> int:
     return between(f"{name} of the Histogram", value, low, high)
 
 
-BAR = 40
-"""The length of the longest bar in characters."""
-
-
 @dataclass(frozen=True)
 class Bucket:
     """The number of values in [low, high)."""
@@ -145,5 +142,4 @@ def _trimmed(buckets: Sequence[Bucket]) -> Sequence[Bucket]:
 
 
 def _bar(bucket: Bucket, width: int, most: int) -> str:
-    bar = "#" * -(-bucket.count * BAR // most)
-    return f"  {bucket.low:>{width}} .. {bucket.high:<{width}} {bucket.count:>8} |{bar:<{BAR}}|"
+    return f"  {bucket.low:>{width}} .. {bucket.high:<{width}} {bucket.count:>8} |{bar(bucket.count, most):<{LONGEST}}|"

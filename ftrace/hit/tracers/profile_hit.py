@@ -1,18 +1,17 @@
 """Native handlers of the function profiler, as in kernel/trace/ftrace.c.
 
-Each thread has its own table of functions.
+They count in an account; a cell has the sum of squares, too.
 """
 
 from __future__ import annotations
 
-from ftrace.hit.hashing import first_place
+from ftrace.hit.account import Account, Cell, cell_of_function, count_return, row_of
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import ClockState, clock_now
 from ftrace.hit.tracers.graph_hit import slept
 from sandbox.native import (
     Structure,
     addressof,
-    array,
     cast,
     i32,
     native,
@@ -24,29 +23,18 @@ from sandbox.native import (
     void,
     volatile_load,
 )
-from sandbox.threads.tasks import current
 
 
 @struct
 class Profile(Structure):
-    """Counts and times of one function: struct ftrace_profile. Times are in nanoseconds."""
+    """The calls of one function: struct ftrace_profile. Times are in nanoseconds."""
 
-    ip: u64
-    counter: u64
-    time: u64
+    cell: Cell
     time_squared: u64
-    returned: u64  # calls that `time` is of: not those without a return node, nor those that an exception has ended
 
 
-@struct
-class ProfileArea(Structure):
-    """A thread's table. `nested`: time of calls that have returned, made by the call that is running."""
-
-    nested: u64
-    used: u64
-    dropped: u64  # calls of functions for which the table had no cell
-    reserved: array[u64, 5]
-    cells: array[Profile, 1]
+PROFILE = 72
+assert Profile.size == PROFILE
 
 
 @struct
@@ -54,41 +42,17 @@ class ProfileCall(Structure):
     """A call's data from its entry to its return."""
 
     calltime: u64
-    outer: u64  # ProfileArea.nested of the calling function's call
+    outer: u64  # Row.nested of the calling function's call
 
 
 @struct
 class ProfileState(Structure):
-    """The tables of all threads, `stride` bytes apart."""
+    """The account, and how times are measured."""
 
-    base: u64
-    stride: u64
-    mask: u64  # number of cells minus 1
-    shift: u64  # 64 minus the number of bits of a cell's index
+    account: Account
     clock: ptr[ClockState]
     no_graph_time: u64  # 1: times exclude nested calls
     no_sleep_time: u64  # 1: times exclude the time that the thread slept
-
-
-@native(inline=True)
-def area_of(state: ptr[ProfileState]) -> ptr[ProfileArea]:
-    return cast(ptr[ProfileArea], state.base + cast(u64, current().index) * state.stride)
-
-
-@native(bounded=False)
-def cell_of(state: ptr[ProfileState], area: ptr[ProfileArea], ip: u64) -> ptr[Profile]:
-    """The thread's cell for the function at `ip`; null if it has none and three quarters of the cells are taken."""
-    index = first_place(ip, state.shift)
-    cells = cast(ptr[Profile], addressof(area.cells[0]))
-    while cells[index].ip != ip:
-        if cells[index].ip == 0:
-            if area.used >= state.mask - state.mask // 4:
-                return null
-            area.used += 1
-            cells[index].ip = ip
-        else:
-            index = (index + 1) & state.mask
-    return addressof(cells[index])
 
 
 @native(inline=True)
@@ -102,12 +66,11 @@ def time_now(state: ptr[ProfileState]) -> u64:
 @native(cc="preserve_most")
 def profile_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[ProfileCall]) -> i32:
     state = cast(ptr[ProfileState], probe.action)
-    area = area_of(state)
-    cell = cell_of(state, area, ip)
+    area = row_of(addressof(state.account))
+    cell = cell_of_function(addressof(state.account), PROFILE, ip)
     if cell == null:
-        area.dropped += 1
         return 1
-    cell.counter += 1
+    cell.hits += 1
     if data == null:
         return 1
     data.outer = area.nested
@@ -119,17 +82,16 @@ def profile_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, d
 @native(cc="preserve_most")
 def profile_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[ProfileCall]) -> void:
     state = cast(ptr[ProfileState], probe.action)
-    area = area_of(state)
+    area = row_of(addressof(state.account))
     time = time_now(state) - data.calltime
     nested = area.nested
     area.nested = data.outer + time
     if volatile_load(addressof(state.no_graph_time)) != 0:
         time = time - nested if time > nested else 0
-    cell = cell_of(state, area, ip)
+    cell = cell_of_function(addressof(state.account), PROFILE, ip)
     if cell != null:
-        cell.time += time
-        cell.time_squared += time * time
-        cell.returned += 1
+        count_return(cell, time)
+        cast(ptr[Profile], cell).time_squared += time * time
 
 
 FUNCTIONS = (profile_graph_entry, profile_graph_return)

@@ -170,6 +170,8 @@ class EventRegistry:
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, str], TraceEvent] = {}
+        self._groups: dict[str, dict[str, TraceEvent]] = {}
+        """The same by group and name; no group is empty."""
         self._unused_id = FIRST_DYNAMIC_ID
         """From here on no id has been used."""
         self.changes = 0
@@ -207,6 +209,7 @@ class EventRegistry:
         self.changes += 1
         event.removed = False
         self._events[key] = event
+        self._groups.setdefault(event.group, {})[event.name] = event
 
     def _lowest_free_id(self) -> int:
         if self._returned_ids:
@@ -221,6 +224,10 @@ class EventRegistry:
         with events_locked():
             del self._events[event.group, event.name]
             self.changes += 1
+            if len(self._groups[event.group]) > 1:
+                del self._groups[event.group][event.name]
+            else:
+                del self._groups[event.group]
             heappush(self._returned_ids, event.id)
             event.removed = True
             self._left_records |= {array: None for array, file in event.files.items() if file.ever_enabled}
@@ -243,17 +250,17 @@ class EventRegistry:
         """The built-in event `group`/`name`; None if there is none."""
         return self._reserved.get((group, name))
 
+    def has_group(self, group: str) -> bool:
+        """Whether a group has events."""
+        return group in self._groups
+
     def groups(self) -> list[str]:
         """The groups that have events."""
         return list(dict.fromkeys(group for group, _ in list(self._events)))
 
-    def has_group(self, group: str) -> bool:
-        """Whether a group has events."""
-        return any(each == group for each, _ in list(self._events))
-
     def events(self, group: str | None = None) -> list[TraceEvent]:
         """The events of a group, or all events, in the order of their creation."""
-        return [event for event in list(self._events.values()) if group is None or event.group == group]
+        return list((self._events if group is None else self._groups.get(group, {})).values())
 
 
 event_registry = EventRegistry()

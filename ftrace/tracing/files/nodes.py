@@ -8,12 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 from ftrace.core.kstrtox import kstrtoull
 from sandbox.process import fork
 
 ENCODING = "utf-8"
+_LINES = 64
+"""Texts that are generated at a time."""
 
 
 class Handle:
@@ -111,6 +114,42 @@ class TextHandle(Handle):
         return position
 
 
+class LinesHandle(TextHandle):
+    """An open text file whose content is generated as it is read. `lines`: begins anew; its texts follow each other."""
+
+    def __init__(self, lines: Callable[[], Iterator[str]], write: Callable[[str], int | None] | None) -> None:
+        super().__init__(None, write)
+        self._lines = lines
+        self._rest: Iterator[str] | None = None
+        self._pending = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """Read from the content that begins at the first read."""
+        if self._rest is None:
+            self._rest = self._lines()
+            self._more(self._position)
+            self._pending = self._pending[self._position :]
+        self._more(size)
+        end = len(self._pending) if size < 0 else size
+        taken, self._pending = self._pending[:end], self._pending[end:]
+        self._position += len(taken)
+        return taken
+
+    def _more(self, size: int) -> None:
+        """Generate until `size` bytes are pending; if negative, everything."""
+        parts, held = [self._pending], len(self._pending)
+        while (size < 0 or held < size) and (texts := list(islice(self._rest or (), _LINES))):
+            parts.append("".join(texts).encode(ENCODING, "surrogateescape"))
+            held += len(parts[-1])
+        self._pending = b"".join(parts)
+
+    def seek(self, position: int) -> int:
+        """Move to `position` and return it; the content will be generated again. Raises OSError(EINVAL) below 0."""
+        if position != self._position or position == 0:
+            self._rest, self._pending = None, b""
+        return super().seek(position)
+
+
 class TextFile(Node):
     """A text file implemented by functions.
 
@@ -135,22 +174,42 @@ class TextFile(Node):
         return TextHandle(self._read, self._write)
 
 
+class LinesFile(Node):
+    """A text file whose content is generated as it is read."""
+
+    mode = 0o640
+
+    def __init__(self, lines: Callable[[], Iterator[str]], write: Callable[[str], int | None]) -> None:
+        self._lines, self._write = lines, write
+
+    def open(self, flags: int) -> Handle:
+        """Open the file."""
+        return LinesHandle(self._lines, self._write)
+
+
 class Directory(Node):
-    """A directory. `entries`: its content by name, or a function that returns it at each access."""
+    """A directory. `entries`: its content by name, or a function that returns it at each access.
+
+    `find`: returns one entry, None if there is none, where making all of them would take long.
+    """
 
     mode = 0o750
 
-    def __init__(self, entries: Mapping[str, Node] | Callable[[], Mapping[str, Node]]) -> None:
-        self._entries = entries
+    def __init__(
+        self,
+        entries: Mapping[str, Node] | Callable[[], Mapping[str, Node]],
+        find: Callable[[str], Node | None] | None = None,
+    ) -> None:
+        self._entries, self._find = entries, find
 
     @property
     def entries(self) -> Mapping[str, Node]:
         """Its files and directories by name."""
         return self._entries() if callable(self._entries) else self._entries
 
-    def entry(self, name: str) -> Node | None:
-        """One of the entries; None if there is none of that name. A large directory finds it without making the others."""
-        return self.entries.get(name)
+    def find(self, name: str) -> Node | None:
+        """The file or directory of this name, without making the others; None if there is none."""
+        return self._find(name) if self._find is not None else self.entries.get(name)
 
     @property
     def links(self) -> int:

@@ -121,6 +121,11 @@ class SavedTgids:
         """Save threads that record from `since` on, by the buffer's clock; None: no further threads."""
         self._since = since
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether threads are saved that records show."""
+        return self._since is not None
+
     def see(self, records: Iterable[Record]) -> None:
         """Save the threads of these records."""
         since = self._since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Set
+from typing import Protocol
 
 from ftrace.tracing.tracers.available import tracers
 from ftrace.tracing.tracers.interfaces import Tracer, TracerFlags
@@ -48,6 +49,12 @@ _TOP_LEVEL = ("trace_printk", "printk-msg-only", "record-cmd")
 _LONGEST = 63
 
 
+class Options(Protocol):
+    """Options to read."""
+
+    def __getitem__(self, name: str, /) -> bool: ...
+
+
 class TraceOptions:
     """The options of one trace array, and those of tracers, which all trace arrays share.
 
@@ -78,6 +85,11 @@ class TraceOptions:
         yield from (name for name in self._on if self._is_top or name not in _TOP_LEVEL)
         for tracer in reversed(tracers):
             yield from tracer.flags
+
+    @property
+    def present(self) -> Options:
+        """A copy, for a reader that shows all records alike."""
+        return {**self._on, **{name: tracer.flags[name] for tracer in tracers for name in tracer.flags}}
 
     @property
     def own(self) -> Set[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.instances.options import Options
 from ftrace.tracing.symbols import plain, with_offset
 from sandbox.memory.mappings import mappings
 
 
-def in_object(address: int, options: TraceOptions) -> str:
+def in_object(address: int, options: Options) -> str:
     """An address in user space: `FILE[+0xoffset]` with the option sym-userobj, from where FILE is mapped. seq_print_user_ip()."""
     start, file = _file_at(address) if options["sym-userobj"] else (0, "")
     where = f"{file}[+{address - start:#x}]" if file else ""
@@ -20,7 +20,7 @@ def _file_at(address: int) -> tuple[int, str]:
     return start, path if path.startswith("/") else ""
 
 
-def ip_sym(address: int, options: TraceOptions, *, offset: bool | None = None) -> str:
+def ip_sym(address: int, options: Options, *, offset: bool | None = None) -> str:
     """The text of an address. `offset`: whether to add the offset; None: according to the option sym-offset."""
     if not address:
         return "0"

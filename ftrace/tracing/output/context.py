@@ -10,7 +10,6 @@ import struct
 from typing import NamedTuple
 
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.instances.options import TraceOptions
 
 _MARKS = ((1_000_000_000, "$"), (100_000_000, "@"), (10_000_000, "*"), (1_000_000, "#"), (100_000, "!"), (10_000, "+"))
 """The mark of a duration: the first whose nanoseconds it exceeds."""
@@ -114,12 +113,9 @@ def timestamp(stamp: int, in_ns: bool, width: int = 5) -> str:
     return f"{seconds:{width}}.{microseconds:06}"
 
 
-def context(record: Record, comm: str, tgid: str, options: TraceOptions, in_ns: bool) -> str:
-    """`COMM-PID [CPU] FLAGS TIME: `. `comm`: the thread's name; `tgid`: the column of its process, if there is one."""
-    tid = record.common.pid
-    flags = NO_FLAGS if options["irq-info"] else ""
-    when = timestamp(record.stamp, in_ns)
-    return f"{comm:>16}-{tid:<7} {tgid}[{record.slot:03}] {flags} {when}: "
+def front(comm: str, tid: int, slot: int, tgid: str, flags: str) -> str:
+    """`COMM-PID [CPU] FLAGS `. `comm`: the thread's name; `tgid`: the column of its process, if there is one."""
+    return f"{comm:>16}-{tid:<7} {tgid}[{slot:03}] {flags} "
 
 
 def raw_context(record: Record) -> str:

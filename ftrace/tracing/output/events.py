@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
+from ftrace.ring_buffer.formatters import Memo, Number, Piece, Show, compiled
 from ftrace.tracing.events.builtin import (
     BUILTIN_EVENTS,
     FUNC_REPEATS,
@@ -22,9 +24,9 @@ from ftrace.tracing.events.builtin import (
 from ftrace.tracing.events.probe_event import ProbeEvent
 from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC
-from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.instances.options import Options
 from ftrace.tracing.output.addresses import in_object, ip_sym
-from ftrace.tracing.probe_args.layout import Field, field_text
+from ftrace.tracing.probe_args.layout import Field, argument_pieces
 from ftrace.tracing.symbols import with_offset
 
 _TWO_WORDS = struct.Struct("<QQ")
@@ -35,7 +37,8 @@ _OWN = 8
 _CALLERS = 16
 """Offset of the addresses in a stack record."""
 
-Printer = Callable[[TraceEvent, bytes, TraceOptions], str]
+Printer = Callable[[TraceEvent, bytes, Options], str]
+Maker = Callable[[TraceEvent, Options], Show]
 
 
 def text_of(data: bytes) -> str:
@@ -51,31 +54,38 @@ def events_by_id() -> dict[int, TraceEvent]:
 # -- as trace ---------------------------------------------------------------------------------------------------------
 
 
-def _probe(event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+def _each(printer: Printer) -> Maker:
+    """The maker of a formatter that decides at every record."""
+    return lambda event, options: lambda data: printer(event, data, options)
+
+
+def _probe(event: TraceEvent, options: Options) -> Show:
     assert isinstance(event, ProbeEvent)
-    layout = event.layout
-    first, *last = (_word(data, field) for field in layout.addresses)
-    where = ip_sym(last[0] if last else first, options, offset=True)
+    layout, symbols = event.layout, Memo(with_offset)
+    first, *last = (Number(at.offset, at.size, False, "%s") for at in layout.addresses)
+    where: list[Piece] = [(last or [first])[0]._replace(texts=Memo(partial(ip_sym, options=options, offset=True)))]
     if last:
-        where += f" <- {ip_sym(first, options, offset=False)}"
-    return f"{event.name}: ({where})" + "".join(field_text(each, data, with_offset) for each in layout.arguments) + "\n"
+        where += [" <- ", first._replace(texts=Memo(partial(ip_sym, options=options, offset=False)))]
+    arguments = (piece for each in layout.arguments for piece in argument_pieces(each, symbols))
+    return compiled([f"{event.name}: (", *where, ")", *arguments, "\n"])
 
 
-def _function(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
-    ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
-    called = f" <-{ip_sym(parent, options)}" if parent and options["print-parent"] else ""
-    return f"{ip_sym(ip, options)}{called}\n"
+def _function(_event: TraceEvent, options: Options) -> Show:
+    has_parent = options["print-parent"]
+    callers: Memo[int, str] = Memo(lambda parent: f" <-{ip_sym(parent, options)}" if parent and has_parent else "")
+    functions = Memo(partial(ip_sym, options=options))
+    return compiled([Number(_OWN, 8, False, "%s", functions), Number(_OWN + 8, 8, False, "%s", callers), "\n"])
 
 
-def _stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+def _stack(_event: TraceEvent, data: bytes, options: Options) -> str:
     return "<stack trace>\n" + "".join(f" => {_frame(address, options)}\n" for address in _callers(data))
 
 
-def _frame(address: int, options: TraceOptions) -> str:
+def _frame(address: int, options: Options) -> str:
     return "[FTRACE TRAMPOLINE]" if address == FTRACE_TRAMPOLINE_MARKER else ip_sym(address, options)
 
 
-def _user_stack(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+def _user_stack(_event: TraceEvent, data: bytes, options: Options) -> str:
     frames = takewhile(bool, struct.unpack_from("<8Q", data, _CALLERS))
     return "<user stack trace>\n" + "".join(f" => {in_object(address, options)}\n" for address in frames)
 
@@ -86,30 +96,42 @@ def _callers(data: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}Q", data, _CALLERS)
 
 
-def _print(_event: TraceEvent, data: bytes, options: TraceOptions) -> str:
+def _print(_event: TraceEvent, data: bytes, options: Options) -> str:
     ip = int.from_bytes(data[_OWN : _OWN + 8], "little")
     return f"{ip_sym(ip, options) if ip else TRACING_MARK_WRITE}: {text_of(data[_OWN + 8 :])}"
 
 
-def _raw_data(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _raw_data(_event: TraceEvent, data: bytes, _options: Options) -> str:
     number = _NUMBER.unpack_from(data, _OWN)[0]
     return f"# {number:x} buf:" + "".join(f" {byte:02x}" for byte in data[_OWN + 4 :]) + "\n"
 
 
-def _module(event: TraceEvent, data: bytes, end: str) -> str:
+def _module(event: TraceEvent, data: bytes, _options: Options, end: str) -> str:
     return f"{event.name}: {_value(event.fields[-1], data)}{end}"
 
 
-def _synthetic(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _synthetic(event: TraceEvent, _options: Options) -> Show:
     """print_synth_event() in kernel/trace/trace_events_synth.c."""
-    values = [f"{field.name}={_plain_value(field, data)}" for field in event.fields]
-    # A stack ends with a newline, and no blank follows it.
-    blanks = ["" if value.endswith("\n") else " " for value in values[:-1]]
-    return f"{event.name}: {''.join(map(''.join, zip(values, [*blanks, ''], strict=True)))}\n"
+    pieces: list[Piece] = [f"{event.name}: "]
+    for field in event.fields:
+        is_last = field is event.fields[-1]
+        pieces += [f"{field.name}=", *_value_pieces(field, "\n" if is_last else " ", is_last)]
+    return compiled(pieces if event.fields else [*pieces, "\n"])
+
+
+def _value_pieces(field: Field, end: str, is_last: bool) -> list[Piece]:
+    """The pieces of a field's value and what follows it: no blank after a stack, which ends with a newline."""
+    if "[" in field.type or field.size not in (1, 2, 4, 8):
+        return [
+            lambda data: (value := _plain_value(field, data)) + ("" if value.endswith("\n") and not is_last else end)
+        ]
+    # The kernel widens one and two bytes without their sign.
+    is_signed = field.signed and field.size >= _NUMBER.size
+    return [Number(field.offset, field.size, is_signed, "%x" if field.type == "gfp_t" else "%d"), end]
 
 
 def _plain_value(field: Field, data: bytes) -> str:
-    """A number, signed or unsigned; or text."""
+    """A text, a stack, or a number of an unusual size."""
     if "char[" in field.type:
         return (
             _value(field, data) if field.type.startswith("__data_loc") else text_of(data[field.offset :][: field.size])
@@ -117,10 +139,7 @@ def _plain_value(field: Field, data: bytes) -> str:
     if "long[" in field.type:
         # The first word is their number.
         return "STACK:\n" + "".join(f"=> {with_offset(address)}\n" for address in _dynamic_words(field, data)[1:])
-    # The kernel widens one and two bytes without their sign.
-    is_signed = field.signed and field.size >= _NUMBER.size
-    number = int.from_bytes(data[field.offset : field.offset + field.size], "little", signed=is_signed)
-    return f"{number:x}" if field.type == "gfp_t" else str(number)
+    return str(int.from_bytes(data[field.offset : field.offset + field.size], "little", signed=field.signed))
 
 
 def _dynamic_words(field: Field, data: bytes) -> tuple[int, ...]:
@@ -132,37 +151,37 @@ def _dynamic_words(field: Field, data: bytes) -> tuple[int, ...]:
 # -- as raw and hex ---------------------------------------------------------------------------------------------------
 
 
-def _type(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
+def _type(event: TraceEvent, _data: bytes, _options: Options) -> str:
     return f"type: {event.id}\n"
 
 
-def _addresses(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _addresses(_event: TraceEvent, data: bytes, _options: Options) -> str:
     ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
     return f"{ip:x} {parent:x}\n"
 
 
-def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _addresses_in_hex(_event: TraceEvent, data: bytes, _options: Options) -> str:
     ip, parent = _TWO_WORDS.unpack_from(data, _OWN)
     return f"{ip:016x} {parent:016x} "
 
 
-def _addresses_in_binary(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _addresses_in_binary(_event: TraceEvent, data: bytes, _options: Options) -> str:
     return data[_OWN : _OWN + _TWO_WORDS.size].decode("utf-8", "surrogateescape")
 
 
-def _repeats_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _repeats_raw(_event: TraceEvent, data: bytes, _options: Options) -> str:
     ip, parent, count, top, bottom = _REPEATS.unpack_from(data, _OWN)
     return f"{ip} {parent} {count} {top << 32 | bottom}\n"
 
 
-def _print_raw(_event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _print_raw(_event: TraceEvent, data: bytes, _options: Options) -> str:
     return f"# {int.from_bytes(data[_OWN : _OWN + 8], 'little'):x} {text_of(data[_OWN + 8 :])}"
 
 
 # -- as fields --------------------------------------------------------------------------------------------------------
 
 
-def _fields(event: TraceEvent, data: bytes, _options: TraceOptions) -> str:
+def _fields(event: TraceEvent, data: bytes, _options: Options) -> str:
     return f"{event.name}:" + "".join(f" {field.name}={_value(field, data)}" for field in event.fields) + "\n"
 
 
@@ -183,14 +202,14 @@ def _value(field: Field, data: bytes) -> str:
     return f"{number:#x} ({int.from_bytes(raw, 'little', signed=True)})"
 
 
-def _unknown(event: TraceEvent, _data: bytes, _options: TraceOptions) -> str:
+def _unknown(event: TraceEvent, _data: bytes, _options: Options) -> str:
     return f"UNKNOWN TYPE {event.id}\n"
 
 
 class Printers(NamedTuple):
-    """The functions that print an event of one kind: struct trace_event_functions."""
+    """The functions that print an event of one kind: struct trace_event_functions. `trace` makes one for an event."""
 
-    trace: Printer
+    trace: Maker
     raw: Printer = _type
     hex: Printer = _type
     fields: Printer = _unknown
@@ -200,17 +219,17 @@ class Printers(NamedTuple):
 _BUILTIN = {
     FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex, binary=_addresses_in_binary),
     FUNC_REPEATS.id: Printers(_function, _repeats_raw),
-    KERNEL_STACK.id: Printers(_stack),
-    PRINT.id: Printers(_print, _print_raw),
-    USER_STACK.id: Printers(_user_stack),
-    RAW_DATA.id: Printers(_raw_data, _raw_data),
+    KERNEL_STACK.id: Printers(_each(_stack)),
+    PRINT.id: Printers(_each(_print), _print_raw),
+    USER_STACK.id: Printers(_each(_user_stack)),
+    RAW_DATA.id: Printers(_each(_raw_data), _raw_data),
 }
 _PROBE = Printers(_probe, fields=_fields)
 _SYNTHETIC = Printers(_synthetic, fields=_fields)
-_OTHER = Printers(_fields, fields=_fields)
+_OTHER = Printers(_each(_fields), fields=_fields)
 STATIC_PRINTERS = {
-    (MODULE_LOAD.group, MODULE_LOAD.name): Printers(lambda event, data, _: _module(event, data, " \n"), fields=_fields),
-    (MODULE_FREE.group, MODULE_FREE.name): Printers(lambda event, data, _: _module(event, data, "\n"), fields=_fields),
+    (MODULE_LOAD.group, MODULE_LOAD.name): Printers(_each(partial(_module, end=" \n")), fields=_fields),
+    (MODULE_FREE.group, MODULE_FREE.name): Printers(_each(partial(_module, end="\n")), fields=_fields),
 }
 
 

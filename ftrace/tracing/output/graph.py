@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import FUNCTION, GRAPH_ENTRY, GRAPH_EXIT, KERNEL_STACK
-from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.instances.options import Options
 from ftrace.tracing.output.context import NO_FLAGS, duration_text, mark, timestamp
 from ftrace.tracing.output.lines import LineFormat, lost_text
 from ftrace.tracing.symbols import plain
@@ -44,7 +45,7 @@ def cpu(slot: int, slots: int) -> str:
 class Columns:
     """The columns, as selected by the options. `slots`: the number of slots."""
 
-    def __init__(self, options: TraceOptions, slots: int) -> None:
+    def __init__(self, options: Options, slots: int) -> None:
         self._slots = slots
         self._shown = options["context-info"]
         self._abstime, self._cpu = options["funcgraph-abstime"], options["funcgraph-cpu"]
@@ -104,6 +105,10 @@ _INDENT = 2
 _NO_COMMENTS = (FUNCTION.id, KERNEL_STACK.id)
 """Types that are shown as in other tracers."""
 _MAX_ERRNO = 4095
+_BATCH = 4096
+"""Records that are looked at together, since the text of one depends on the next of its slot."""
+_AHEAD = 64
+"""How many of them at most wait for those that follow, where these may come late."""
 
 
 class Return(NamedTuple):
@@ -135,33 +140,47 @@ class Slot:
 class GraphFormat:
     """Formats records. `plain_lines`: formats those that are not calls. `slots`: state of each slot, kept by the caller."""
 
-    def __init__(self, options: TraceOptions, plain_lines: LineFormat, slots: dict[int, Slot], count: int) -> None:
+    def __init__(self, options: Options, plain_lines: LineFormat, slots: dict[int, Slot], count: int) -> None:
         self._options, self._plain, self._slots = options, plain_lines, slots
         self._columns = Columns(options, count)
         self._count = count
         self._shows_result = options["funcgraph-retval"]
         self._hexadecimal = options["funcgraph-retval-hex"]
+        self._leaf_returns: dict[int, Record] = {}
+        """The next record of a slot, if it was shown with the entry before it."""
         self.looks_ahead = True
         """Whether the text of a record depends on the next one."""
 
-    def lines(self, records: Sequence[Record]) -> Iterator[str]:
+    def lines(self, records: Iterable[Record]) -> Iterator[str]:
         """The text of each record. An entry that is directly followed by its return is one line with it."""
-        following = _following(records)
-        done: set[int] = set()
-        for index, record in enumerate(records):
-            if index not in done:
-                after = following[index]
-                leaf = _return_of_leaf(record, records[after]) if after is not None else None
-                if leaf is not None and after is not None:
-                    done.add(after)
-                yield lost_text(record) + (self._as_elsewhere(records, index) or self._shown(record, leaf))
+        batch: list[Record] = []
+        source, size, shown = iter(records), _BATCH, 0
+        while taken := list(islice(source, size)):
+            batch += taken
+            ready = len(batch) - held_back(batch, len(batch))
+            yield from self._lines(batch, ready, shown)
+            shown += ready
+            batch, size = batch[ready:], max(_BATCH, len(batch) - ready)
+        yield from self._lines(batch, len(batch), shown)
 
-    def _as_elsewhere(self, records: Sequence[Record], index: int) -> str:
+    def _lines(self, records: Sequence[Record], ready: int, before: int) -> Iterator[str]:
+        """The text of the first `ready` records; `before`: the number of records shown before."""
+        following = _following(records)
+        for index, record in enumerate(records[:ready]):
+            if self._leaf_returns.pop(record.slot, None) == record:
+                continue
+            after = following[index]
+            leaf = _return_of_leaf(record, records[after]) if after is not None else None
+            if leaf is not None and after is not None:
+                self._leaf_returns[record.slot] = records[after]
+            yield lost_text(record) + (self._as_elsewhere(records, index, before) or self._shown(record, leaf))
+
+    def _as_elsewhere(self, records: Sequence[Record], index: int, before: int) -> str:
         """The line of a record that is neither a call nor a comment; '' for others."""
         if records[index].common.type not in _NO_COMMENTS:
             return ""
         following = records[index + 1] if index + 1 < len(records) else None
-        return self._plain.text(records[index], following, index)
+        return self._plain.text(records[index], following, before + index)
 
     def _shown(self, record: Record, leaf: Return | None) -> str:
         kind = record.common.type
@@ -218,6 +237,17 @@ class GraphFormat:
         indent = " " * ((slot.depth + 1) * _INDENT) if slot.depth > 0 else ""
         text = self._plain.event_text(record).removesuffix("\n")
         return f"{self._columns.duration(None)}{indent}/* {text} */\n"
+
+
+def held_back(records: Sequence[Record], ahead: int = _AHEAD) -> int:
+    """How many records at the end are better shown with those that follow: from an entry on whose return may be the next.
+
+    At least the last one; `ahead`: how many at most, otherwise.
+    """
+    newest = {record.slot: index for index, record in enumerate(records)}
+    entries = (index for index in newest.values() if records[index].common.type == GRAPH_ENTRY.id)
+    first = min((index for index in entries if index >= len(records) - ahead), default=len(records) - 1)
+    return len(records) - first
 
 
 def _error(value: int) -> int | None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import zip_longest
 
+from ftrace.ring_buffer.formatters import Memo, Show, line_formatter
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing.events.builtin import FUNC_REPEATS, PRINT, RAW_DATA
 from ftrace.tracing.events.registry import TraceEvent
 from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
-from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.instances.options import Options
 from ftrace.tracing.output.context import (
+    NO_FLAGS,
     LatencyTime,
     binary_context,
-    context,
+    front,
     hex_context,
     latency_context,
     raw_context,
@@ -52,7 +53,7 @@ class LineFormat:
     """
 
     def __init__(
-        self, options: TraceOptions, in_ns: bool, tgids: SavedTgids, start: int = 0, annotates: bool = False
+        self, options: Options, in_ns: bool, tgids: SavedTgids, start: int = 0, annotates: bool = False
     ) -> None:
         self._options, self._in_ns, self._tgids = options, in_ns, tgids
         self._latency, self._annotates = LatencyTime(start, in_ns), annotates
@@ -67,13 +68,41 @@ class LineFormat:
             "raw": self._raw,
         }
         self._show = next((show for name, show in modes.items() if options[name]), None)
+        self._shows = Memo(self._made)
+        self._line = line_formatter(self._front, self._usual, in_ns, self.text)
 
-    def lines(self, records: Sequence[Record]) -> Iterator[str]:
+    def lines(self, records: Iterable[Record]) -> Iterator[str]:
         """The text of each record, preceded by a line about lost events, if there were any."""
         seen: set[int] = set()
-        self._tgids.see(records)
-        for index, (record, following) in enumerate(zip_longest(records, records[1:])):
-            yield self._started(record, seen) + lost_text(record) + self.text(record, following, index)
+        if self._tgids.is_saving:
+            self._tgids.see(records := list(records))
+        for record, text in self._texts(records):
+            if record.lost or record.slot not in seen:
+                yield self._started(record, seen) + lost_text(record) + text
+            else:
+                yield text
+
+    def _texts(self, records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
+        """Each record with its text."""
+        if self._show is None and self._options["context-info"] and not (self.looks_ahead or self._options["fields"]):
+            return ((record, self._line(record)) for record in records)
+        pairs = enumerate(_with_next(records))
+        return ((record, self.text(record, following, index)) for index, (record, following) in pairs)
+
+    def _front(self, place: tuple[int, int]) -> str:
+        tid, slot = place
+        tgid = f"{self._tgids.column(tid)} " if self._options["record-tgid"] else ""
+        return front(self.comm(tid), tid, slot, tgid, NO_FLAGS if self._options["irq-info"] else "")
+
+    def _usual(self, number: int) -> Show | None:
+        """The formatter of an event; None if its text depends on more than the record's bytes."""
+        event = self._events.get(number)
+        is_usual = event is not None and event not in (PRINT, RAW_DATA, FUNC_REPEATS)
+        return self._shows[number] if is_usual else None
+
+    def _made(self, number: int) -> Show:
+        event = self._events[number]
+        return printers(event).trace(event, self._options)
 
     def _started(self, record: Record, seen: set[int]) -> str:
         """With `annotates`, a line before the first record of each slot but the first slot: test_cpu_buff_start()."""
@@ -99,21 +128,22 @@ class LineFormat:
             return f"Unknown type {record.common.type}\n"
         if event is PRINT:
             return text_of(record.data[_PRINT_TEXT:])
-        return printers(event).trace(event, record.data, self._options)
+        return self._shows[event.id](record.data)
 
     def _context(self, record: Record, following: Record | None, index: int) -> str:
         if not self._options["context-info"]:
             return ""
-        comm = self.comm(record.common.pid)
+        tid = record.common.pid
         if self._options["latency-format"]:
-            return latency_context(record, following, comm, self._latency, index if self._options["verbose"] else None)
-        tgid = f"{self._tgids.column(record.common.pid)} " if self._options["record-tgid"] else ""
-        return context(record, comm, tgid, self._options, self._in_ns)
+            number = index if self._options["verbose"] else None
+            return latency_context(record, following, self.comm(tid), self._latency, number)
+        return f"{self._front((tid, record.slot))}{timestamp(record.stamp, self._in_ns)}: "
 
     def _plain(self, record: Record, event: TraceEvent, following: Record | None, index: int) -> str:
-        kind = printers(event)
-        show = kind.fields if self._options["fields"] else kind.trace
-        text = show(event, record.data, self._options)
+        if self._options["fields"]:
+            text = printers(event).fields(event, record.data, self._options)
+        else:
+            text = self._shows[event.id](record.data)
         if event is FUNC_REPEATS:
             text = f"{text[:-1]} {self._repeats(record)}\n"
         return self._context(record, following, index) + text
@@ -135,3 +165,14 @@ class LineFormat:
     def _binary(self, record: Record, event: TraceEvent) -> str:
         front = binary_context(record) if self._options["context-info"] else b""
         return front.decode("utf-8", "surrogateescape") + printers(event).binary(event, record.data, self._options)
+
+
+def _with_next(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
+    """Each record, and the next one."""
+    before = None
+    for record in records:
+        if before is not None:
+            yield before, record
+        before = record
+    if before is not None:
+        yield before, None

@@ -6,19 +6,16 @@ import errno
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from ftrace.hit.ring_buffer.layout import HEADER
 from ftrace.ring_buffer.arena import Cpu, Slots
 from ftrace.ring_buffer.packing import Packer
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.events.builtin import GRAPH_ENTRY
 from ftrace.tracing.events.event_mutex import event_mutex
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.files.nodes import ENCODING, Handle, Node
 from ftrace.tracing.instances.trace_array import TraceArray
-from ftrace.tracing.output.graph import Slot
+from ftrace.tracing.output.graph import Slot, held_back
 from ftrace.tracing.output.trace import record_format
 
 _KIB = 1024
@@ -26,9 +23,9 @@ _STAMP = 8
 """Bytes of the time stamp at the start of a sub-buffer."""
 _FOREVER = 1 << 64
 _BATCH = 4096
-"""Records that are consumed at a time if the text of one depends on the next."""
-_AHEAD = 64
-"""How many of them at most are shown with the next ones."""
+"""Records that are consumed at a time where all are read, or if the text of one depends on the next."""
+_LINE = 128
+"""Bytes that few lines exceed: a read consumes hardly more records than it returns."""
 _POLL = 0.01
 """Seconds between two checks of an empty buffer: writers do not wake readers."""
 
@@ -116,14 +113,6 @@ class _Stream(Handle):
         """Consume until `size` bytes are pending; if negative, everything. Returns whether any are pending."""
 
 
-def held_back(records: Sequence[Record]) -> int:
-    """How many records at the end are better shown with those that follow: from an entry on whose return may be the next."""
-    newest = {record.slot: index for index, record in enumerate(records)}
-    entries = (index for index in newest.values() if records[index].common.type == GRAPH_ENTRY.id)
-    first = min((index for index in entries if index >= len(records) - _AHEAD), default=len(records) - 1)
-    return len(records) - first
-
-
 class _Source:
     """The records of a pipe, and their format, `shown`.
 
@@ -132,22 +121,24 @@ class _Source:
     """
 
     def __init__(self, array: TraceArray, slot: Slots, slots: dict[int, Slot]) -> None:
-        self._array, self._slots = array, slots
+        self._array, self._slot, self._slots = array, slot, slots
         with event_mutex:
-            self._live, self._records = array.buffer.live, array.buffer.consume(slot)
+            self._live, self._reader = array.buffer.live, array.buffer.reader()
             self._look_up()
 
     def _look_up(self) -> None:
         self._changes = event_registry.changes
         self.shown = record_format(self._array, self._slots)
 
-    def take(self, count: int) -> list[Record]:
-        """Consume so many records, or what there are."""
+    def take(self, limit: int) -> list[Record]:
+        """The next records, at most `limit`; fewer if there are no more."""
+        found: list[Record] = []
         with event_mutex:
-            taken = list(islice(self._records, count))
+            while len(found) < limit and (more := self._reader.consume_some(limit - len(found), self._slot)):
+                found += more
             if self._changes != event_registry.changes and self._array.buffer.live is self._live:
                 self._look_up()
-        return taken
+        return found
 
 
 class PipeHandle(_Stream):
@@ -163,32 +154,25 @@ class PipeHandle(_Stream):
 
     def _fill(self, size: int) -> bool:
         parts, held = [self._pending], len(self._pending)
-        if size < 0 or held < size:
-            for text in self._texts(_FOREVER if size >= 0 else self._array.buffer.now):
-                parts.append(text.encode(ENCODING, "surrogateescape"))
-                held += len(parts[-1])
-                if 0 <= size <= held:
-                    break
+        until = self._array.buffer.now if size < 0 else _FOREVER
+        source = _Source(self._array, self._slot, self._slots)
+        while size < 0 or held < size:
+            limit = _BATCH if size < 0 or source.shown.looks_ahead else max((size - held) // _LINE, 1)
+            taken = source.take(limit)
+            shown = source.shown
+            is_last = len(taken) < limit
+            ready = self._held + taken
+            if shown.looks_ahead and not is_last:
+                waiting = held_back(ready)
+                ready, self._held = ready[:-waiting], ready[-waiting:]
+            else:
+                self._held = []
+            parts.append("".join(shown.lines(ready)).encode(ENCODING, "surrogateescape"))
+            held += len(parts[-1])
+            if is_last or taken[-1].stamp > until:
+                break
         self._pending = b"".join(parts)
         return bool(self._pending)
-
-    def _texts(self, until: int) -> Iterator[str]:
-        """Consume record by record, or some at a time if the text of one depends on the next; to the first after `until`."""
-        source = _Source(self._array, self._slot, self._slots)
-        if not source.shown.looks_ahead:
-            while records := source.take(1):
-                yield from source.shown.lines(records)
-                if records[0].stamp > until:
-                    return
-            return
-        while taken := source.take(_BATCH) or self._held:
-            batch = taken if taken is self._held else self._held + taken
-            is_last = len(taken) < _BATCH
-            ready = len(batch) - (0 if is_last else held_back(batch))
-            self._held = batch[ready:]
-            yield "".join(source.shown.lines(batch[:ready]))
-            if is_last or batch[-1].stamp > until:
-                return
 
     @property
     def _has_more(self) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ftrace.tracing import symbols
 from ftrace.tracing.output.context import duration_text
 from ftrace.tracing.tracers.graph_rules import graph_rules
-from ftrace.tracing.tracers.profile import function_profiler
+from ftrace.tracing.tracers.profile import FunctionProfile, function_profiler
 
 _HEAD = (
     "  Function                               Hit    Time            Avg             s^2\n"
@@ -20,14 +18,14 @@ def profile_text(slot: int) -> str:
     return _HEAD + "".join(_row(profile) for profile in function_profiler.profiles(slot) if _is_shown(profile))
 
 
-def _is_shown(profile: Any) -> bool:
-    return bool(profile.time // profile.counter >= graph_rules.threshold)
+def _is_shown(profile: FunctionProfile) -> bool:
+    return bool(profile.time // profile.hits >= graph_rules.threshold)
 
 
-def _row(profile: Any) -> str:
-    durations = (profile.time, profile.time // profile.counter, _variance(profile))
+def _row(profile: FunctionProfile) -> str:
+    durations = (profile.time, profile.time // profile.hits, _variance(profile))
     return (
-        f"  {function_name(profile.ip):<30.30}  {profile.counter:10}    "
+        f"  {function_name(profile.ip):<30.30}  {profile.hits:10}    "
         + "    ".join(map(duration_text, durations))
         + "\n"
     )
@@ -38,9 +36,9 @@ def function_name(address: int) -> str:
     return symbols.plain(address).partition(" [")[0]
 
 
-def _variance(profile: Any) -> int:
+def _variance(profile: FunctionProfile) -> int:
     """The sample variance in nanoseconds times microseconds, which is printed as square microseconds."""
-    count = profile.counter
+    count = profile.hits
     if count < 2:
         return 0
     return int(max(count * profile.time_squared - profile.time**2, 0) // (count * (count - 1) * 1000))

@@ -5,9 +5,11 @@ The header is that of print_func_help_header() and related functions of kernel/t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ftrace.ring_buffer import clock
 from ftrace.ring_buffer.arena import Slots, arena
-from ftrace.ring_buffer.reader import Record
+from ftrace.ring_buffer.reader import Copy
 from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.instances.options import TraceOptions
 from ftrace.tracing.instances.trace_array import TraceArray
@@ -20,8 +22,9 @@ from ftrace.tracing.tracers.available import function_graph
 def record_format(array: TraceArray, slots: dict[int, Slot], *, annotates: bool = False) -> LineFormat | GraphFormat:
     """The present format of a trace array's records. `slots`: function_graph's state from records shown before."""
     in_ns = clock.find(array.buffer.clock).in_ns
-    lines = LineFormat(array.options, in_ns, array.tgids, array.emptied, annotates and array.options["annotate"])
-    return GraphFormat(array.options, lines, slots, slots_in_use()) if array.tracer is function_graph else lines
+    options = array.options.present
+    lines = LineFormat(options, in_ns, array.tgids, array.emptied, annotates and options["annotate"])
+    return GraphFormat(options, lines, slots, slots_in_use()) if array.tracer is function_graph else lines
 
 
 def slots_in_use() -> int:
@@ -29,12 +32,12 @@ def slots_in_use() -> int:
     return max(arena().slots_in_use, 1)
 
 
-def trace_text(array: TraceArray, slot: Slots = None) -> str:
-    """The file trace of a trace array, or of one of its slots."""
+def trace_lines(array: TraceArray, slot: Slots = None) -> Iterator[str]:
+    """The texts of the file trace of a trace array, or of one of its slots: as the buffer is at the first one."""
     with events_locked():  # no event's number may pass to another one before the names are looked up
-        records, overrun = list(array.buffer.records(slot)), array.buffer.overrun(slot)
-        shown = record_format(array, {}, annotates=overrun > 0)
-    return _text(array, shown, records, overrun)
+        copy = array.buffer.copy(slot)
+        shown = record_format(array, {}, annotates=copy.overrun > 0)
+    yield from _texts(array, shown, copy)
 
 
 _SNAPSHOT_COMMANDS = (
@@ -57,22 +60,24 @@ _SLOT_SNAPSHOT_COMMANDS = (
 )
 
 
-def snapshot_text(array: TraceArray, slot: Slots = None) -> str:
+def snapshot_lines(array: TraceArray, slot: Slots = None) -> Iterator[str]:
     """The file snapshot: as trace, of what the last snapshot took; what can be written to it if that is nothing."""
     with events_locked():
-        records, overrun = list(array.buffer.snapshot_records(slot)), array.buffer.snapshot_overrun(slot)
-        shown = record_format(array, {}, annotates=overrun > 0)
-    if records:
-        return _text(array, shown, records, overrun)
+        copy = array.buffer.snapshot_copy(slot)
+        shown = record_format(array, {}, annotates=copy is not None and copy.overrun > 0)
+    if copy is not None and copy.entries:
+        yield from _texts(array, shown, copy)
+        return
     state = "allocated" if array.buffer.has_snapshot else "freed"
     commands = _SNAPSHOT_COMMANDS if slot is None else _SLOT_SNAPSHOT_COMMANDS
     head = f"# tracer: {array.tracer.name}\n#\n#\n# * Snapshot is {state} *\n#\n"
-    return head + "".join(f"# {line}\n" for line in commands)
+    yield head + "".join(f"# {line}\n" for line in commands)
 
 
-def _text(array: TraceArray, shown: LineFormat | GraphFormat, records: list[Record], overrun: int) -> str:
-    """The header and the lines. `overrun`: records that were overwritten."""
-    return _header(array, len(records), overrun) + "".join(shown.lines(records))
+def _texts(array: TraceArray, shown: LineFormat | GraphFormat, copy: Copy) -> Iterator[str]:
+    """The header and the lines."""
+    yield _header(array, copy.entries, copy.overrun)
+    yield from shown.lines(copy.records())
 
 
 def _header(array: TraceArray, entries: int, overrun: int) -> str:

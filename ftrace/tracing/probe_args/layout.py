@@ -5,9 +5,11 @@ Handlers are generated from `record_layout`, which has each field's offset and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from ftrace.ring_buffer.formatters import Memo, Number, Piece
 from ftrace.tracing.probe_args.fetch import Argument
 from ftrace.tracing.probe_args.types import FetchType
 
@@ -24,6 +26,7 @@ ENTRY_FIELDS = ("__probe_ip",)
 RETURN_FIELDS = ("__probe_func", "__probe_ret_ip")
 """The address fields before the arguments, for a return probe."""
 _ADDRESS_SIZE = 8
+_WORD_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -110,42 +113,41 @@ def _values(argument: Argument) -> list[str]:
     return [f"__get_str({name})" if argument.type.is_string else f"REC->{name}" for name in names]
 
 
-Symbolize = Callable[[int], str]
-"""symbolize(address): `symbol+0xoffset/0xsize`, with ` [module]`; the address in hexadecimal if no symbol contains it."""
+def record_pieces(layout: RecordLayout, symbols: Memo[int, str], names: Memo[int, str]) -> list[Piece]:
+    """The pieces of a record's text: `(SYMBOL+OFFSET/SIZE) ARGUMENTS`; for a return, `(CALLER <- FUNCTION)`.
 
-
-def record_text(layout: RecordLayout, record: bytes, symbolize: Symbolize, name_of: Symbolize) -> str:
-    """The text of a record with common fields: `(SYMBOL+OFFSET/SIZE) ARGUMENTS`; for a return, `(CALLER <- FUNCTION)`.
-
-    `name_of` returns a function's name without an offset.
+    `symbols`: addresses with offsets; `names`: functions without.
     """
-    first, *last = (int.from_bytes(record[at.offset : at.offset + at.size], "little") for at in layout.addresses)
-    where = f"{symbolize(last[0])} <- {name_of(first)}" if last else symbolize(first)
-    return f"({where})" + "".join(field_text(field, record, symbolize) for field in layout.arguments)
+    first, *last = (Number(at.offset, at.size, False, "%s", symbols) for at in layout.addresses)
+    where: list[Piece] = [last[0], " <- ", first._replace(texts=names)] if last else [first]
+    return ["(", *where, ")", *(piece for field in layout.arguments for piece in argument_pieces(field, symbols))]
 
 
-def field_text(field: ArgumentField, record: bytes, symbolize: Symbolize) -> str:
-    """The text ` NAME=VALUE` of an argument. `record` includes the common fields."""
+def argument_pieces(field: ArgumentField, symbols: Memo[int, str]) -> Iterator[Piece]:
+    """The pieces of the text ` NAME=VALUE` of an argument."""
     argument = field.argument
-    size = argument.type.size
-    starts = range(field.offset, field.offset + field.size, size)
-    values = [_value_text(argument.type, record[start : start + size], record, symbolize) for start in starts]
-    return f" {argument.name}=" + (f"{{{','.join(values)}}}" if argument.count else values[0])
+    starts = range(field.offset, field.offset + field.size, argument.type.size)
+    yield f" {argument.name}=" + ("{" if argument.count else "")
+    for start in starts if argument.count else starts[:1]:
+        yield from ([","] if start > field.offset else [])
+        yield from _value_pieces(argument.type, start, symbols)
+    yield "}" if argument.count else ""
 
 
-def _value_text(kind: FetchType, data: bytes, record: bytes, symbolize: Symbolize) -> str:
+def _value_pieces(kind: FetchType, start: int, symbols: Memo[int, str]) -> list[Piece]:
     if kind.is_string:
-        return _string_text(int.from_bytes(data, "little"), record)
-    value = int.from_bytes(data, "little", signed=kind.name.startswith("s") and kind.signed)
+        return [partial(_string_text, start)]
+    number = Number(start, kind.size, kind.name.startswith("s") and kind.signed)
     if kind.name == "char":
-        return f"'{_characters(data)}'"
+        return ["'", number._replace(conversion="%s", texts=_LETTERS), "'"]
     if kind.name == "symbol":
-        return symbolize(value)
-    return f"{value:#x}" if kind.name.startswith("x") else str(value)
+        return [number._replace(conversion="%s", texts=symbols)]
+    return [number._replace(conversion="%#x") if kind.name.startswith("x") else number]
 
 
-def _string_text(word: int, record: bytes) -> str:
-    """`word`: the text's length with the NUL in the upper half, and its offset in the record in the lower half."""
+def _string_text(start: int, record: bytes) -> str:
+    """The word at `start` has the text's length with the NUL in the upper half, and its offset in the lower half."""
+    word = int.from_bytes(record[start : start + _WORD_SIZE], "little")
     length, offset = word >> 16, word & 0xFFFF
     if not length:
         return "(fault)"
@@ -156,3 +158,6 @@ def _string_text(word: int, record: bytes) -> str:
 def _characters(data: bytes) -> str:
     """Decode bytes for tracefs files; invalid UTF-8 is kept."""
     return data.decode("utf-8", "surrogateescape")
+
+
+_LETTERS: Memo[int, str] = Memo(lambda number: _characters(bytes([number])))

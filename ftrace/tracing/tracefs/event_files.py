@@ -115,37 +115,20 @@ def _write_group_filter(group: str, array: TraceArray, text: str) -> None:
         write_group_filter([event.file_in(array).filter for event in event_registry.events(group)], text)
 
 
-class _GroupDirectory(EventsDirectory):
-    """`events/GROUP`."""
+def _group_directory(group: str, array: TraceArray) -> EventsDirectory:
+    files: dict[str, Node] = {
+        "enable": _enable_of(lambda: event_registry.events(group), array),
+        "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group, array)),
+    }
 
-    def __init__(self, group: str, array: TraceArray) -> None:
-        super().__init__(self._listed)
-        self._group, self._array = group, array
-        self._files: dict[str, Node] = {
-            "enable": _enable_of(lambda: event_registry.events(group), array),
-            "filter": TextFile(lambda: GROUP_HELP, partial(_write_group_filter, group, array)),
-        }
+    def entries() -> Mapping[str, Node]:
+        return files | {event.name: _event_directory(event, array) for event in event_registry.events(group)}
 
-    def _listed(self) -> Mapping[str, Node]:
-        events = event_registry.events(self._group)
-        return self._files | {event.name: _event_directory(event, self._array) for event in events}
+    def find(name: str) -> Node | None:
+        event = event_registry.find(group, name)
+        return _event_directory(event, array) if event is not None else files.get(name)
 
-    def entry(self, name: str) -> Node | None:
-        """A file, or the directory of an event."""
-        event = event_registry.find(self._group, name)
-        return _event_directory(event, self._array) if event is not None else self._files.get(name)
-
-
-class _AllEvents(EventsDirectory):
-    """`events`. `of_group`: the directory of a group."""
-
-    def __init__(self, entries: Callable[[], Mapping[str, Node]], of_group: Callable[[str], _GroupDirectory]) -> None:
-        super().__init__(entries)
-        self._of_group = of_group
-
-    def entry(self, name: str) -> Node | None:
-        """A file, or the directory of a group."""
-        return self._of_group(name) if name != GROUP and event_registry.has_group(name) else super().entry(name)
+    return EventsDirectory(entries, find)
 
 
 def _enable_of(events: Callable[[], list[TraceEvent]], array: TraceArray) -> TextFile:
@@ -166,24 +149,25 @@ def events_directory(array: TraceArray) -> EventsDirectory:
     register_hist_command()
     builtin = _builtin_directory(array)
 
-    groups: dict[str, _GroupDirectory] = {}
+    top: dict[str, Node] = {
+        "enable": _enable_of(event_registry.events, array),
+        "header_event": TextFile(header_event),
+        "header_page": TextFile(lambda: header_page(array)),
+        GROUP: builtin,
+    }
 
-    def of_group(name: str) -> _GroupDirectory:
-        return groups.setdefault(name, _GroupDirectory(name, array))
+    def find(name: str) -> Node | None:
+        if name == GROUP or not event_registry.has_group(name):
+            return entries().get(name) if name == GROUP else top.get(name)
+        return _group_directory(name, array)
 
     def entries() -> Mapping[str, Node]:
-        top: dict[str, Node] = {
-            "enable": _enable_of(event_registry.events, array),
-            "header_event": TextFile(header_event),
-            "header_page": TextFile(lambda: header_page(array)),
-            GROUP: builtin,
-        }
-        found = {group: of_group(group) for group in event_registry.groups()}
-        if GROUP in found:
-            return top | found | {GROUP: EventsDirectory({**builtin.entries, **found[GROUP].entries})}
-        return top | found
+        groups = {group: _group_directory(group, array) for group in event_registry.groups()}
+        if GROUP in groups:
+            return top | groups | {GROUP: EventsDirectory({**builtin.entries, **groups[GROUP].entries})}
+        return top | groups
 
-    return _AllEvents(entries, of_group)
+    return EventsDirectory(entries, find)
 
 
 _BLANK = " \t\n\v\f\r"

@@ -13,6 +13,8 @@ from ftrace.tracing.files.nodes import (
     Directory,
     Handle,
     HeldDirectory,
+    LinesFile,
+    LinesHandle,
     Node,
     TextFile,
     TextHandle,
@@ -22,7 +24,7 @@ from ftrace.tracing.files.nodes import (
 from ftrace.tracing.instances.trace_array import TraceArray, new_instance, trace_types_lock
 from ftrace.tracing.output.markers import write_marker, write_raw_marker
 from ftrace.tracing.output.pipe import PipeFile, RawPipeFile
-from ftrace.tracing.output.trace import slots_in_use, snapshot_text, trace_text
+from ftrace.tracing.output.trace import slots_in_use, snapshot_lines, trace_lines
 from ftrace.tracing.tracefs import buffer_files
 from ftrace.tracing.tracefs.event_files import SetEventFile, events_directory
 from ftrace.tracing.tracefs.tracer_files import tracer_files
@@ -40,7 +42,7 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
         "options": Directory({name: _option_file(array, name) for name in array.options}),
         "per_cpu": PerCpuDirectory(array),
         "set_event": SetEventFile(array),
-        "snapshot": TextFile(lambda: snapshot_text(array), lambda text: _write_snapshot(array, text)),
+        "snapshot": LinesFile(lambda: snapshot_lines(array), lambda text: _write_snapshot(array, text)),
         "trace": TraceFile(array),
         "trace_marker": MarkerFile(array, write_marker),
         "trace_marker_raw": MarkerFile(array, write_raw_marker),
@@ -71,7 +73,9 @@ class PerCpuDirectory(Directory):
 def _slot_directory(array: TraceArray, slot: int | Cpu) -> Directory:
     files: Mapping[str, Node] = {
         "buffer_size_kb": buffer_files.slot_size_file(array, slot),
-        "snapshot": TextFile(lambda: snapshot_text(array, slot), lambda text: _write_slot_snapshot(array, slot, text)),
+        "snapshot": LinesFile(
+            lambda: snapshot_lines(array, slot), lambda text: _write_slot_snapshot(array, slot, text)
+        ),
         "snapshot_raw": RawPipeFile(array, slot, snapshot=True),
         "stats": TextFile(lambda: buffer_files.stats_text(array, slot)),
         "trace": TraceFile(array, slot),
@@ -105,11 +109,11 @@ def _ignored(_text: str) -> None:
     """Do nothing: writes to trace and error_log have no effect, only O_TRUNC has."""
 
 
-class _TraceHandle(TextHandle):
+class _TraceHandle(LinesHandle):
     """An open file trace. With the option pause-on-trace, recording pauses while it is open for reading."""
 
     def __init__(self, array: TraceArray, slot: Slots, *, pauses: bool) -> None:
-        super().__init__(lambda: trace_text(array, slot), _ignored)
+        super().__init__(lambda: trace_lines(array, slot), _ignored)
         self._array = array
         self._paused = pauses and array.options["pause-on-trace"] and array.buffer.tracing_on
         if self._paused:

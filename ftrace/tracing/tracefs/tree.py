@@ -51,7 +51,7 @@ class Tracefs:
             if name == "..":
                 nodes = nodes[:-1] or nodes
                 continue
-            found = node.entry(name)
+            found = node.find(name)
             if found is None:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             nodes.append(self.shown(found))
@@ -109,7 +109,7 @@ class Tracefs:
     def mkdir(self, path: str) -> None:
         """Create a directory. Raises OSError: EPERM outside instances/, EEXIST, ENAMETOOLONG, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
-        if name in ("", ".", "..") or name in parent.entries:
+        if name in ("", ".", "..") or parent.find(name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if len(name.encode(ENCODING, "surrogateescape")) > _LONGEST_NAME:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
@@ -118,7 +118,7 @@ class Tracefs:
     def rmdir(self, path: str) -> None:
         """Remove a directory. Raises OSError: EPERM outside instances/, EBUSY for an open file in it, ENOENT, ENOTDIR."""
         parent, name = self._split(path)
-        found = parent.entries.get(name)
+        found = parent.find(name)
         if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not isinstance(found, Directory):

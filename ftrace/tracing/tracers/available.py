@@ -10,6 +10,7 @@ import ctypes
 import errno
 from typing import Any
 
+from ftrace.core.call_cells import TaskAreas
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.records import ENTRY_SP, EXIT_VALUE
 from ftrace.hit.tracers.function_hit import FunctionState, LastCall
@@ -17,7 +18,7 @@ from ftrace.hit.tracers.graph_hit import GraphState, GraphTask
 from ftrace.ring_buffer import clock
 from ftrace.tracing.tracers.graph_rules import graph_rules
 from ftrace.tracing.tracers.interfaces import TracedArray, Tracer, TracerFlags, Tracing, nop
-from ftrace.tracing.tracers.probing import FunctionProbing, TaskAreas, follow, silence
+from ftrace.tracing.tracers.probing import FunctionProbing, follow, silence
 
 _ALWAYS = ctypes.c_uint64(1)
 """The word `careful` of a tracer that compares each call with the last."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,7 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.records import HAS_ENTRY, HAS_EXIT, LEAN
 from ftrace.hit.task_filter import TaskFilter
 from ftrace.tracing.tracers.interfaces import TracedArray
-from sandbox.memory import mappings
 from sandbox.process.integers import INT_MAX
-from sandbox.threads import tasks
 
 _OFF = ctypes.c_uint64(0)
 """The word tracing_on of tracers that have stopped."""
@@ -82,12 +79,3 @@ class FunctionProbing:
         """Unregister the probe. Stopping again does nothing."""
         if self._ops.enabled:
             unregister_ftrace_function(self._ops)
-
-
-class TaskAreas:
-    """`size` bytes for each thread, contiguous from `address` on, initially zero. Freed with the object."""
-
-    def __init__(self, size: int) -> None:
-        length = size * tasks.CAPACITY
-        self.address = mappings.reserve(length)
-        weakref.finalize(self, mappings.release, self.address, length).atexit = False

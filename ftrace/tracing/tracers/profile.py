@@ -8,50 +8,53 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from ftrace.core.call_cells import CallCells
 from ftrace.core.filters.hashes import FILTER, global_hash
 from ftrace.core.tracer import tracer
-from ftrace.hit.tracers.profile_hit import Profile, ProfileArea, ProfileCall, ProfileState
+from ftrace.hit.account import Account
+from ftrace.hit.tracers.profile_hit import PROFILE, ProfileCall, ProfileState
 from ftrace.ring_buffer import clock
 from ftrace.tracing.tracers.available import function_graph
-from ftrace.tracing.tracers.probing import FunctionProbing, TaskAreas
-from sandbox.memory import mappings
+from ftrace.tracing.tracers.probing import FunctionProbing
 from sandbox.process import fork
 
 _SPARE_CELLS = 1024
 """Spare cells, for functions of modules that are loaded while the profiler is enabled."""
 
 
+class FunctionProfile(NamedTuple):
+    """The calls of one function in one thread. Times are in nanoseconds, of the calls that `returned`."""
+
+    ip: int
+    hits: int
+    returned: int
+    time: int
+    time_squared: int
+
+
 class _Tables:
     """The tables of one run of the profiler."""
 
     def __init__(self, functions: int) -> None:
-        bits = (2 * functions + _SPARE_CELLS).bit_length()
-        length = ProfileArea.offset("cells") + (Profile.size << bits)
-        self.stride = -(-length // mappings.PAGE) * mappings.PAGE
-        self.cells = 1 << bits
         self._clock = clock.start(clock.find("local"))
-        self._areas = TaskAreas(self.stride)
-        self.native: Any = ProfileState.ctypes(
-            base=self._areas.address,
-            stride=self.stride,
-            mask=self.cells - 1,
-            shift=64 - bits,
-            clock=ctypes.addressof(self._clock),
-        )
+        self._cells = CallCells(functions + _SPARE_CELLS // 2, PROFILE)
+        account = Account.ctypes(**self._cells.account)
+        self.native: Any = ProfileState.ctypes(account=account, clock=ctypes.addressof(self._clock))
 
     def follow_options(self) -> None:
         """Follow the options of function_graph, which apply to the profiler too."""
         self.native.no_graph_time = int(not function_graph.flags["graph-time"])
         self.native.no_sleep_time = int(not function_graph.flags["sleep-time"])
 
-    def profiles(self, slot: int) -> Iterator[Any]:
+    def profiles(self, slot: int) -> Iterator[FunctionProfile]:
         """The profiles of one slot's thread."""
-        cells = self.native.base + slot * self.stride + ProfileArea.offset("cells")
-        for cell in (Profile.ctypes * self.cells).from_address(cells):
-            if cell.counter:
-                yield cell
+        return (
+            FunctionProfile(ip, hits, returns, time, squared)
+            for ip, _, hits, _, returns, time, _, _, squared in self._cells.of_slot(slot)
+            if hits
+        )
 
 
 class FunctionProfiler:
@@ -98,8 +101,8 @@ class FunctionProfiler:
             if self._tables is not None:
                 self._tables.follow_options()
 
-    def profiles(self, slot: int) -> list[Any]:
-        """The profiles of one slot's thread, by descending time: ctypes structures of Profile."""
+    def profiles(self, slot: int) -> list[FunctionProfile]:
+        """The profiles of one slot's thread, by descending time."""
         with self._lock:
             found = [] if self._tables is None else list(self._tables.profiles(slot))
         return sorted(found, key=lambda profile: profile.time, reverse=True)

@@ -14,7 +14,7 @@ def demo(run):
 
 def without_numbers(text):
     """The text without times, thread ids and addresses."""
-    text = re.sub(r"^ {1,4}[ \d.]{7} (us|ms|s |  ) \[ *\d+\] \|", "|", text, flags=re.MULTILINE)
+    text = re.sub(r"^ +([\d.]+ [num]?s)? *\[ *\d+\] \|", "|", text, flags=re.MULTILINE)
     return re.sub(r"0x[0-9a-f]+", "0x..", text)
 
 

@@ -7,11 +7,12 @@ import re
 import pytest
 
 from fprobe.calls.capture import Event
-from fprobe.calls.text import duration_text
 from fprobe.cli import values
-from fprobe.cli.calls import Calls, Tree
+from fprobe.cli.calls import TraceWords
 from fprobe.cli.console import Console
 from fprobe.cli.views import FunctionViews, view_of
+from fprobe.report.nesting import Nesting
+from fprobe.report.tree import CallTree
 from sandbox.abi import convention as x86_64
 from sandbox.abi.signatures import Array, Integer, Parameter, Pointer, Record, Signature
 from sandbox.symbols.table import Symbol
@@ -30,8 +31,9 @@ def event(kind, ip, place, value=0, *, time=0, thread=1, newest=True):
 
 
 def shown(*events):
-    tree = Tree(VIEWS, Console(json=False, color=False, verbosity=0))
-    lines = [*tree.lines(Calls().steps(events)), *tree.flush()]
+    console = Console(json=False, color=False, verbosity=0)
+    tree = CallTree(console)
+    lines = [*tree.lines(Nesting().steps(events), TraceWords(VIEWS, console)), *tree.flush()]
     return [re.sub(r"^.*\[ *(\d+)\] \| ", r"\1 ", line) for line in lines]
 
 
@@ -84,17 +86,9 @@ def test_a_return_without_an_entry_is_left_out():
 
 
 def test_unfinished_calls():
-    calls = Calls()
+    calls = Nesting()
     list(calls.steps([event(">", 16, 1), event(">", 32, 2)]))
     assert [VIEWS[call.ip].name for call in calls.unfinished()] == ["f", "g"]
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [(0, "  0.000 us"), (1234, "  1.234 us"), (999_999, "999.999 us"), (1_000_000, "  1.000 ms"), (61e9, " 61.000 s ")],
-)
-def test_durations(nanoseconds, text):
-    assert duration_text(nanoseconds) == text
 
 
 BYTES = Array(Integer(8), 3000)

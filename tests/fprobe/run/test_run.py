@@ -388,7 +388,7 @@ def test_every_call_is_shown_with_what_it_calls(launch):
     done = launch("--trace", "libz:deflate*", source=NESTED, as_json=False)
     assert done.returncode == -signal.SIGTERM
     _, heads, *lines = done.err.splitlines()
-    assert heads.split() == ["#", "DURATION", "THREAD", "FUNCTION"]
+    assert heads.split() == ["#", "DURATION", "TID", "FUNCTION"]
     shown = [line.partition("| ")[2].partition(" [libz]")[0] for line in lines]
     assert shown.count("deflateInit2_") == 2 and shown.count("  deflateReset") == 2
     assert lines[0].endswith("| deflateInit2_ [libz]() {")

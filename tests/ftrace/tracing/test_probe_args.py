@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from ftrace.ring_buffer.formatters import Memo, compiled
 from ftrace.tracing.events.dynevent import parse_event_name, sanitized
 from ftrace.tracing.probe_args.arguments import DentryLayout, expand, expand_dentries, parse_arguments
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError
@@ -24,7 +25,7 @@ from ftrace.tracing.probe_args.fetch import (
     Store,
     SymbolAddress,
 )
-from ftrace.tracing.probe_args.layout import field_text, format_text, print_fmt, record_layout, record_text
+from ftrace.tracing.probe_args.layout import argument_pieces, format_text, print_fmt, record_layout, record_pieces
 from ftrace.tracing.probe_args.scope import Scope
 from ftrace.tracing.probe_args.types import Bitfield
 from sandbox.images.btf import Array, Int, Member, Pointer, Prototype, Struct, Void
@@ -250,7 +251,8 @@ def test_te2_2_te2_5_format_of_a_return_event():
 )
 def test_pe4_16_pe4_22_pe4_23_text_of_a_value(kind, data, text):
     layout = record_layout([only(f"v=+0(%di):{kind}")], is_return=False)
-    assert field_text(layout.arguments[0], b"\0" * 16 + data, lambda address: f"<{address}>") == f" v={text}"
+    show = compiled([*argument_pieces(layout.arguments[0], Memo("<{}>".format))])
+    assert show(b"\0" * 16 + data) == f" v={text}"
 
 
 def test_te3_6_text_of_a_record():
@@ -259,10 +261,11 @@ def test_te3_6_text_of_a_record():
 
     entry = record_layout(parse_arguments(["fd", "%si:u8"], scope()), is_return=False)
     record = b"\0" * 8 + word(16) + b"\xff" * 4 + b"\7"
-    assert record_text(entry, record, lambda at: f"f+{at:#x}/0x20", str) == "(f+0x10/0x20) fd=-1 arg2=7"
+    show = compiled(record_pieces(entry, Memo("f+{:#x}/0x20".format), Memo(str)))
+    assert show(record) == "(f+0x10/0x20) fd=-1 arg2=7"
     leave = record_layout([], is_return=True)
     record = b"\0" * 8 + word(1) + word(2)
-    assert record_text(leave, record, lambda at: f"caller+{at}", lambda at: f"f{at}") == "(caller+2 <- f1)"
+    assert compiled(record_pieces(leave, Memo("caller+{}".format), Memo("f{}".format)))(record) == "(caller+2 <- f1)"
 
 
 def test_pe3_1_pe3_3_group_and_event():

@@ -17,6 +17,8 @@ UNKNOWN = 0xFFFE
 
 
 class Tgids:
+    is_saving = False
+
     def see(self, _records):
         pass
 

@@ -221,18 +221,20 @@ def test_a_pipe_that_is_read_while_an_event_is_redefined_names_the_new_one(optio
 def test_a_pipe_names_an_event_that_has_taken_the_number_of_an_unused_one(option) -> None:
     from fprobe.tracefs import tracefs
     from ftrace.tracing.instances.trace_array import global_trace
-    from ftrace.tracing.output.pipe import PipeHandle
+    from ftrace.tracing.output.pipe import _Source
 
     _demo()
     tracefs.write("trace_options", option)
     define("kept")
     tracefs.write("dynamic_events", "f:unused vfs_read\n", append=True)
-    texts = PipeHandle(global_trace(), None, os.O_NONBLOCK)._texts(1 << 64)
-    assert " kept: (" in next(texts)
+    source = _Source(global_trace(), None, {})
+    taken = source.take(1)
+    assert " kept: (" in next(iter(source.shown.lines(taken)))
     delete("unused")
     define("used")
-    rest = "".join(texts)
-    assert option == "latency-format" or (" used: (" in rest and " unused: (" not in rest)
+    taken = source.take(100)
+    rest = "".join(source.shown.lines(taken))
+    assert " used: (" in rest and " unused: (" not in rest
 
 
 @isolated

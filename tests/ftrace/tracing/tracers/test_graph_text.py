@@ -31,6 +31,8 @@ calls = st.recursive(
 
 
 class Tgids:
+    is_saving = False
+
     def see(self, _records):
         pass
 

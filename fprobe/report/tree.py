@@ -1,32 +1,62 @@
-"""The text of calls: trees, folded stacks, durations in columns."""
+"""The text of calls: trees and folded stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from fprobe.report.durations import duration
+from fprobe.report.nesting import Call
+from fprobe.report.style import Plain, Style
 
 _INDENT = "  "
+HEADER = "#  DURATION       TID   FUNCTION"
+"""The line above a tree of calls."""
 
 
 class Nested(Protocol):
     """A call in a tree. `depth`: number of callers in the tree."""
 
-    thread: int
-    depth: int
+    @property
+    def thread(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+
+
+class Words(Protocol):
+    """The texts of calls."""
+
+    def entry(self, call: Any) -> str:
+        """The function and its arguments."""
+
+    def name(self, call: Any) -> str:
+        """The function's name alone."""
+
+    def result(self, call: Any) -> tuple[str, str]:
+        """The result, '' if there is none to show, and a remark after it."""
 
 
 class CallTree:
     """Turns the entries and returns of calls into lines. A call without inner calls takes one line; any other has an opening
     line and a closing line.
 
-    The line of the newest call waits for the next step, or for `flush`. `margin`: the start of each line; `dim`: makes text
-    less bright.
+    The line of the newest call waits for the next step, or for `flush`.
     """
 
-    def __init__(self, margin: str = " ", dim: Callable[[str], str] = str) -> None:
-        self._margin, self._dim = margin, dim
+    def __init__(self, style: Style | None = None) -> None:
+        self._style = style or Plain()
         self._pending: Nested | None = None
         self._text = ""
+
+    def lines(self, steps: Iterable[tuple[Call[Any], bool]], words: Words, rate: float = 1.0) -> Iterator[str]:
+        """The lines that are complete now. `rate`: units of the events' time in a nanosecond."""
+        for call, begins in steps:
+            if begins:
+                yield from self.entry(call, words.entry(call))
+            elif call.leave is None:
+                yield from self.exit(call, "", words.name(call), "", self._style.bad(" /* return not seen */"))
+            else:
+                yield from self.exit(call, duration(call.duration / rate), words.name(call), *words.result(call))
 
     def entry(self, call: Nested, text: str) -> Iterator[str]:
         """The call has begun. `text`: the function and its arguments."""
@@ -41,7 +71,7 @@ class CallTree:
             text = f"{self._text}{shown}{remark};"
         else:
             yield from self.flush()
-            text = f"}}{shown}{self._dim(f' /* {name} */')}{remark}"
+            text = f"}}{shown}{self._style.dim(f' /* {name} */')}{remark}"
         yield self._line(duration, call.thread, call.depth, text)
 
     def instant(self, thread: int, depth: int, text: str) -> Iterator[str]:
@@ -56,22 +86,9 @@ class CallTree:
             yield self._line("", call.thread, call.depth, f"{self._text} {{")
 
     def _line(self, duration: str, thread: int, depth: int, text: str) -> str:
-        return f"{self._margin}{self._dim(f'{duration:>10} [{thread:>7}]')} | {_INDENT * depth}{text}"
+        return f" {self._style.dim(f'{duration:>10} [{thread:>7}]')} | {_INDENT * depth}{text}"
 
 
 def folded_stack(frames: Iterable[str]) -> str:
     """A stack as one word of such a line. `frames`: outermost first; a semicolon in a name becomes a colon."""
     return ";".join(frame.replace(";", ":") for frame in frames)
-
-
-HEADER = "#  DURATION       TID   FUNCTION"
-"""The line above a tree of calls."""
-_UNITS = ((1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s "))
-
-
-def duration_text(nanoseconds: float) -> str:
-    """A duration in 10 characters: `  1.234 us`; longer from 1000 s."""
-    for scale, unit in _UNITS:
-        if nanoseconds < scale * 1000 or unit == "s ":
-            break
-    return f"{nanoseconds / scale:7.3f} {unit}"

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fprobe.calls.text import CallTree, folded_stack
+from fprobe.report.style import Plain
+from fprobe.report.tree import CallTree, folded_stack
 
 
 class Call(NamedTuple):
     thread: int
     depth: int
+
+
+class Angular(Plain):
+    @staticmethod
+    def dim(text):
+        return f"<{text}>"
 
 
 OUTER, INNER, OTHER = Call(7, 0), Call(7, 1), Call(8, 0)
@@ -24,21 +31,21 @@ def test_a_leaf_has_one_line_and_its_caller_two():
 
 
 def test_an_equal_call_does_not_end_the_line_that_waits():
-    tree = CallTree(margin="")
+    tree = CallTree()
     tree_lines = [*tree.entry(OUTER, "f()"), *tree.exit(Call(*OUTER), "5 ns", "f", "", " /* late */")]
-    assert tree_lines == ["           [      7] | f() {", "      5 ns [      7] | } /* f */ /* late */"]
+    assert tree_lines == ["            [      7] | f() {", "       5 ns [      7] | } /* f */ /* late */"]
 
 
 def test_whatever_comes_next_gives_a_call_its_opening_line():
-    tree = CallTree(margin="")
-    opening = "           [      7] | f() {"
+    tree = CallTree()
+    opening = "            [      7] | f() {"
     assert [*tree.entry(OUTER, "f()"), *tree.entry(OTHER, "g()")] == [opening]
-    assert [*tree.flush(), *tree.flush()] == ["           [      8] | g() {"]
-    assert [*tree.entry(OUTER, "f()"), *tree.instant(8, 1, "hit")] == [opening, "           [      8] |   /* hit */"]
+    assert [*tree.flush(), *tree.flush()] == ["            [      8] | g() {"]
+    assert [*tree.entry(OUTER, "f()"), *tree.instant(8, 1, "hit")] == [opening, "            [      8] |   /* hit */"]
 
 
 def test_what_is_beside_the_text_is_dimmed():
-    tree = CallTree(dim=lambda text: f"<{text}>")
+    tree = CallTree(Angular())
     assert [*tree.exit(OUTER, "5 ns", "f", "1")] == [" <      5 ns [      7]> | } = 1< /* f */>"]
 
 

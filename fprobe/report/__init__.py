@@ -1,0 +1,1 @@
+"""Reports: from records and counts to text. Nothing here captures anything, or needs the engine."""
