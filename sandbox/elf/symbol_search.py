@@ -9,6 +9,7 @@ import mmap
 import struct
 from array import array
 from collections.abc import Iterator
+from typing import Literal
 
 from sandbox.elf import tables as elf
 
@@ -79,7 +80,7 @@ def name_of(file: elf.ElfFile, table: int, entry: elf.ElfSymbol) -> str:
     return elf.string_at(text, 0)
 
 
-def _column(file: elf.ElfFile, table: int, form: str, offset: int) -> memoryview:
+def _column(file: elf.ElfFile, table: int, form: Literal["B", "H", "I", "Q"], offset: int) -> memoryview:
     """A field of all entries, `offset` bytes from the start of each."""
     size = struct.calcsize(form)
     contents = file.contents(table)
