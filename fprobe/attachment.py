@@ -100,7 +100,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """The functions that the target names and to which the handlers cannot be attached, each with the reason."""
         located = self.fp.resolution.skipped if self.fp.resolution is not None else []
         refused = self.fp.ops.skipped() if self.fp.registered else []
-        return [*dict.fromkeys([*located, *(Skipped(str(location), reason) for location, reason in refused)])]
+        return [*dict.fromkeys([*located, *(Skipped(location.readable, reason) for location, reason in refused)])]
 
     @short_switch_interval()
     def attach(self: This) -> This:

@@ -313,7 +313,7 @@ def _select(fp: fprobe, probe: NativeProbe, functions: Functions, of_images: boo
         ftrace.set_filter_selection(fp.ops, chosen.locations | excluded, functions.excluded)
         if not wanted.locations or fp.ops.selection():
             return
-        refused = [Skipped(str(location), reason) for location, reason in fp.ops.skipped()]
+        refused = [Skipped(location.readable, reason) for location, reason in fp.ops.skipped()]
     raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason([*chosen.skipped, *refused])}")
 
 
@@ -322,7 +322,7 @@ def _usable(fp: fprobe, probe: NativeProbe, resolution: Resolution) -> Resolutio
     selection, skipped = resolution
     if probe.native.kind & PYTHON and not fp.python_unsafe:
         unsafe = unsafe_for_python(selection)
-        skipped = [*skipped, *(Skipped(str(location), _PYTHON_UNSAFE) for location in unsafe.each())]
+        skipped = [*skipped, *(Skipped(location.readable, _PYTHON_UNSAFE) for location in unsafe.each())]
         selection -= unsafe
     joined = join_neighbours(selection)
     return Resolution(joined.locations, [*skipped, *joined.skipped])

@@ -9,6 +9,7 @@ from fprobe.calls.capture import Event, Images
 from fprobe.cli.views import CallEnd, FunctionView, entry_text, result_text
 from fprobe.report.nesting import Call
 from fprobe.report.style import Style
+from sandbox.symbols.readable import called
 
 Steps = Iterable[tuple[Call[Event], bool]]
 
@@ -26,7 +27,7 @@ class TraceWords:
     def entry(self, call: Call[Event]) -> str:
         """The function and its arguments."""
         view = self._views[call.ip]
-        return f"{self._style.bold(view.name)}({entry_text(view, call.entry.images)})"
+        return called(view.name, entry_text(view, call.entry.images), self._style.bold)
 
     def result(self, call: Call[Event]) -> tuple[str, str]:
         """The result; one that looks like an error stands out."""
@@ -52,8 +53,8 @@ class Objects:
 
     def _common(self, kind: str, time: int, call: Call[Event]) -> dict[str, Any]:
         view = self._views[call.ip]
-        place = {"tid": call.thread, "depth": call.depth, "function": view.name, "module": view.symbol.module}
-        return {"type": kind, "time_ns": time, **place}
+        place = {"tid": call.thread, "depth": call.depth, "function": view.name}
+        return {"type": kind, "time_ns": time, **place, "symbol": view.symbol.name, "module": view.symbol.module}
 
     def _entry(self, call: Call[Event]) -> dict[str, Any]:
         side = self._views[call.ip].entry

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """The statistics of a function. `origin`: the caller, or the thread's number, if calls are grouped by that."""
+    """The statistics of a function. `symbol`: its mangled name.
+
+    `origin`: the caller, or the thread's number, if calls are grouped by that.
+    """
 
     name: str
     stat: FunctionStat
     origin: str | int | None = None
+    symbol: str = ""
 
 
 def _uncalled(address: int) -> FunctionStat:
@@ -37,7 +41,7 @@ class Counting:
         for stat in self.action.origins():
             found.setdefault(stat.ip, []).append(stat)
         return [
-            Row(site.symbol.name, stat, self._origin(stat))
+            Row(match.names[site.address], stat, self._origin(stat), site.symbol.name)
             for site in match.sites
             for stat in found.get(site.address) or [_uncalled(site.address)]
         ]
@@ -57,4 +61,4 @@ def _place(address: int) -> str:
     symbol = symbol_at(address)
     if symbol is None:
         return f"{address:#x}"
-    return str(Named(f"{symbol.name}+{address - symbol.address:#x}", short_name(symbol.module)))
+    return str(Named(f"{symbol.readable}+{address - symbol.address:#x}", short_name(symbol.module)))

@@ -50,7 +50,7 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTar
     for site in match.sites:
         detail = f"{site.symbol.address:#x} {site.symbol.size:6}  " if console.verbosity > 0 else ""
         signature = program.signature_of(module, site.symbol) if console.verbosity > 0 else None
-        console.line(f"{detail}{signature or site.symbol.name} {console.dim(f'[{site.symbol.module}]')}")
+        console.line(f"{detail}{signature or match.names[site.address]} {console.dim(f'[{site.symbol.module}]')}")
     if everything:
         for name, reason in match.skipped:
             owner = "" if name.endswith("]") else f" [{module.name}]"
@@ -61,7 +61,11 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTar
 
 def _object(site: Site) -> dict[str, Any]:
     symbol = site.symbol
-    return {"name": symbol.name, "address": symbol.address, "size": symbol.size, "site": site.address}
+    return {"name": symbol.readable, "symbol": symbol.name, **_extent(symbol), "site": site.address}
+
+
+def _extent(symbol: Symbol) -> dict[str, int]:
+    return {"address": symbol.address, "size": symbol.size}
 
 
 _EXPLAIN_EPILOG = """\b
@@ -118,11 +122,12 @@ def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbo
     console.line(f"{console.bold(str(symbol))} {console.bad(verdict) if reason else console.good(verdict)}")
     if reason in _MEANING:
         console.line(f"  why        {_MEANING[reason]}")
-    for name, value in facts.items():
-        console.line(f"  {name:<10} {value}")
+    for fact, value in facts.items():
+        console.line(f"  {fact:<10} {value}")
     place = {"address": symbol.address, "size": symbol.size, "section": symbol.section}
-    found = {name.replace(" ", "_"): value for name, value in facts.items()} | place
-    return {"function": symbol.name, "module": symbol.module, "probeable": not reason, "reason": reason} | found
+    found = {fact.replace(" ", "_"): value for fact, value in facts.items()} | place
+    name = {"function": symbol.readable, "symbol": symbol.name, "module": symbol.module}
+    return {**name, "probeable": not reason, "reason": reason, **found}
 
 
 def _facts(module: Module, symbol: Symbol, site: int | None) -> dict[str, Any]:

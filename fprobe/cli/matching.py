@@ -11,6 +11,7 @@ from fprobe.cli.console import count
 from fprobe.cli.failure import FAILED, Failure
 from ftrace.core.sites.locations import Skipped
 from sandbox.process.near import did_you_mean
+from sandbox.process.once import cached_property
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
@@ -45,6 +46,14 @@ class MatchedFunctions:
         more = f" and {len(images) - 3} more" if len(images) > 4 else ""
         return f"{count(len(self.sites), 'function')} of {', '.join(images[: 3 if more else 4])}{more}"
 
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The readable names of the functions by the addresses of their stubs, in full where several have the same."""
+        from sandbox.symbols.readable import distinct
+
+        shown = distinct(site.symbol.name for site in self.sites)
+        return {site.address: shown[site.symbol.name] for site in self.sites}
+
     @property
     def addresses(self) -> list[int]:
         """The addresses of the stubs."""
@@ -71,7 +80,7 @@ def match(
     for symbol in meant.values():
         reason = refusals.reason(symbol)
         if reason:
-            found.skipped.append(Skipped(symbol.name, reason))
+            found.skipped.append(Skipped(symbol.readable, reason))
         else:
             found.sites.append(Site(symbol, refusals.sites[symbol.address]))
     return found
@@ -126,6 +135,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
     from ftrace.core.filters.image_functions import whole
     from ftrace.core.glob import PatternKind, index_of, parse
+    from ftrace.core.naming import select
 
     pattern = parse(text)
     if pattern.kind is PatternKind.INDEX:
@@ -133,7 +143,7 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
         symbols = module.site_functions[wanted : wanted + 1] if wanted >= 0 else []
     else:
         names = [symbol.name for symbol in module.functions]
-        chosen = bin(pattern.select(names))[:1:-1].ljust(len(names), "0")[: len(names)]
+        chosen = bin(select(pattern, names))[:1:-1].ljust(len(names), "0")[: len(names)]
         symbols = whole(text, [symbol for symbol, bit in zip(module.functions, chosen, strict=True) if bit == "1"])
     if not symbols:
         message = complaint.format(pattern=text, module=f"[{module.name}]")
@@ -148,7 +158,7 @@ def _near(text: str, module: Module) -> str:
 
     if name_of_python(text):
         return near_misses(text)
-    return did_you_mean(text.strip("*"), (symbol.name for symbol in module.functions)) or near_misses(text)
+    return did_you_mean(text.strip("*"), (symbol.readable for symbol in module.functions)) or near_misses(text)
 
 
 def _without(some: dict[int, Symbol], others: dict[int, Symbol]) -> dict[int, Symbol]:
@@ -196,17 +206,23 @@ def names_image(pattern: str) -> bool:
 
 def match_image(pattern: str) -> MatchedFunctions:
     """The functions that a pattern for an image matches. The library is loaded if necessary. Raises Failure if there are none."""
-    from ftrace.core.entries.locate import locate
+    from ftrace.core.entries.locate import locations_of
+    from ftrace.core.filters.image_functions import find_functions
 
     load_library(pattern)
     try:
-        resolution = locate(pattern)
+        meant = find_functions(pattern)
+        resolution = locations_of(meant)
     except LookupError as error:
         raise Failure(str(error.args[0])) from None
     except OSError as error:
         raise Failure(f"{pattern}: {error.strerror or error}", FAILED) from None
     found = MatchedFunctions()
-    found.sites = [Site(location.function, location.ip) for location in resolution.locations.each()]
+    asked = {each.function.address: each.function for each in meant}
+    found.sites = [
+        Site(asked.get(location.function.address, location.function), location.ip)
+        for location in resolution.locations.each()
+    ]
     found.skipped = list(resolution.skipped)
     return found
 

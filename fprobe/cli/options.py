@@ -144,11 +144,25 @@ def _flags(given: Sequence[str]) -> tuple[str, ...]:
         raise click.BadParameter(f"{' '.join(given)}: {error}", param_hint="--cflags") from None
 
 
+def _use_full_names(_context: click.Context, _option: click.Parameter, full: bool) -> None:
+    if full:
+        from sandbox.symbols.readable import use_full_names
+
+        use_full_names()
+
+
+full_names_option = click.option(
+    "--full-names", is_flag=True, expose_value=False, callback=_use_full_names,
+    help="Names of C++ and Rust with template arguments and parameters.",
+)  # fmt: skip
+
+
 def output_options(command: _Command) -> _Command:
     """Adds --json, --color, -q, -v; the command gets them as `console`. With --json, failures are objects, too."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+    @full_names_option
     @click.option("--quiet", "-q", is_flag=True, help="Only the result: no header, no summary.")
     @click.option("--verbose", "-v", is_flag=True, help="Say more.")
     @functools.wraps(command)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fprobe.cli.console import Console
     from sandbox.remote.process import RemoteProcess
     from sandbox.symbols.disassembly import Line
+    from sandbox.symbols.table import Symbol
 
 _SHOWN = 8
 """Number of instructions that are shown without --all."""
@@ -31,12 +32,14 @@ def list_running(pids: Sequence[int], patterns: Sequence[str], console: Console)
             console.note(f"# process {pid}")
         for symbol in found:
             detail = f"{symbol.address:#x} {symbol.size:6}  " if console.verbosity > 0 else ""
-            console.line(f"{detail}{symbol.name} {console.dim(f'[{symbol.module}]')}")
-        shown = [
-            {"name": each.name, "module": each.module, "address": each.address, "size": each.size} for each in found
-        ]
-        processes.append({"pid": pid, "functions": shown})
+            console.line(f"{detail}{symbol.readable} {console.dim(f'[{symbol.module}]')}")
+        processes.append({"pid": pid, "functions": [_function(each) for each in found]})
     console.document({"processes": processes})
+
+
+def _function(symbol: Symbol) -> dict[str, Any]:
+    names = {"name": symbol.readable, "symbol": symbol.name, "module": symbol.module}
+    return names | {"address": symbol.address, "size": symbol.size}
 
 
 def explain_running(pids: Sequence[int], patterns: Sequence[str], console: Console) -> None:
@@ -79,7 +82,8 @@ def _explain(console: Console, found: Found, blocking: Sequence[int]) -> dict[st
     for name, value in facts.items():
         console.line(f"  {name:<10} {value}" if value else "")
     place = {"address": symbol.address, "size": symbol.size, "section": symbol.section}
-    return {"function": symbol.name, "module": symbol.module, "probeable": not reason, "reason": reason} | facts | place
+    names = {"function": symbol.readable, "symbol": symbol.name, "module": symbol.module}
+    return names | {"probeable": not reason, "reason": reason} | facts | place
 
 
 def _entry(found: Found, code: bytes, blocking: Sequence[int]) -> tuple[str, str]:
@@ -129,7 +133,9 @@ def disassemble_running(pids: Sequence[int], function: str, everything: bool, co
         with opened(pid) as process:
             for found in functions(process, (function,)):
                 shown = _sections(process, found, None if everything else _SHOWN)
-                processes.append({"pid": pid, "function": found.symbol.name, "library": found.symbol.module} | shown)
+                symbol = found.symbol
+                names = {"function": symbol.readable, "symbol": symbol.name, "module": symbol.module}
+                processes.append({"pid": pid} | names | shown)
                 _print(console, pid, found, shown)
     console.document(
         {

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
 from ftrace.core.glob import parse
+from ftrace.core.naming import matches
 from sandbox.process.near import did_you_mean
 from sandbox.remote.process import Image, RemoteProcess
 from sandbox.remote.refusals import Refused
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
+from sandbox.symbols.names import split_owner
 
 if TYPE_CHECKING:
     from sandbox.elf.tables import ElfFile
@@ -82,7 +84,7 @@ def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[Found
 
 
 def _matching(process: RemoteProcess, pattern: str) -> Iterator[Found]:
-    owner, colon, wanted = pattern.partition(":")
+    owner, colon, wanted = split_owner(pattern)
     if not (owner and colon and wanted):
         raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
     of_library, of_function = parse(owner), parse(wanted)
@@ -93,8 +95,8 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[Found]:
     for library in (RemoteLibrary(process, image) for image in images):
         for symbol in library.symbols:
             if symbol.section == ".text":
-                names.append(symbol.name)
-                found += [Found(library, symbol)] if of_function.matches(symbol.name) else []
+                names.append(symbol.readable)
+                found += [Found(library, symbol)] if matches(of_function, symbol.name) else []
     if not found:
         where = ", ".join(image.path for image in images)
         raise Failure(f"no function of {where} matches {wanted!r}{did_you_mean(wanted.strip('*'), names)}")

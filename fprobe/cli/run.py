@@ -15,6 +15,7 @@ import click
 from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, report_file
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
+from fprobe.cli.options import full_names_option
 from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ def _refusals_as_json(command: _Command) -> _Command:
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
 @by_option
+@full_names_option
 @pid_options
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
@@ -382,6 +384,7 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
     "--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="Show these functions; repeatable."
 )
 @by_option
+@full_names_option
 @click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of rows.")
 @click.option(
     "--delay", "-d", type=_Seconds(0.05, 86400), default=1.0, show_default=True, help="Seconds between updates."

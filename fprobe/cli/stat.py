@@ -134,7 +134,9 @@ def _remarks(rows: list[Row]) -> list[str]:
 def _object(row: Row, by: str, with_hist: bool) -> dict[str, Any]:
     from fprobe.report.tables import stat_object
 
-    named: dict[str, Any] = {"name": row.name} | ({} if by == "function" else {_KEYS[by]: row.origin})
+    named: dict[str, Any] = {"name": row.name, "symbol": row.symbol} | (
+        {} if by == "function" else {_KEYS[by]: row.origin}
+    )
     return named | stat_object(row.stat, with_histogram=with_hist)
 
 

@@ -90,8 +90,8 @@ class FunctionView:
 
     @property
     def name(self) -> str:
-        """The function's name."""
-        return self.symbol.name
+        """The function's name, for people."""
+        return self.symbol.readable
 
 
 class FunctionViews(dict[int, FunctionView]):

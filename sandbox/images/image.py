@@ -29,6 +29,8 @@ class Image(abc.ABC):
     module: Module | None = None
     only_by: str = ""
     """A pattern for names of images means it only if it contains this: a part of its name, for what this package runs on."""
+    is_own: bool = False
+    """Whether this package has brought it into the process, and not the program."""
     stubs: frozenset[int] = frozenset()
     """Addresses of its functions that begin with a stub, where r10 and r11 are free; those of modules are in `module.sites`."""
 

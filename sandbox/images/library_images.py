@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LLVM = "llvm"
 """Part of the name of llvmlite's library. This package loads it to compile: five times as many functions as a program's own."""
+_OWN = (_LLVM, "capstone")
+"""Parts of the paths of libraries that this package needs."""
 
 _FEW = 64
 """The number of addresses that are searched for one by one in a library of very many functions."""
@@ -40,6 +42,7 @@ class LibraryImage(Image):
         names = library.names | {stem for name in library.names for stem in _stems(name)}
         self.names = frozenset(names | {process_text.in_events(name) for name in names})
         self.only_by = _LLVM if _LLVM in self.name else ""
+        self.is_own = any(package in part for part in library.path.parts for package in _OWN)
 
     @cached_property
     def functions(self) -> Sequence[Symbol]:

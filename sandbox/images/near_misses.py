@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from sandbox.images.image import Image
@@ -10,6 +10,7 @@ from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
 from sandbox.symbols.names import name_of_python, split_owner
+from sandbox.symbols.readable import readable
 
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
@@ -18,36 +19,51 @@ _ENOUGH = 5_000
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
 
-    Names of the images in `meant` come first, then suggestions of all images.
+    They are of the images in `meant` or, if none of these is similar, of others.
     """
     meant = list(meant)
     if of_python := name_of_python(wanted):
         bare = wanted.rpartition(".")[2]
-        shown = _shown(bare, meant)
-        return f"; {of_python}{_suggested(bare, shown)}"
+        near = (found for each in _by_nearness(bare, meant) if (found := _suggested(bare, _shown(each))))
+        return f"; {of_python}{next(near, '')}"
     for image in meant:
         if image.no_names:
             return f"; {image.no_names}"
     bare = wanted.strip("*?!")
-    shown = _shown(bare, meant)
-    if not meant and shown.get(bare) == wanted:
-        return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
-    return _suggested(bare, shown)
+    for each in _by_nearness(bare, meant):
+        shown = _shown(each)
+        if not meant and shown.get(bare) == wanted:
+            return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
+        if found := _suggested(bare, shown):
+            return found
+    return ""
 
 
 def _suggested(bare: str, shown: dict[str, str]) -> str:
     return f"; did you mean {shown[bare]}?" if bare in shown else did_you_mean(bare, shown, shown)
 
 
-def _shown(bare: str, meant: Iterable[Image]) -> dict[str, str]:
+def _by_nearness(bare: str, meant: list[Image]) -> Iterator[list[tuple[Image, Iterator[str]]]]:
+    """Images with names to suggest: first the named ones, then those of the program, and those that this package has brought."""
+    yield [(image, iter(image.like(bare, _ENOUGH))) for image in meant]
+    others = [(image, image.suggestions()) for image in images()]
+    yield [each for each in others if not each[0].is_own]
+    yield [each for each in others if each[0].is_own]
+
+
+def _shown(suggested: Iterable[tuple[Image, Iterator[str]]]) -> dict[str, str]:
     """Name -> the form in which a pattern has it."""
     shown: dict[str, str] = {}
-    names = [(image, iter(image.like(bare, _ENOUGH))) for image in meant]
-    for image, suggested in (*names, *((image, image.suggestions()) for image in images())):
+    for image, names in suggested:
         stem = "" if image.module else f"{_shortest(image)}:"
-        for name in islice(suggested, _ENOUGH):
+        for name in map(_written, islice(names, _ENOUGH)):
             shown.setdefault(name, f"{stem}{name}")
     return shown
+
+
+def _written(symbol: str) -> str:
+    """A name as a pattern without parentheses has it."""
+    return readable(symbol).partition("() ")[0]
 
 
 def _shortest(image: Image) -> str:

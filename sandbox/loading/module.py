@@ -20,6 +20,7 @@ from sandbox.process.fork import ProcessBound
 from sandbox.process.near import did_you_mean
 from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.perfmap import perf_map
+from sandbox.symbols.readable import named, readable
 from sandbox.symbols.table import Symbol, symbol_table
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Module(ProcessBound):
         return found
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return self._named(name) is not None
 
     @property
     def interface(self) -> Interface:
@@ -125,11 +126,19 @@ class Module(ProcessBound):
         """The symbol of function `name`. Raises LookupError naming it and similar names if there is none."""
         if self.state is ModuleState.GONE:
             raise LookupError(f"module {self.name!r} is unloaded")
-        try:
-            return self._by_name[name]
-        except KeyError:
-            near = did_you_mean(name, self._by_name)
-            raise LookupError(f"no function {name!r} in module {self.name!r}{near}") from None
+        found = self._named(name)
+        if found is None:
+            near = did_you_mean(name, map(readable, self._by_name))
+            raise LookupError(f"no function {name!r} in module {self.name!r}{near}")
+        return found
+
+    def _named(self, name: object) -> Symbol | None:
+        """The first function with that symbol or, in C++ and Rust, that demangled name."""
+        found = self._by_name.get(name) if isinstance(name, str) else None
+        if found is None and isinstance(name, str):
+            places = named(name, [symbol.name for symbol in self.functions])
+            found = self.functions[places[0]] if places else None
+        return found
 
     def functions_with(self, attribute: str) -> frozenset[str]:
         """Names of the functions with an LLVM attribute such as `returns_twice`; empty where the source has none."""

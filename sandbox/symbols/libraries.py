@@ -23,6 +23,7 @@ from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.once import cached_property, once
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
+from sandbox.symbols.readable import named, words_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
 _PT_LOAD = 1
@@ -158,7 +159,7 @@ class Library:
         """The members of `symbols` with that name. Raises as `symbols`."""
         plain = name.partition("@")[0].encode("utf-8", "surrogateescape")
         found = self._symbols_for(name, lambda file, table: symbol_search.called(file, table, plain))
-        return tuple(symbol for symbol in found if symbol.name == name)
+        return tuple(symbol for symbol in found if symbol.name == name) or tuple(self._demangled(name))
 
     def like(self, name: str, most: int) -> list[str]:
         """Names of its functions that are like `name`, at most that many. Raises as `symbols`."""
@@ -178,6 +179,15 @@ class Library:
     def named(self, name: str) -> Symbol | None:
         """The first of `symbols` with that name; None if there is none. Raises OSError if the file cannot be read."""
         return next(iter(self.all_named(name)), None)
+
+    def _demangled(self, name: str) -> list[Symbol]:
+        """The functions whose demangled name is `name`, by ascending address."""
+        words = words_of(name)
+        if not words:
+            return []
+        longest = max(words, key=len)
+        found = self._symbols_for(f"{name} demangled", lambda file, table: _entries_with(file, table, longest))
+        return [found[place] for place in named(name, [symbol.name for symbol in found])]
 
     def _with_size(self, symbol: Symbol, extents: Extents) -> Symbol:
         """A function in assembly may have no size: then that of the code that unwind tables describe from there on.
@@ -430,6 +440,16 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
 
 def _all_entries(file: elf.ElfFile, table: int) -> _Entries:
     return enumerate(file.symbols(table))
+
+
+def _entries_with(file: elf.ElfFile, table: int, word: str) -> _Entries:
+    """The entries that have a word in their name."""
+    strings, wanted = file.strings(table), word.encode("utf-8", "surrogateescape")
+    starts, at = set(), strings.find(wanted)
+    while at >= 0:
+        starts.add(strings.rfind(b"\0", 0, at) + 1)
+        at = strings.find(wanted, at + 1)
+    return [(index, _entry(*raw)) for index, raw in enumerate(_unpacked(file, table)) if raw[0] in starts]
 
 
 def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:

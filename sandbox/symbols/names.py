@@ -7,8 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 
-_OWNER = re.compile(r"(?<!:):(?!:)")
-"""The colon after the name of a module or library. Two colons are a part of a symbol: `ns::f`."""
+_OWNER = re.compile(r"(?<!:)(?<!\[abi):(?!:)")
+"""The colon after the name of a module or library. Two colons are a part of a symbol, `ns::f`, as is that of `f[abi:cxx11]`."""
 _SIGNS = re.compile(r"[+-]")
 
 

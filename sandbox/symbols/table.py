@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import operator
+import re
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from sandbox.memory.pages import PAGE
 from sandbox.process import fork
 from sandbox.process.near import did_you_mean
 from sandbox.symbols.names import names_owner, split_owner
+from sandbox.symbols.readable import named, readable
 
 core: set[str] = set()
 """Modules that are shown as the kernel's core is: their functions without `[module]`."""
@@ -39,7 +41,12 @@ class Symbol(NamedTuple):
     indirect: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}{owner_text(self.module)}"
+        return f"{self.readable}{owner_text(self.module)}"
+
+    @property
+    def readable(self) -> str:
+        """The name as a programmer has written it: those of C++ and Rust are demangled, without parameters."""
+        return readable(self.name)
 
     @property
     def end(self) -> int:
@@ -55,7 +62,21 @@ class Location(NamedTuple):
 
     def __str__(self) -> str:
         symbol = self.symbol
-        return f"{symbol.name}+{self.offset:#x}/{symbol.size:#x}{owner_text(symbol.module)}"
+        return f"{symbol.readable}+{self.offset:#x}/{symbol.size:#x}{owner_text(symbol.module)}"
+
+
+_WIDTH = re.compile(r"f(?:32|64|128)x?(?:_r)?$")
+"""The end of names that the C library has for its floating-point functions besides the usual ones: `cosf32x`."""
+
+
+def preference(name: str) -> tuple[object, ...]:
+    """Orders the names that one function has: the least is the one that programmers write.
+
+    Old versions (`memcpy@GLIBC_2.2.5`) and a compiler's aliases (`fib.localalias`) come last, then those with more underscores
+    at the front.
+    """
+    bare, at, _ = name.partition("@")
+    return bool(at), "." in bare, len(bare) - len(bare.lstrip("_")), bool(_WIDTH.search(bare)), len(bare), bare
 
 
 def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
@@ -78,13 +99,12 @@ _start_of = operator.itemgetter(0)
 def locate(symbols: Sequence[Symbol], address: int) -> Location | None:
     """The symbol of `symbols`, in ascending order, that contains `address`; None if there is none.
 
-    A symbol without a size covers only its own address. Of several at one address the last one with a size wins, except that a
-    compiler's alias (`rec.localalias`) wins only over other aliases.
+    A symbol without a size covers only its own address. Of several at one address, the name that programmers write wins.
     """
     end = bisect_right(symbols, address, key=_address_of)
     around = [s for s in symbols[max(end - ENCLOSING, 0) : end] if s.address <= address < s.address + s.size]
     if around:
-        symbol = max(around, key=lambda s: (s.address, "." not in s.name, around.index(s)))
+        symbol = min(around, key=lambda s: (-s.address, preference(s.name)))
         return Location(symbol, address - symbol.address)
     if end and symbols[end - 1].address == address:
         return Location(symbols[end - 1], 0)
@@ -180,13 +200,22 @@ class SymbolTable:
                     _remove(names, symbol)
 
     def named(self, name: str) -> list[Symbol]:
-        """Every symbol called `name`, written `symbol` or `module:symbol`, by ascending address."""
+        """Every symbol called `name`, written `symbol` or `module:symbol`, by ascending address.
+
+        If none is, those whose demangled name is `name`, such as `ns::f`.
+        """
         found = self._names.get(name) or self._own.get(name)
         if found is None and names_owner(name):
             module, _, bare = split_owner(name)
             both = (*self._names.get(bare, ()), *self._own.get(bare, ()))
+            both = both or tuple(self._demangled(bare))
             return [symbol for symbol in both if symbol.module == module]
-        return list(found or ())
+        return list(found or self._demangled(name))
+
+    def _demangled(self, name: str) -> list[Symbol]:
+        """The symbols whose demangled name is `name`."""
+        symbols = list(self._names.copy())
+        return [each for place in named(name, symbols) for each in self._names.get(symbols[place], ())]
 
     def lookup(self, name: str) -> int:
         """The address of `name` (see `named`); of several, the lowest.

@@ -97,7 +97,7 @@ class CallWords:
         return str(self._names.function(call.ip))
 
     def entry(self, call: Call[Event]) -> str:
-        return f"{self.name(call)}()"
+        return self._names.function(call.ip).called()
 
     def result(self, call: Call[Event]) -> tuple[str, str]:
         assert call.leave is not None

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sandbox.abi.signatures import Signature
+from sandbox.symbols.demangling import demangled
 from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.library_dwarf import definition_of
+from sandbox.symbols.readable import called, readable
 from sandbox.symbols.table import Location, Symbol
 
 
 class Named(NamedTuple):
     """A name, and the library or module that contains it; `library` is empty if the address is unknown.
 
+    `symbol`: the name as the compiler has written it, if it is a function's.
     `types`: of the arguments of a specialisation; `place`: where the function begins, if there are others of its name.
     """
 
@@ -25,15 +28,20 @@ class Named(NamedTuple):
     library: str = ""
     types: str = ""
     place: str = ""
+    symbol: str = ""
 
     def __str__(self) -> str:
         shown = f"{self.name}({self.types})" if self.types else self.name
         shown = f"{shown} at {self.place}" if self.place else shown
         return f"{shown} [{self.library}]" if self.library else shown
 
+    def called(self, arguments: str = "") -> str:
+        """A call of it: `deflate [libz](flush=4)`."""
+        return called(self.name, arguments, lambda name: str(self._replace(name=name)))
+
     def as_object(self) -> dict[str, str]:
         """For JSON, without what is empty."""
-        return {"name": self.name, "module": self.library} | {
+        return {"name": self.name, "symbol": self.symbol or self.name, "module": self.library} | {
             key: value for key, value in (("types", self.types), ("place", self.place)) if value
         }
 
@@ -48,7 +56,7 @@ class Names:
         self._code: list[tuple[int, int, str, str]] = []
         """Functions outside of libraries, ascending: first address, the one after the last, name, image."""
         self._bearers: dict[Named, set[int]] = {}
-        """The addresses of the functions of each name."""
+        """The addresses of the functions of each name; without symbols."""
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
         """Add libraries, as `fprobe.run.tracee.patterns.described` returns them."""
@@ -59,7 +67,8 @@ class Names:
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
         """Add probed functions, as `fprobe.run.tracee.patterns.plain_values` returns them."""
         for address, name, image, types in functions:
-            named = self._functions[address] = Named(name, short_name(image), types)
+            named = Named(readable(name), short_name(image), types)
+            self._functions[address] = named._replace(symbol=name)
             self._bearers.setdefault(named, set()).add(address)
 
     def take_code(self, code: list[tuple[str, str, int, int]]) -> None:
@@ -79,14 +88,22 @@ class Names:
         found = self._functions.get(address)
         if found is None:
             return self.place(address)
-        return found._replace(place=self._offset(address)) if len(self._bearers[found]) > 1 else found
+        bearers = self._bearers[found._replace(symbol="")]
+        if len(bearers) == 1:
+            return found
+        full = demangled(found.symbol)
+        same = sum(demangled(self._functions[each].symbol) == full for each in bearers)
+        if full and same == 1:  # overloads
+            return found._replace(name=full)
+        return found._replace(place=self._offset(address))
 
     def place(self, address: int) -> Named:
         """The function that contains an address, with the offset."""
         found = self._locate(address)
         if found is None:
             return self._unknown(address)
-        return Named(f"{found.symbol.name}+{found.offset:#x}", short_name(found.symbol.module))
+        symbol = found.symbol
+        return Named(f"{symbol.readable}+{found.offset:#x}", short_name(symbol.module), symbol=symbol.name)
 
     def signature(self, address: int) -> Signature | None:
         """The signature of the function that starts at an address, from debug information; None if there is none."""
@@ -112,7 +129,7 @@ class Names:
         found = self._locate(address)
         if found is None:
             return self._compiled(address, with_offset=False) or self._unknown(address)
-        return Named(found.symbol.name, short_name(found.symbol.module))
+        return Named(found.symbol.readable, short_name(found.symbol.module), symbol=found.symbol.name)
 
     def describe(self, address: int) -> str:
         """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it."""
@@ -145,7 +162,8 @@ class Names:
         start, end, name, image = self._code[at - 1] if at else (0, 0, "", "")
         if not start <= address < end:
             return None
-        return Named(f"{name}+{address - start:#x}" if with_offset else name, image)
+        shown = readable(name)
+        return Named(f"{shown}+{address - start:#x}" if with_offset else shown, image, symbol=name)
 
 
 @cache

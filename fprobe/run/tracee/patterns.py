@@ -12,7 +12,7 @@ from ftrace.core.filters.image_functions import ImageFunction, find_functions, i
 from sandbox.images.image import Image
 from sandbox.loading.module import modules
 from sandbox.symbols.libraries import Library, libraries
-from sandbox.symbols.names import name_of_python, split_owner
+from sandbox.symbols.names import name_of_python, names_owner, split_owner
 
 
 class Pattern:
@@ -55,7 +55,7 @@ class Pattern:
         return list(images_meant(owner if colon else None))
 
     def _search(self) -> list[ImageFunction]:
-        if not self._searched and ":" not in self.meant:  # searching for similar names takes seconds
+        if not self._searched and not names_owner(self.meant):  # searching for similar names takes seconds
             advice = name_of_python(self.text) or f"a function of a library is written libNAME:{self.text}"
             self.reason = f"the program has loaded no module; {advice}"
             return []

@@ -17,7 +17,7 @@ from ftrace.core.sites.refusals import called_by_hits, runs_python
 from ftrace.core.tracer import tracer
 from sandbox.images.sources import image_at
 from sandbox.native.x86_64.entry_bytes import REACH
-from sandbox.symbols.table import Symbol
+from sandbox.symbols.table import Symbol, preference
 
 if TYPE_CHECKING:
     from sandbox.images.image import Image
@@ -108,7 +108,7 @@ def _located(wanted: Iterable[ImageFunction]) -> Resolution:
     for block, indexes in by_block.items():
         block.make(indexes)
         chosen += [Location(block, index) for index in indexes if block.is_made(index)]
-        skipped += [Skipped(str(Location(block, i)), block.reason(i)) for i in indexes if not block.is_made(i)]
+        skipped += [Skipped(Location(block, i).readable, block.reason(i)) for i in indexes if not block.is_made(i)]
     return Resolution(LocationSet.of(chosen), skipped)
 
 
@@ -179,7 +179,7 @@ _MOST_BLOCKS = 64
 def _functions_in(functions: Iterable[Symbol], image: Image, text: TextMapping) -> list[Symbol]:
     """Each function once, under the name that users write; for indirect ones, the chosen function."""
     by_address: dict[int, Symbol] = {}
-    for function in sorted(functions, key=lambda function: function.name.startswith("_")):
+    for function in sorted(functions, key=lambda function: preference(function.name)):
         meant = image.meant(function)
         if meant.address in text:
             by_address.setdefault(meant.address, meant)

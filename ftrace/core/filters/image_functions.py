@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.core.glob import PatternKind, parse
+from ftrace.core.glob import PatternKind, bits_of, parse
+from ftrace.core.naming import select
 from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
@@ -17,7 +18,7 @@ from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import sources
 from sandbox.symbols.names import names_owner, split_owner
 from sandbox.symbols.perfmap import perf_map
-from sandbox.symbols.table import Symbol, owner_text
+from sandbox.symbols.table import Symbol, owner_text, preference
 
 
 class ImageFunction(NamedTuple):
@@ -27,14 +28,15 @@ class ImageFunction(NamedTuple):
     function: Symbol
 
     def __str__(self) -> str:
-        return f"{self.function.name}{owner_text(self.image.name)}"
+        return f"{self.function.readable}{owner_text(self.image.name)}"
 
 
 def find_functions(pattern: str) -> list[ImageFunction]:
     """The functions that `pattern` matches, each once, image by image and ascending by address.
 
-    A function with several names is listed by the first that matches. An indirect function (IFUNC) is the one that was chosen
-    in this process. Raises LookupError, with similar names, if there is none; OSError if a library's file cannot be read.
+    Of several names of a function, the one is listed that matches and that programmers write. An indirect function (IFUNC) is
+    the one that was chosen in this process. Raises LookupError, with similar names, if there is none; OSError if a library's
+    file cannot be read.
     """
     owner, colon, wanted = split_owner(pattern) if names_owner(pattern) else ("", "", pattern)
     meant = list(images_meant(owner if colon else None))
@@ -94,9 +96,9 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[ImageFunction
             chosen = list(image.named(pattern.search)) if pattern.search else []
         else:
             functions = image.functions
-            mask = pattern.select([function.name for function in functions])
-            chosen = whole(wanted, [function for index, function in enumerate(functions) if mask >> index & 1])
-        for function in sorted(map(image.meant, chosen), key=lambda function: function.address):
+            mask = select(pattern, [function.name for function in functions])
+            chosen = whole(wanted, [functions[index] for index in bits_of(mask)])
+        for function in sorted(map(image.meant, chosen), key=lambda each: (each.address, preference(each.name))):
             if function.address not in seen:
                 seen.add(function.address)
                 yield ImageFunction(image, function)

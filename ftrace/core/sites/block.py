@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrace.core.glob import PatternKind, bits_of, mask_of
+from ftrace.core.naming import select
 from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.refusals import code_refusals, named_refusal
 from ftrace.core.sites.trapping import refuse_blocked_traps
@@ -206,9 +207,9 @@ class SiteBlock:
     def select(self, pattern: Pattern) -> int:
         """The mask of the sites whose function matches. An exact name is looked up, not compared with every other."""
         if pattern.kind is not PatternKind.FULL or pattern.search in self._repeated:
-            return pattern.select(self.names)
+            return select(pattern, self.names)
         position = self.positions.get(pattern.search)
-        return 0 if position is None else 1 << position
+        return select(pattern, self.names) if position is None else 1 << position
 
     @property
     def everything(self) -> int:

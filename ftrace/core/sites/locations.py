@@ -20,6 +20,7 @@ from ftrace.core.sites.lists import ListCache
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.loading.module import Module
 from sandbox.process import hooks
+from sandbox.symbols.readable import named
 from sandbox.symbols.table import Symbol, owner_text
 
 
@@ -46,6 +47,11 @@ class Location(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}{owner_text(self.block.name)}"
+
+    @property
+    def readable(self) -> str:
+        """The same for people: names of C++ and Rust are demangled."""
+        return f"{self.function.readable} [{self.block.name}]"
 
 
 class LocationSet(dict[SiteBlock, int]):
@@ -171,12 +177,13 @@ class LocationTable:
         return None
 
     def named(self, name: str) -> Location | None:
-        """The first location of a function called exactly `name`."""
+        """The first location of a function called exactly `name`, or of one whose demangled name that is."""
         for block in self.blocks:
             position = block.positions.get(name)
             if position is not None:
                 return Location(block, position)
-        return None
+        found = ((block, places[0]) for block in self.blocks if (places := named(name, block.names)))
+        return next((Location(block, place) for block, place in found), None)
 
 
 def original_text(table: LocationTable, address: int, size: int) -> bytes:

@@ -20,7 +20,7 @@ def test_json_is_the_object_of_the_specification(run, programs):
     ]
     functions = {row["name"]: row for row in found["functions"]}
     times = ["total_ns", "average_ns", "min_ns", "max_ns"]
-    assert all(list(row) == ["name", "hits", "returns", "missed", *times] for row in functions.values())
+    assert all(list(row) == ["name", "symbol", "hits", "returns", "missed", *times] for row in functions.values())
     assert {name: row["hits"] for name, row in functions.items()} == {
         "main": 1, "func1": 1, "func2": 1, "fact": 4, "half": 0, "text": 0,
     }  # fmt: skip

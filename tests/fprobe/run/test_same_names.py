@@ -41,7 +41,7 @@ def test_a_name_is_extended_only_as_far_as_it_has_to_be():
     assert [str(names.function(address)) for address in (3, 4)] == ["g at 0x3 [jit]", "g at 0x4 [jit]"]
     child = Names()
     child.inherit(names)
-    assert child.function(4) == Named("g", "jit", "", "0x4")
+    assert child.function(4) == Named("g", "jit", "", "0x4", "g")
 
 
 def test_specialisations_of_a_numba_function(launch):
