@@ -46,8 +46,10 @@ def _arm() -> None:
 
 def _private_packages(tracee: str):  # type: ignore[no-untyped-def]  # its module is loaded here
     """Our packages, apart from what the program has by their names. `tracee`: the directory above this one."""
-    from _frozen_importlib_external import SourceFileLoader
+    from _frozen_importlib_external import PathFinder, SourceFileLoader
 
+    if PathFinder.find_spec("fprobe") is None:  # an environment without it, which lacks what it needs, too
+        raise ModuleNotFoundError("No module named 'fprobe'")
     name = "fprobe.run.tracee.private_packages"
     module = type(sys)(name)
     SourceFileLoader(name, f"{tracee}/private_packages.py").exec_module(module)
