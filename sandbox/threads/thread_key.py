@@ -49,7 +49,7 @@ class ThreadKey:
         self._code.write(self._code.base, _READ_FS)
         self._code.write(self._code.base + _DESTRUCTOR_AT, b"\xc3")
         self._thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self._code.base)
-        self.number = self._create()
+        self.number = _create(self._code.base + _DESTRUCTOR_AT)
         self.offset = self._discover()
         self.stack_field = 0
         self._verify()
@@ -62,9 +62,10 @@ class ThreadKey:
     def another(self) -> int:
         """The offset from %fs of one more word: that of a second key. The word is 0 in a thread that has not written to it.
 
+        It is no address, so this key has no destructor.
         Raises OSError if no key is left that is kept in the thread descriptor.
         """
-        number = self._create()
+        number = _create(None)
         offset = self.offset + (number - self.number) * _KEY_SIZE
         _libc.pthread_setspecific(number, _MAGIC)
         is_there = 0 <= offset < _DESCRIPTOR_SIZE and self._read(offset) == _MAGIC
@@ -73,13 +74,6 @@ class ThreadKey:
             _libc.pthread_key_delete(number)
             raise OSError(38, "no pthread key is left that this C library keeps in the thread descriptor")
         return offset
-
-    def _create(self) -> int:
-        key = ctypes.c_uint()
-        destructor = ctypes.c_void_p(self._code.base + _DESTRUCTOR_AT)
-        if error := _libc.pthread_key_create(ctypes.byref(key), destructor):
-            raise OSError(error, "all pthread keys of this process are in use")
-        return key.value
 
     def _read(self, offset: int) -> int:
         return ctypes.c_uint64.from_address(self._thread_pointer() + offset).value
@@ -108,6 +102,14 @@ class ThreadKey:
         thread.join()
         if seen != [0, _MAGIC + 1]:
             raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are shared between threads")
+
+
+def _create(destructor: int | None) -> int:
+    """The number of a new key. `destructor`: its address."""
+    key = ctypes.c_uint()
+    if error := _libc.pthread_key_create(ctypes.byref(key), ctypes.c_void_p(destructor)):
+        raise OSError(error, "all pthread keys of this process are in use")
+    return key.value
 
 
 def own_stack() -> tuple[int, int]:

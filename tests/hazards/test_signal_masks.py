@@ -72,6 +72,29 @@ def test_system_calls_are_replaced_and_given_back_while_threads_make_them():
 
 
 @isolated
+def test_a_thread_that_has_replaced_them_ends_with_sigtrap_blocked():
+    """What the program has asked for is a word behind a pthread key, which is no task."""
+    import signal
+    import threading
+
+    from ftrace.core.runtime import runtime
+    from ftrace.core.sites.signal_masks import keep_traps_unblocked
+
+    runtime()
+    masks = []
+
+    def work():
+        assert keep_traps_unblocked()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        masks.append(signal.SIGTRAP in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert masks == [True]
+
+
+@isolated
 def test_text_of_the_c_library_is_given_back():
     import ctypes
 
