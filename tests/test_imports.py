@@ -170,6 +170,7 @@ SHOWN = [
     *sorted((ROOT / "benchmarks").glob("*.py")),
 ]  # fmt: skip
 INNER = {
+    "attaching.py": {"Attached", "Settings", "read_maps"},  # the steps of attaching, one by one
     "compared.py": {"BoundHandler", "find_compiler"},  # a handler in C that is called as a native one is
     "compiling.py": {"ENTRY", "native", "runtime"},  # linking a handler, and starting the runtime, without a probe
     "events.py": {"event_registry"},  # the hits of an event's probe
