@@ -40,7 +40,7 @@ def test_a_call_with_all_signals_blocked_meets_a_breakpoint(way):
     assert getattr(library, way)() == plain
 
 
-@isolated
+@isolated(cold=True)  # the program's handler is there before fprobe's
 def test_a_sigtrap_that_is_sent_while_it_is_blocked_comes_when_it_is_not():
     import fprobe
 
