@@ -314,6 +314,7 @@ def _select(fp: fprobe, probe: NativeProbe, functions: Functions, of_images: boo
         if not wanted.locations or fp.ops.selection():
             return
         refused = [Skipped(location.readable, reason) for location, reason in fp.ops.skipped()]
+        fp.resolution = Resolution(chosen.locations, [*chosen.skipped, *refused])
     raise OSError(errno.EINVAL, f"none of the functions can be traced{_first_reason([*chosen.skipped, *refused])}")
 
 

@@ -83,9 +83,9 @@ def selftests() -> Iterator[str]:
     yield "|---|---|---|"
     for name, result in results.items():
         if result != "PASS":
-            yield f"| {name} | {result} | {ftracetest.REASONS[name]} |"
+            yield f"| test.d/{name} | {result} | {ftracetest.REASONS[name]} |"
     for name, reason in ftracetest.left_out().items():
-        yield f"| {name} | not run | {reason} |"
+        yield f"| test.d/{name} | not run | {reason} |"
 
 
 def page() -> str:
