@@ -156,4 +156,4 @@ def test_trace_cmd_runs_only_where_it_cannot_mount_the_machines_tracefs():
     """No other module of the tests has it as a command's word."""
     word = re.compile(r"""["']trace-cmd["']|trace-cmd (report|list|record|stat|stream|start|stop|reset|show)\b""")
     found = [path for path in TESTS.rglob("*.py") if word.search(path.read_text())]
-    assert {path.name for path in found} <= {"trace_cmd.py", "test_isolation.py"}
+    assert {path.name for path in found} <= {"trace_cmd.py", "test_trace_cmd.py", "test_isolation.py"}

@@ -51,7 +51,7 @@ own_code: Hook[[int]] = Hook()
 """Is the address in code of ours, which stack traces leave out?
 
 Called by ftrace.core.unwind.stacktrace; added to by ftrace.core.runtime, ftrace.core.sites.detoured,
-ftrace.core.sites.spare_stubs, kprobes.fast.return_stubs, kprobes.hit.runtime.
+ftrace.core.sites.signal_masks, ftrace.core.sites.spare_stubs, kprobes.fast.return_stubs, kprobes.hit.runtime.
 """
 overlays: Hook[[int, bytearray]] = Hook()
 """Undo, in bytes that were read at an address, what other kinds of probes have written.

@@ -121,15 +121,15 @@ def test_attachments_of_fprobes(program):
 
 def test_attachments_of_kprobes(program):
     attachment = kprobes.attach(["leaf+5", "othe[r]"], action=kprobes.Count())
-    assert repr(attachment) == "<Attachment: on ['leaf+5', 'othe[r]'], state not attached, hits 0, nmissed 0>"
+    assert repr(attachment) == "<Attachment: on ['leaf+5', 'othe[r]'], state not attached, hits 0, missed 0>"
     with attachment:
         program["leaf"](1)
-        assert "state attached, probes 2, hits 1, nmissed 0>" in repr(attachment)
+        assert "state attached, probes 2, hits 1, missed 0>" in repr(attachment)
     assert repr(attachment.action) == "<Count: hits 1>"
     with kprobes.attach("leaf", pre=lambda p, regs: 1 // 0) as probe:
         assert repr(probe.errors) == "<HandlerErrors: none>" and probe.action is None
         program["leaf"](1)
-    assert "hits 1, errors 1, nmissed 0>" in repr(probe)
+    assert "hits 1, errors 1, missed 0>" in repr(probe)
     assert repr(probe.errors).startswith("<HandlerErrors: 1, the first ZeroDivisionError(")
 
 
@@ -140,7 +140,7 @@ def test_an_instance_of_a_kretprobe(program):
     text, instance = kept
     assert re.fullmatch(rf"<kretprobe_instance of leaf, task {threading.get_native_id()}, ret_addr 0x[0-9a-f]+>", text)
     assert repr(instance) == "<kretprobe_instance of leaf, whose handler has returned>"
-    assert repr(probe) == "<ReturnAttachment: on 'leaf', state not attached, hits 1, nmissed 0>"
+    assert repr(probe) == "<ReturnAttachment: on 'leaf', state not attached, hits 1, missed 0>"
 
 
 def test_actions(program):

@@ -90,7 +90,7 @@ def test_programs_with_a_sanitizer_are_probed(sanitizer, name):
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-@isolated(timeout=60)
+@isolated(timeout=60, cold=True)
 def test_memory_is_placed_far_from_code_though_addresses_for_it_are_taken():
     """As by shadow memory. Near the libraries, memory of gigabytes would keep code from what it refers to."""
     shadow = 1 << 44

@@ -72,7 +72,7 @@ def test_a_sub_interpreter_that_uses_ctypes_does_not_matter():
     probe_something()
 
 
-@isolated
+@isolated(cold=True)
 def test_a_translator_of_code_is_refused():
     """Valgrind goes on with what it has translated; here somebody else answers for it."""
     assert cpu.notices_changed_code()

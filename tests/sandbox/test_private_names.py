@@ -25,7 +25,7 @@ def test_a_name_of_threads_that_is_gone_is_found(monkeypatch):
     assert private_names.missing() == ["threading._DummyThread"]
 
 
-@isolated
+@isolated(cold=True)
 def test_the_first_program_says_what_is_missing():
     import sandbox
 

@@ -44,6 +44,16 @@ class Targets(NamedTuple):
     children: bool
 
 
+def _task(pid: int, thread: int) -> int:
+    """The number that a thread of a process has here, whose number in its own PID namespace is `thread`."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            numbers = next(line for line in (task / "status").read_text().splitlines() if line.startswith("NSpid:"))
+            if int(numbers.split()[-1]) == thread:
+                return int(task.name)
+    return thread
+
+
 class Attached:
     """Process `pid`, with probes. Raises Refused, with the reason, if it cannot be attached to.
 
@@ -128,12 +138,16 @@ class Attached:
 
     def _opened_files(self, report: bytes) -> tuple[int, int, int]:
         _, thread, counts, journal, pipe = session.FILES.unpack_from(report)
-        directory = f"/proc/{self.pid}/task/{thread}/fd"
+        directory = f"/proc/{self.pid}/task/{_task(self.pid, thread)}/fd"
         found = [
             session.above_standard(os.open(f"{directory}/{number}", mode | os.O_CLOEXEC))
             for number, mode in ((counts, os.O_RDWR), (journal, os.O_RDWR | os.O_APPEND), (pipe, os.O_WRONLY))
         ]
-        session.send_objects(found[0], self._objects)
+        try:
+            session.send_objects(found[0], self._objects)
+        except OSError as error:
+            if error.errno != errno.EFBIG:  # this process may not write files of that size: the target compiles itself
+                raise
         os.write(found[2], session.OPENED)
         return found[0], found[1], found[2]
 

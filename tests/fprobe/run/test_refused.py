@@ -450,6 +450,7 @@ def test_a_system_without_memory_files_is_refused_simulated(monkeypatch, target)
 
 
 def test_a_refused_attachment_leaves_no_descriptor_here(sleeper):
+    sleeper.send_signal(signal.SIGSTOP)
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
