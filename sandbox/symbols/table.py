@@ -76,7 +76,9 @@ def preference(name: str) -> tuple[object, ...]:
     at the front.
     """
     bare, at, _ = name.partition("@")
-    return bool(at), "." in bare, len(bare) - len(bare.lstrip("_")), bool(_WIDTH.search(bare)), len(bare), bare
+    if "." in bare:  # as JIT compilers name functions, too: these stay in their order
+        return bool(at), True
+    return bool(at), False, len(bare) - len(bare.lstrip("_")), bool(_WIDTH.search(bare)), len(bare), bare
 
 
 def sorted_symbols(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:

@@ -14,7 +14,8 @@ from sandbox import moved
     [
         (
             "ftrace.x86_64.pt_regs",
-            "'ftrace.x86_64': it is ftrace.hit.x86_64 now; its public names: from fprobe import pt_regs; from ftrace import pt_regs",
+            "'ftrace.x86_64': it is ftrace.hit.x86_64 now; its public names: from fprobe import pt_regs; from ftrace "
+            "import pt_regs",
         ),
         (
             "ftrace.ring_buffer.writer",
