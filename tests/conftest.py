@@ -25,6 +25,8 @@ from sandbox.symbols import perfmap
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup's; likewise
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Hundreds of processes would compile all modules, each for itself, and each worker would rewrite the assertions of all tests.
 sys.dont_write_bytecode = False

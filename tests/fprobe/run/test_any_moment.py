@@ -69,7 +69,6 @@ def test_an_attacher_that_is_killed_leaves_the_program_as_before(target, number)
     assert fprobe("stat", "-p", target.pid, "libz:deflate", "--duration", "0.1").returncode == 0
 
 
-@pytest.mark.xfail(reason="under load, a SIGHUP while it attaches is sometimes lost", strict=False)
 @rounds
 def test_a_terminal_that_goes_ends_it(target, number):
     state, text = target.ask("state"), target.ask("text")
