@@ -155,11 +155,13 @@ class PipeHandle(_Stream):
     def _fill(self, size: int) -> bool:
         parts, held = [self._pending], len(self._pending)
         until = self._array.buffer.now if size < 0 else _FOREVER
-        source = _Source(self._array, self._slot, self._slots)
+        source: _Source | None = None
         while size < 0 or held < size:
-            limit = _BATCH if size < 0 or source.shown.looks_ahead else max((size - held) // _LINE, 1)
-            taken = source.take(limit)
-            shown = source.shown
+            with event_mutex:  # between the first names and the first records, a redefined event would empty the buffer
+                source = source or _Source(self._array, self._slot, self._slots)
+                limit = _BATCH if size < 0 or source.shown.looks_ahead else max((size - held) // _LINE, 1)
+                taken = source.take(limit)
+                shown = source.shown
             is_last = len(taken) < limit
             ready = self._held + taken
             if shown.looks_ahead and not is_last:

@@ -180,7 +180,6 @@ def _demo() -> Any:
     return sandbox.load(sandbox.demo.source(), name="demo")
 
 
-@pytest.mark.xfail(reason="a record that is taken just before its event is redefined is lost", strict=False)
 @OPTIONS
 @isolated
 def test_a_pipe_that_is_read_while_an_event_is_redefined_names_the_new_one(option) -> None:
