@@ -69,6 +69,9 @@ class TextMapping:
         self.name = name
         self._alias = alias
         self._writers = 0
+        self._is_open = False
+        """Whether the alias can be written: changed after `_writers` where it opens, before where it closes, for a signal's
+        handler in between that writes, too."""
         self._own_since = own_since
         self._is_new = is_new
 
@@ -87,18 +90,23 @@ class TextMapping:
         Holds `text_mutex` and delays forks. May be nested. Raises OSError if text that a fork has left shared cannot be copied.
         """
         with changes.of(self):
-            if not self._writers:
-                mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
+            copied, before = list[int](), list[bytes]()
             self._writers += 1
-            copied = copied_pages(self.base, self.size) if self._is_new and self._writers == 1 else []
-            before = [ctypes.string_at(self._alias + page - self.base, PAGE) for page in copied]
             try:
+                if not self._is_open:
+                    mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
+                    self._is_open = True
+                if self._is_new and self._writers == 1:
+                    pages = copied_pages(self.base, self.size)
+                    before = [ctypes.string_at(self._alias + page - self.base, PAGE) for page in pages]
+                    copied = pages
                 yield self._alias - self.base
             finally:
                 for page, contents in zip(copied, before, strict=True):
                     write_changes(page, contents, ctypes.string_at(self._alias + page - self.base, PAGE))
                 self._writers -= 1
                 if not self._writers:
+                    self._is_open = False
                     mprotect(self._alias, self.size, PROT_NONE)
 
     def write(self, address: int, data: bytes) -> None:

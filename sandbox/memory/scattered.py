@@ -103,8 +103,8 @@ class ScatteredText:
             finally:
                 self._writers -= 1
                 if not self._writers and self._opened:
-                    memory.set_writable(self._alias, self._opened * PAGE, False)
-                    self._opened = 0
+                    opened, self._opened = self._opened, 0  # before it closes: a signal's handler may write, too
+                    memory.set_writable(self._alias, opened * PAGE, False)
 
     def write(self, address: int, data: bytes) -> None:
         """Store `data` at `address`; it may cross from one page into the next. No thread executes it yet."""
@@ -114,8 +114,9 @@ class ScatteredText:
     def store(self, address: int, data: bytes) -> None:
         """The same, within `writable()`."""
         if self._opened < self._used:
-            self._opened = min(self._used + _AHEAD, CAPACITY)
-            memory.set_writable(self._alias, self._opened * PAGE, True)
+            opened = min(self._used + _AHEAD, CAPACITY)
+            memory.set_writable(self._alias, opened * PAGE, True)
+            self._opened = opened
         while data:
             left = PAGE - address % PAGE
             part = data[:left]

@@ -48,7 +48,7 @@ def fresh(**given):
     return module, rp
 
 
-@isolated(cold=True)
+@isolated
 def test_recursion_threads_and_signals():
     module, rp = fresh(maxactive=500)
     assert is_fast(rp)
