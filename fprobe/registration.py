@@ -311,7 +311,7 @@ def _select(fp: fprobe, probe: NativeProbe, functions: Functions, of_images: boo
     if chosen.locations or not wanted.locations:
         # With the excluded ones, lest the filter be empty: that means all functions.
         ftrace.set_filter_selection(fp.ops, chosen.locations | excluded, functions.excluded)
-        if not wanted.locations or fp.ops.selection():
+        if not wanted.locations or fp.ops.can_be_at(chosen.locations):
             return
         refused = [Skipped(location.readable, reason) for location, reason in fp.ops.skipped()]
         fp.resolution = Resolution(chosen.locations, [*chosen.skipped, *refused])

@@ -113,10 +113,18 @@ class ftrace_ops(ProcessBound):
     def _wanted(self) -> Mapping[SiteBlock, int]:
         """The locations that the hashes select; the returns of their functions have been examined if they are hooked."""
         wanted = self.func_hash.select(tracer().table)
-        if self.hooks_return:
-            for block, mask in wanted.items():
-                block.examine_returns(mask)
+        self._examine(wanted)
         return wanted
+
+    def _examine(self, locations: Mapping[SiteBlock, int]) -> None:
+        if self.hooks_return:
+            for block, mask in locations.items():
+                block.examine_returns(mask)
+
+    def can_be_at(self, locations: LocationSet) -> bool:
+        """Whether it can be at any of these locations."""
+        self._examine(locations)
+        return any(mask & ~self._refused(block) for block, mask in locations.items())
 
 
 def _reason(location: Location) -> str:

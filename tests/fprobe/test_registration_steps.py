@@ -14,7 +14,7 @@ from sandbox.loading.module import Module
 from sandbox.native import i32, ptr, u64
 
 FUNCTIONS = 600
-MOST_STEPS = 680
+MOST_STEPS = 650
 """Calls of functions, built-in ones too, to register and unregister: 607 with CPython 3.11. Checks of integers and claims of
 objects are 85 of them, shortening the GIL's switch interval 60."""
 MORE_WITH_BREAKPOINTS = 60
