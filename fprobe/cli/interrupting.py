@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -94,29 +93,6 @@ def _ignore_interrupted(unraisable: Any) -> None:
 
 ctrl_c = CtrlC()
 """The process's handling of Ctrl-C."""
-
-
-@contextlib.contextmanager
-def ending_native_code() -> Iterator[None]:
-    """Inside the block Ctrl-C ends the process at once: native code on the main thread lets no handler in Python run."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_end_at_ctrl_c, args=(reader,), name="ctrl-c", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(writer)
-        watcher.join()
-        os.close(reader)
-
-
-def _end_at_ctrl_c(reader: int) -> None:
-    while signals := os.read(reader, 1):
-        if signals[0] == signal.SIGINT:
-            end_interrupted()
 
 
 def end_interrupted() -> NoReturn:

@@ -22,11 +22,6 @@ MANGLED = ("_Z", "_R")
 """The beginnings of mangled names of C++ and Rust."""
 
 
-def is_mangled(symbol: str) -> bool:
-    """Whether a name looks as if it was made by a compiler of C++ or Rust."""
-    return symbol.startswith(MANGLED)
-
-
 @functools.lru_cache(maxsize=65536)
 def demangled(symbol: str) -> str:
     """The name in full as its programmer would write it; '' if it is not mangled, or cannot be demangled.
