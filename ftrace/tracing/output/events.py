@@ -26,7 +26,7 @@ from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC
 from ftrace.tracing.instances.options import Options
 from ftrace.tracing.output.addresses import in_object, ip_sym
-from ftrace.tracing.probe_args.layout import Field, argument_pieces
+from ftrace.tracing.probe_args.layout import Field, record_pieces
 from ftrace.tracing.symbols import with_offset
 
 _TWO_WORDS = struct.Struct("<QQ")
@@ -61,13 +61,8 @@ def _each(printer: Printer) -> Maker:
 
 def _probe(event: TraceEvent, options: Options) -> Show:
     assert isinstance(event, ProbeEvent)
-    layout, symbols = event.layout, Memo(with_offset)
-    first, *last = (Number(at.offset, at.size, False, "%s") for at in layout.addresses)
-    where: list[Piece] = [(last or [first])[0]._replace(texts=Memo(partial(ip_sym, options=options, offset=True)))]
-    if last:
-        where += [" <- ", first._replace(texts=Memo(partial(ip_sym, options=options, offset=False)))]
-    arguments = (piece for each in layout.arguments for piece in argument_pieces(each, symbols))
-    return compiled([f"{event.name}: (", *where, ")", *arguments, "\n"])
+    places, names = (Memo(partial(ip_sym, options=options, offset=offset)) for offset in (True, False))
+    return compiled([f"{event.name}: ", *record_pieces(event.layout, places, names, Memo(with_offset)), "\n"])
 
 
 def _function(_event: TraceEvent, options: Options) -> Show:

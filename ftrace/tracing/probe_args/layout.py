@@ -113,14 +113,18 @@ def _values(argument: Argument) -> list[str]:
     return [f"__get_str({name})" if argument.type.is_string else f"REC->{name}" for name in names]
 
 
-def record_pieces(layout: RecordLayout, symbols: Memo[int, str], names: Memo[int, str]) -> list[Piece]:
+def record_pieces(
+    layout: RecordLayout, places: Memo[int, str], names: Memo[int, str], symbols: Memo[int, str] | None = None
+) -> list[Piece]:
     """The pieces of a record's text: `(SYMBOL+OFFSET/SIZE) ARGUMENTS`; for a return, `(CALLER <- FUNCTION)`.
 
-    `symbols`: addresses with offsets; `names`: functions without.
+    `places`: addresses with offsets; `names`: functions without; `symbols`: arguments that are symbols, by default as `places`.
     """
-    first, *last = (Number(at.offset, at.size, False, "%s", symbols) for at in layout.addresses)
+    first, *last = (Number(at.offset, at.size, False, "%s", places) for at in layout.addresses)
     where: list[Piece] = [last[0], " <- ", first._replace(texts=names)] if last else [first]
-    return ["(", *where, ")", *(piece for field in layout.arguments for piece in argument_pieces(field, symbols))]
+    symbols = places if symbols is None else symbols
+    arguments = (piece for field in layout.arguments for piece in argument_pieces(field, symbols))
+    return ["(", *where, ")", *arguments]
 
 
 def argument_pieces(field: ArgumentField, symbols: Memo[int, str]) -> Iterator[Piece]:
