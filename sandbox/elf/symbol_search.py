@@ -39,13 +39,14 @@ def called(file: elf.ElfFile, table: int, name: bytes) -> list[Entry]:
     for section in file.sections_of_type(_SHT_GNU_HASH):
         if file.sections[section].link == table:
             return _hashed(file, table, section, name)
-    offsets = _places(file, table, name)
-    names = _column(file, table, "I", 0).tobytes()
-    if len(offsets) <= _FEW:
-        indexes = sorted(index for offset in offsets for index in _indexes(names, struct.pack("<I", offset), 4, 0))
-    else:
-        indexes = [index for index, offset in enumerate(array("I", names)) if offset in offsets]
-    return [_entry(file, table, index) for index in indexes]
+    return _with_names_at(file, table, _places(file, table, name))
+
+
+def containing(file: elf.ElfFile, table: int, word: bytes) -> list[Entry]:
+    """The entries that have `word` in their name, in the order of the table."""
+    section = file.sections[table].link
+    strings = file.contents(section)
+    return _with_names_at(file, table, {_start_of(strings, at) for at in found_in(file, section, word)})
 
 
 def between(file: elf.ElfFile, table: int, first: int, end: int) -> list[Entry]:
@@ -66,7 +67,7 @@ def like(file: elf.ElfFile, table: int, name: bytes, most: int) -> list[str]:
     strings, found = file.contents(file.sections[table].link), dict[bytes, None]()
     for piece in sorted(pieces):
         for at in found_in(file, file.sections[table].link, piece):
-            start = at - len(bytes(strings[max(at - 512, 0) : at]).rpartition(b"\0")[2])
+            start = _start_of(strings, at)
             if start in functions and len(found) < most:
                 found[bytes(strings[start : start + 1024]).partition(b"\0")[0]] = None
     return [each.decode("utf-8", "surrogateescape").partition("@")[0] for each in found]
@@ -78,6 +79,24 @@ def name_of(file: elf.ElfFile, table: int, entry: elf.ElfSymbol) -> str:
     while b"\0" not in (text := bytes(strings[entry.name_offset : entry.name_offset + size])) and len(text) == size:
         size *= 4
     return elf.string_at(text, 0)
+
+
+def _with_names_at(file: elf.ElfFile, table: int, offsets: set[int]) -> list[Entry]:
+    """The entries whose names begin at these offsets in the strings."""
+    names = _column(file, table, "I", 0).tobytes()
+    if len(offsets) <= _FEW:
+        indexes = sorted(index for offset in offsets for index in _indexes(names, struct.pack("<I", offset), 4, 0))
+    else:
+        indexes = [index for index, offset in enumerate(array("I", names)) if offset in offsets]
+    return [_entry(file, table, index) for index in indexes]
+
+
+def _start_of(strings: memoryview, at: int) -> int:
+    """Where the string begins that has a byte at `at`."""
+    size = 256
+    while b"\0" not in (before := bytes(strings[max(at - size, 0) : at])) and size < at:
+        size *= 4
+    return at - len(before.rpartition(b"\0")[2])
 
 
 def _column(file: elf.ElfFile, table: int, form: Literal["B", "H", "I", "Q"], offset: int) -> memoryview:

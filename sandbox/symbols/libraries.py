@@ -185,8 +185,10 @@ class Library:
         words = words_of(name)
         if not words:
             return []
-        longest = max(words, key=len)
-        found = self._symbols_for(f"{name} demangled", lambda file, table: _entries_with(file, table, longest))
+        longest = max(words, key=len).encode("utf-8", "surrogateescape")
+        found = self._symbols_for(
+            f"{name} demangled", lambda file, table: symbol_search.containing(file, table, longest)
+        )
         return [found[place] for place in named(name, [symbol.name for symbol in found])]
 
     def _with_size(self, symbol: Symbol, extents: Extents) -> Symbol:
@@ -440,16 +442,6 @@ def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
 
 def _all_entries(file: elf.ElfFile, table: int) -> _Entries:
     return enumerate(file.symbols(table))
-
-
-def _entries_with(file: elf.ElfFile, table: int, word: str) -> _Entries:
-    """The entries that have a word in their name."""
-    strings, wanted = file.strings(table), word.encode("utf-8", "surrogateescape")
-    starts, at = set(), strings.find(wanted)
-    while at >= 0:
-        starts.add(strings.rfind(b"\0", 0, at) + 1)
-        at = strings.find(wanted, at + 1)
-    return [(index, _entry(*raw)) for index, raw in enumerate(_unpacked(file, table)) if raw[0] in starts]
 
 
 def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:
