@@ -16,7 +16,8 @@ from sandbox.threads.counters import used
 
 EVENT = struct.Struct("<4Q")
 """An event in a ring: see `event_of`."""
-_ROW = struct.Struct("<3Q")
+ROW = struct.Struct("<3Q")
+"""The beginning of a row: its thread, the calls it had no space for, and the number of its events."""
 _KIND = 3
 _ENTER, _LEAVE_BELOW = 1, 3
 _SEQUENCE = 1
@@ -52,7 +53,7 @@ def read_events(counts: int, parts: Iterable[int], leave_out: Collection[int] = 
     lost = 0
     for number in parts:
         for row in rows(counts, number):
-            thread, _, head = _ROW.unpack(os.pread(counts, _ROW.size, row))
+            thread, _, head = ROW.unpack(os.pread(counts, ROW.size, row))
             if thread in leave_out:
                 continue
             lost += max(0, head - session.EVENTS)

@@ -7,7 +7,6 @@ beginning of the previous reading: then its thread has written all of it, and no
 from __future__ import annotations
 
 import os
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from fprobe.report.nesting import Nesting
 from fprobe.report.tree import HEADER, CallTree
 from fprobe.run import session
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
-from fprobe.run.launcher.call_events import EVENT, CallWords, Event, event_of, rows
+from fprobe.run.launcher.call_events import EVENT, ROW, CallWords, Event, event_of, rows
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.results import Process
 
@@ -24,7 +23,6 @@ _POLLING = 0.03
 _AT_ONCE = 4096
 """Events of a thread that are read at a time."""
 _EVER = 1 << 64
-_ROW = struct.Struct("<3Q")
 Write = Callable[[Iterable[str]], None]
 
 
@@ -47,7 +45,7 @@ class _Ring:
 
     def take(self, until: int) -> Iterator[Event]:
         """The next events up to this time. Those that were overwritten before are counted as lost."""
-        thread, _, head = _ROW.unpack(os.pread(self._counts, _ROW.size, self._row))
+        thread, _, head = ROW.unpack(os.pread(self._counts, ROW.size, self._row))
         while self.cursor < head:
             if head - self.cursor > session.EVENTS:
                 self.lost += head - session.EVENTS - self.cursor
@@ -67,7 +65,7 @@ class _Ring:
         number = min(head - self.cursor, session.EVENTS - place, _AT_ONCE)
         at = self._row + session.EVENTS_AT
         found = list(EVENT.iter_unpack(os.pread(self._counts, number * EVENT.size, at + place * EVENT.size)))
-        _, _, now = _ROW.unpack(os.pread(self._counts, _ROW.size, self._row))
+        _, _, now = ROW.unpack(os.pread(self._counts, ROW.size, self._row))
         over = min(max(now - session.EVENTS - self.cursor, 0), number)
         self.lost += over
         self.cursor += over
