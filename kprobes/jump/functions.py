@@ -6,6 +6,7 @@ from ftrace.core.sites.refusals import code_refusal
 from kprobes.jump.safety import Function, examine
 from kprobes.place import original_text
 from sandbox.elf.unwinder import landing_pads
+from sandbox.memory.pages import PAGE, read
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
 from sandbox.x86_64.stack_movers import StackMovers
 
@@ -37,11 +38,24 @@ def return_refusal(start: int, end: int) -> str:
     known = _unhookable.get((start, end))
     if known is None:
         code = original_text(start, end - start)
-        known = code_refusal(code, start) or StackMovers(original_text).called_by(
+        known = code_refusal(code, start) or StackMovers(_called_text).called_by(
             code, start, start - _NEAR, end + _NEAR
         )
         _unhookable[start, end] = known
     return known
+
+
+def _called_text(address: int, size: int) -> bytes:
+    """The text from `address` on, `size` bytes or up to the end of the page. Raises OSError where nothing is mapped.
+
+    Bytes that look like a call need not be one, so this may lead anywhere.
+    """
+    try:
+        read(address, size)
+    except OSError:
+        size = min(size, PAGE - address % PAGE)
+        read(address, size)
+    return original_text(address, size)
 
 
 def forget_functions(low: int, high: int) -> None:
