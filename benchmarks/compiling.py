@@ -15,7 +15,7 @@ _HANDLER = """
 import os, sys, time
 from pathlib import Path
 from fprobe.handlers.resolve import ENTRY
-from ftrace.core.handlers.kinds import native
+from ftrace.core.handlers.resolve import native
 from ftrace.core.runtime import runtime
 
 runtime()

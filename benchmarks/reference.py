@@ -12,7 +12,7 @@ import sandbox
 from benchmarks import program
 from benchmarks.measure import Row, Sample
 from sandbox import Module
-from sandbox.memory.barriers import sync_cores
+from sandbox.memory.pages import sync_cores
 from sandbox.threads.signals import SIGTRAP
 
 _ASSEMBLY = """

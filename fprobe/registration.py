@@ -16,8 +16,8 @@ from ftrace.core import ops as ftrace
 from ftrace.core.entries.locate import locate, locate_addresses, unsafe_for_python
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.image_functions import is_compiled
-from ftrace.core.handlers.kinds import entry_kind, exit_kind
 from ftrace.core.handlers.python_handler import HandlerErrors
+from ftrace.core.handlers.resolve import entry_kind, exit_kind
 from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import Counts, NativeProbe
 from ftrace.core.sites.image_block import ImageBlock

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kprobes.hit.runtime import kprobe_runtime
 from sandbox.images.process_text import symbol_named, text_at
-from sandbox.memory import barriers, mappings
+from sandbox.memory import mappings, pages
 from sandbox.process.once import once
 from sandbox.x86_64.encoding import jump
 from sandbox.x86_64.vfork import call_of, system_call
@@ -71,4 +71,4 @@ def restore() -> None:
 def _write(site: _Site, code: bytes) -> None:
     if ctypes.string_at(site.address, len(code)) != code:
         text_at(site.address).write(site.address, code)
-        barriers.sync_cores()
+        pages.sync_cores()

@@ -260,7 +260,7 @@ _HANDLER = """
 import sys
 import fprobe
 from fprobe.handlers.resolve import ENTRY
-from ftrace.core.handlers.kinds import native
+from ftrace.core.handlers.resolve import native
 
 @fprobe.native
 def handler(fp, ip, ret_ip, regs, data):

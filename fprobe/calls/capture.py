@@ -26,7 +26,7 @@ from fprobe.calls.capture_handlers import (
 )
 from fprobe.handlers.resolve import ENTRY as ENTRY_ROLE
 from fprobe.handlers.resolve import EXIT as EXIT_ROLE
-from ftrace.core.handlers.kinds import native
+from ftrace.core.handlers.resolve import native
 from ftrace.hit.hashing import first_place
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.buffer import Buffer

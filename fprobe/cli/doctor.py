@@ -103,9 +103,9 @@ def _text() -> Answer:
 
 
 def _membarrier() -> Answer:
-    from sandbox.memory import barriers
+    from sandbox.memory import pages
 
-    barriers.sync_cores()
+    pages.sync_cores()
     return OK, "PRIVATE_EXPEDITED_SYNC_CORE"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrace.core.handlers.kinds import BoundHandler, HandlerRole, resolve
+from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
 from ftrace.core.handlers.python_handler import python_handler
+from ftrace.core.handlers.resolve import resolve
 from ftrace.hit.records import FOREIGN, PYTHON
 from sandbox.native import i32, void
 from sandbox.process.integers import integer

@@ -43,7 +43,7 @@ from ftrace.hit.ring_buffer import consuming, pool, writer
 from ftrace.hit.tracers import function_hit, graph_hit, profile_hit, stack_hit
 from ftrace.hit.unwind import walk
 from ftrace.hit.x86_64 import entry_writing, stubs
-from sandbox.memory import barriers, cpu, mappings
+from sandbox.memory import cpu, mappings, pages
 from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
@@ -193,7 +193,7 @@ class Runtime:
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
         self.forked_from = 0
         """In the child of a fork, the native id that its thread had in the parent; 0 if that thread had never hit a probe."""
-        barriers.sync_cores()
+        pages.sync_cores()
         fork.in_child(fork.Phase.TASKS, self._after_fork)
 
     def tasks(self) -> list[ctypes.Structure]:
@@ -234,7 +234,7 @@ class Runtime:
             "stack_field": self.key.stack_field,
             "main_stack": start,
             "main_stack_size": end - start,
-            "barrier_page": barriers.barrier_page(),
+            "barrier_page": pages.barrier_page(),
         }
         for name, value in known.items():
             self.image.variable(name).value = value

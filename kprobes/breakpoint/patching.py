@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ftrace.core.sites.trapping import refuse_blocked_traps
 from ftrace.core.tracer import tracer
 from ftrace.hit.poke import BREAKPOINTS, TAILS, Poke
-from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
+from sandbox.memory import pages
 from sandbox.process import fork, hooks
 from sandbox.x86_64 import encoding
 
@@ -93,7 +93,7 @@ def sync() -> None:
     """Return once every core executes what has been written so far."""
     if _batch.dirty:
         _batch.dirty = False
-        barriers.sync_cores()
+        pages.sync_cores()
 
 
 def keep_open(text: ScatteredText) -> None:

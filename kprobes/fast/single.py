@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrace.core import ops as ftrace
-from ftrace.core.handlers.kinds import entry_kind, exit_kind
+from ftrace.core.handlers.resolve import entry_kind, exit_kind
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.ops_flags import FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import NativeProbe

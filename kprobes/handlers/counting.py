@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.core.handlers.kinds import foreign_address
+from ftrace.core.handlers.resolve import foreign_address
 from ftrace.core.maps import Array
 from ftrace.core.summary import Row, Summary
 from kprobes.handlers.native_decorator import native

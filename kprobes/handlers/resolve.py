@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ftrace.core.handlers import kinds, native_link
+from ftrace.core.handlers import native_link, resolve
 from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
 from ftrace.core.handlers.python_handler import python_handler
 from ftrace.hit.records import FOREIGN, PYTHON
@@ -41,7 +41,7 @@ def resolve_for(
         name = getattr(handler, "__name__", type(handler).__name__)
         return BoundHandler(made.address, FOREIGN | PYTHON, cookie=made.cookie, keep=made.keep, name=name)
 
-    return kinds.resolve(handler, role, of_python)
+    return resolve.resolve(handler, role, of_python)
 
 
 def _place(this: Any) -> int:
@@ -71,7 +71,7 @@ def keeps_registers(handler: Any) -> bool:
 
 def registers(handler: NativeFunction | None, role: HandlerRole) -> Fields | None:
     """The fields of `regs` that a native handler uses; None: perhaps all."""
-    return kinds.native(handler, role).registers if handler is not None else Fields()
+    return resolve.native(handler, role).registers if handler is not None else Fields()
 
 
 def is_plain(handler: Any) -> bool:

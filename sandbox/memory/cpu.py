@@ -6,7 +6,7 @@ import ctypes
 import struct
 from pathlib import Path
 
-from sandbox.memory import barriers, mappings
+from sandbox.memory import mappings, pages
 from sandbox.x86_64.save_area import AVX512, WANTED, SaveArea
 
 _LEGACY_AND_HEADER = 576
@@ -86,7 +86,7 @@ def notices_changed_code() -> bool:
         results = []
         for number in (1, 2):
             text.write(text.base, b"\xb8" + number.to_bytes(4, "little") + b"\xc3")  # mov $number, %eax; ret
-            barriers.sync_cores()
+            pages.sync_cores()
             results.append(function())
         return results == [1, 2]
     finally:

@@ -1,15 +1,17 @@
-"""System calls on memory: mapping pages, memory files, reads that may fail. Errors name the call."""
+"""System calls on memory: mapping pages, memory files, reads that may fail, synchronising cores. Errors name the call."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 from pathlib import Path
 
+from sandbox.process import fork
 from sandbox.process.writing import write_all
-from sandbox.x86_64.syscalls import SYS_MMAP
+from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME, SYS_MEMBARRIER, SYS_MMAP
 
 PAGE = mmap.PAGESIZE
 PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC = 0, 1, 2, 4
@@ -177,3 +179,53 @@ def read(address: int, size: int) -> bytes:
     if got != size:
         raise OSError(ctypes.get_errno(), f"{size} bytes at {address:#x} cannot be read")
     return buffer.raw[:size]
+
+
+# -- membarrier(2) or, where that is denied, a page's protection -------------------------------------------------------
+
+_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4
+_MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5
+_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 6
+
+
+def _register_membarrier_again() -> None:
+    register_membarrier.cache_clear()
+    register_membarrier()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    fork.in_child(fork.Phase.KERNEL, _register_membarrier_again)
+
+
+@functools.cache
+def register_membarrier() -> bool:
+    """Register for the expedited barriers that patching and quiescing use; False if they are denied."""
+    _watch_forks()
+    commands = (_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
+    return not is_denied("membarrier") and not any(libc.syscall(SYS_MEMBARRIER, command, 0, 0) for command in commands)
+
+
+@functools.cache
+def barrier_page() -> int:
+    """A page whose protection is changed where membarrier is denied; 0 where it is not.
+
+    Making a page in use read-only interrupts every core that runs a thread of this process.
+    """
+    return 0 if register_membarrier() else mmap_at(None, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS)
+
+
+_CLOCK_MONOTONIC = 1
+
+
+def sync_cores() -> None:
+    """Return when every core that runs a thread of this process has refetched what it is about to execute."""
+    page = barrier_page()
+    if page:
+        mprotect(page, PAGE, PROT_READ | PROT_WRITE)
+        # This fails if another thread has made the page read-only in between: see sandbox.threads.system_calls.
+        while libc.syscall(SYS_CLOCK_GETTIME, _CLOCK_MONOTONIC, ctypes.c_void_p(page)):
+            mprotect(page, PAGE, PROT_READ | PROT_WRITE)
+        mprotect(page, PAGE, PROT_READ)
+    elif libc.syscall(SYS_MEMBARRIER, _MEMBARRIER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0):
+        raise OSError(ctypes.get_errno(), "membarrier(SYNC_CORE) failed")

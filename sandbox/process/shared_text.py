@@ -48,11 +48,13 @@ class Changes:
         """Moved to memory that is never freed when forks are first counted."""
         self.open: list[SharedText] = []
         """The texts being changed now."""
-        self.begin: Callable[[int], None] = self._set_writer
-        """Sets `words.writer` when no fork is in progress."""
+        self.begin: Callable[[int], int] = self._set_writer
+        """Sets `words.writer` unless a fork is in progress; returns whether it has, and below waits for the end of forks."""
+        self.begin_after_forks: Callable[[int], object] = self._set_writer
 
-    def _set_writer(self, thread: int) -> None:
+    def _set_writer(self, thread: int) -> int:
         self.words.writer = thread
+        return 1
 
     @contextlib.contextmanager
     def of(self, text: SharedText) -> Iterator[None]:
@@ -61,8 +63,8 @@ class Changes:
         Raises OSError if there is no memory for a copy.
         """
         with text_mutex:
-            if not self.open:
-                self.begin(threading.get_ident())
+            if not self.open and not self.begin(threading.get_ident()):
+                self.begin_after_forks(threading.get_ident())
             self.open.append(text)
             try:
                 text.unshare()

@@ -5,6 +5,7 @@ A change made from Python may need the GIL to finish: a forking thread that hold
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sandbox.native import (
@@ -131,10 +132,6 @@ FUNCTIONS = (fork_prepare, fork_in_parent, fork_in_child, begin_change, begin_ch
 def install(image: NativeImage, address_of_words: int) -> None:
     """Make forks and changes of text wait for each other from now on, by the functions of `image`, which must stay."""
     image.variable("fork_words").value = address_of_words
-
-    def begin(thread: int) -> None:
-        if not image.call("begin_change", thread):
-            image.call_and_wait("begin_change_after_forks", thread)
-
     fork.at_fork(*map(image.address, ("fork_prepare", "fork_in_parent", "fork_in_child")))
-    changes.begin = begin
+    changes.begin = partial(image.call, "begin_change")
+    changes.begin_after_forks = partial(image.call_and_wait, "begin_change_after_forks")

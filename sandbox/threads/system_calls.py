@@ -25,7 +25,7 @@ _CLOCK_MONOTONIC = 1
 _PRIVATE_EXPEDITED = 8
 _READ, _READ_WRITE = 1, 3
 barrier_page = global_var(u64, 0, name="barrier_page")
-"""sandbox.memory.barriers.barrier_page()"""
+"""sandbox.memory.pages.barrier_page()"""
 
 
 @native

@@ -8,7 +8,7 @@ import fprobe
 import kprobes
 import sandbox
 import sandbox.demo
-from ftrace.core.handlers.kinds import no_register, register_meant
+from ftrace.core.handlers.resolve import no_register, register_meant
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import u64
 from sandbox.symbols.names import name_of_python

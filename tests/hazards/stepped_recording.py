@@ -78,7 +78,7 @@ def _spans(manner: str) -> list[tuple[int, int]]:
     from recording_native import record_pair
 
     from fprobe.handlers.resolve import ENTRY
-    from ftrace.core.handlers.kinds import native
+    from ftrace.core.handlers.resolve import native
     from ftrace.core.runtime import runtime
 
     image = runtime().image
@@ -94,7 +94,7 @@ def _direct(recorder: Any) -> tuple[int, int, int, int]:
     from recording_native import record_pair
 
     from fprobe.handlers.resolve import ENTRY
-    from ftrace.core.handlers.kinds import native
+    from ftrace.core.handlers.resolve import native
     from ftrace.hit.records import Probe
     from ftrace.hit.x86_64.pt_regs import pt_regs
 

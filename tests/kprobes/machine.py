@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from sandbox.memory import barriers, mappings
+from sandbox.memory import mappings, pages
 from sandbox.native import Unit, native, u64
 from sandbox.native.native_image import NativeImage
 
@@ -86,7 +86,7 @@ class Machine:
     def put(self, address: int, code: bytes) -> None:
         """Write code."""
         self.text.write(address, code)
-        barriers.sync_cores()
+        pages.sync_cores()
 
     def go_to(self, address: int, target: int) -> None:
         """Put a jump to `target`, however far, which touches nothing."""

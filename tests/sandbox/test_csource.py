@@ -17,8 +17,8 @@ from sandbox.compile.codegen import ProgramError
 from sandbox.loading import module
 from sandbox.loading.linker import LinkError
 from sandbox.loading.module import ModuleState
-from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
+from sandbox.memory import pages
 from sandbox.symbols.table import symbol_table
 from sandbox.x86_64.encoding import NOP5
 
@@ -101,10 +101,10 @@ def test_stubs_can_be_written_and_what_is_written_runs(program):
     symbol = program.symbol("helper")
     site = program.sites[program.site_functions.index(symbol)]
     program.texts[0].write(site, bytes.fromhex("4889f8c390"))  # mov rax, rdi; ret
-    barriers.sync_cores()
+    pages.sync_cores()
     assert program["twice"](10) == 21
     program.texts[0].write(site, NOP5)
-    barriers.sync_cores()
+    pages.sync_cores()
     assert program["twice"](10) == 63
 
 

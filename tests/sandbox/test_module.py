@@ -20,8 +20,8 @@ from sandbox.compile.objectfile import StubError
 from sandbox.loading import module
 from sandbox.loading.linker import LinkError
 from sandbox.loading.module import ModuleState
-from sandbox.memory import barriers
 from sandbox.memory import mappings as memory
+from sandbox.memory import pages
 from sandbox.symbols.table import symbol_table
 from sandbox.x86_64.encoding import NOP5
 
@@ -95,10 +95,10 @@ def test_what_is_written_through_the_alias_is_executed(loaded):
         pytest.skip("in the middle of a function there is more to do than to return")
     text = next(text for text in loaded.texts if site in text)
     text.write(site, bytes.fromhex("4889f8c390"))  # mov rax, rdi; ret
-    barriers.sync_cores()
+    pages.sync_cores()
     assert loaded["twice"](10) == 10
     text.write(site, NOP5)
-    barriers.sync_cores()
+    pages.sync_cores()
     assert loaded["twice"](10) == 40
 
 

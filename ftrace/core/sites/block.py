@@ -22,7 +22,7 @@ from ftrace.core.unwind.unwinding import describe_stubs
 from ftrace.hit.poke import STAGES
 from ftrace.hit.text_poke import Block, Move
 from ftrace.hit.x86_64 import frames, stubs
-from sandbox.memory import barriers, mappings
+from sandbox.memory import mappings, pages
 from sandbox.process.once import cached_property
 from sandbox.symbols.perfmap import perf_map
 from sandbox.x86_64.encoding import INT3, NOP5, jump
@@ -373,7 +373,7 @@ class SiteBlock:
             if self._call("poke_words", delta, forced):
                 self._poke_with_breakpoints(delta, forced)
             else:
-                barriers.sync_cores()
+                pages.sync_cores()
         self._rewrite_copied_pages()
 
     def _rewrite_copied_pages(self) -> None:
@@ -384,7 +384,7 @@ class SiteBlock:
                 raise self._mismatch(index, written=True)
             last = index
             mappings.write_through_kernel(self.addresses[index], self.expected(index))
-            barriers.sync_cores()
+            pages.sync_cores()
 
     def _poke_with_breakpoints(self, delta: int, forced: int) -> None:
         poking, batches = map(self._runtime.image.variable, ("text_poking", "text_poke_batches"))
@@ -393,7 +393,7 @@ class SiteBlock:
         try:
             for stage in STAGES:
                 self._call("poke_step", delta, stage, forced)
-                barriers.sync_cores()
+                pages.sync_cores()
         finally:
             poking.value = 0
             batches.value += 1

@@ -11,7 +11,7 @@ from ftrace.core.unwind.unwinding import FrameDescription
 from ftrace.hit.recursion import FAST
 from ftrace.hit.x86_64.entry_detour import BODY, DETOUR_SIZE, detour_section, detour_template, entry_detour
 from ftrace.hit.x86_64.entry_writing import COPY_SIZES, Detour
-from sandbox.memory import barriers, mappings
+from sandbox.memory import mappings, pages
 from sandbox.memory.landings import LandingSpace
 from sandbox.symbols.perfmap import perf_map
 from sandbox.threads.tasks import Task
@@ -71,7 +71,7 @@ class DetourSpace:
         finally:
             self._deltas.clear()
             self._scattered.clear()
-        barriers.sync_cores()
+        pages.sync_cores()
 
     def _write_waiting(self) -> None:
         waiting = (ctypes.c_uint64 * len(self._waiting))(*self._waiting)

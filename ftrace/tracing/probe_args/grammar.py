@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from ftrace.core.handlers.kinds import register_meant
+from ftrace.core.handlers.resolve import register_meant
 from ftrace.core.kstrtox import ULONG_MAX, kstrtoll, kstrtoull
 from ftrace.hit.x86_64.pt_regs import REGISTER_NAMES
 from ftrace.tracing.probe_args.errors import ErrorCode, Finding, ProbeError, error

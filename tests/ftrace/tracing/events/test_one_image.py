@@ -48,7 +48,7 @@ def test_no_native_image_is_made_by_a_cache_that_two_threads_can_miss():
 HARMLESS = {
     "sandbox/process/fork.py:_watch_renewed": "renewing a lock twice has no other effect",
     "sandbox/process/fork.py:start_by_fork": "sets switches",
-    "sandbox/memory/barriers.py:_watch_forks": "hooks are added once",
+    "sandbox/memory/pages.py:_watch_forks": "hooks are added once",
     "kprobes/registration.py:init_kprobes": "each step has an effect once",
 }
 
