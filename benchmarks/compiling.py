@@ -14,7 +14,7 @@ _HANDLERS = 6
 _HANDLER = """
 import os, sys, time
 from pathlib import Path
-from fprobe.handlers.resolve import ENTRY
+from fprobe.handlers.roles import ENTRY
 from ftrace.core.handlers.resolve import native
 from ftrace.core.runtime import runtime
 

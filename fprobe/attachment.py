@@ -8,7 +8,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from fprobe.actions import Action
 from fprobe.function_objects import target_of
-from fprobe.handlers.resolve import data_size_of
+from fprobe.handlers.roles import data_size_of
 from fprobe.probe import FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, EntryHandler, ExitHandler, fprobe
 from fprobe.registration import (
     disable_fprobe,

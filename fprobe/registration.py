@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from fprobe.handlers.resolve import resolve_pair
+from fprobe.handlers.roles import ENTRY, EXIT
 from fprobe.probe import ENTRY_DATA_MAX, FPROBE_FL_DISABLED, FPROBE_FL_KPROBE_SHARED, copy_disabled, flags_lock, fprobe
 from ftrace.core import ops as ftrace
 from ftrace.core.entries.locate import locate, locate_addresses, unsafe_for_python
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
 from ftrace.core.filters.image_functions import is_compiled
-from ftrace.core.handlers.python_handler import HandlerErrors
-from ftrace.core.handlers.resolve import entry_kind, exit_kind
+from ftrace.core.handlers import resolve as handlers
+from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
+from ftrace.core.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.core.ops_flags import FTRACE_OPS_FL_RCU, FTRACE_OPS_FL_RECURSION, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import Counts, NativeProbe
 from ftrace.core.sites.image_block import ImageBlock
@@ -28,6 +29,7 @@ from ftrace.hit.records import (
     COMPLETE,
     DISABLED,
     FILTERED,
+    FOREIGN,
     HAS_ENTRY,
     HAS_EXIT,
     KPROBE_SHARED,
@@ -58,13 +60,20 @@ class Functions(NamedTuple):
 def _build(fp: fprobe, functions: int) -> NativeProbe:
     """The native half of `fp`: its handlers, flags and sizes are fixed here, as in fprobe_init()."""
     sizes = _sizes(fp, functions)
-    entry, exit_ = resolve_pair(fp.entry_handler, fp.exit_handler, fp, fp.errors, fp.entry_data_size)
-    fp._handlers = (entry, exit_)
+
+    def of_python(handler: Callable[..., Any], role: HandlerRole) -> BoundHandler:
+        address, cookie, keep = python_handler(handler, fp, fp.errors.report, fp.entry_data_size, role.is_exit)
+        return BoundHandler(address, FOREIGN | PYTHON, cookie=cookie, keep=keep)
+
+    entry, exit_ = fp._handlers = (
+        handlers.resolve(fp.entry_handler, ENTRY, of_python),
+        handlers.resolve(fp.exit_handler, EXIT, of_python),
+    )
     kind = entry.kind | exit_.kind | (HAS_ENTRY if entry.address else 0) | (HAS_EXIT if exit_.address else 0)
     kind |= KPROBE_SHARED if fp._flags & FPROBE_FL_KPROBE_SHARED else 0
     kind |= ASSIST if fp.ops.flags & (FTRACE_OPS_FL_RECURSION | FTRACE_OPS_FL_RCU) else 0
     plain = all(handler.plain or not handler.address for handler in fp._handlers)
-    kind |= entry_kind(entry.registers) | exit_kind(exit_.registers)
+    kind |= handlers.entry_kind(entry.registers) | handlers.exit_kind(exit_.registers)
     flags = 0 if plain and not kind & (KPROBE_SHARED | ASSIST) else COMPLETE
     flags |= DISABLED if fp._flags & FPROBE_FL_DISABLED else 0
     flags |= FILTERED if sizes.thread or sizes.max_hits else 0
@@ -140,7 +149,7 @@ def resolve(filter: str, notfilter: str | None) -> Functions:
 
 
 def _names_images(pattern: str) -> bool:
-    return isinstance(pattern, str) and names_owner(pattern)
+    return isinstance(pattern, str) and ":" in pattern and names_owner(pattern)
 
 
 def _matches(pattern: str) -> Resolution:

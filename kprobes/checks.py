@@ -92,7 +92,7 @@ def check_python(place: Place, calls_python: bool, allowed: bool) -> None:
 
     A thread there may hold a lock that the handler needs, or be in the middle of a change: it would deadlock with itself.
     """
-    if calls_python and not allowed and runs_python(place.symbol.module):
+    if calls_python and not allowed and place.module is None and runs_python(place.symbol.module):
         raise OSError(
             errno.EINVAL,
             f"{place} cannot have a Python handler (python-unsafe): Python itself runs on {place.symbol.module}; give a "

@@ -80,7 +80,8 @@ def _kill_probes(place: Place, is_mapped: bool) -> None:
     if place.armed:
         states.disarm(place, immediate=True)
     place.publish()
-    return_stubs.update_fast_returns(place)
+    if place.jump is not None:
+        return_stubs.update_fast_returns(place)
     return_stubs.forget_fast_returns(place)
     states.forget(place)
     place.forget()

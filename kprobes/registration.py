@@ -110,7 +110,8 @@ def _add(p: kprobe, place: Place) -> None:
     except BaseException:
         place.children.remove(p)
         place.publish()
-        return_stubs.update_fast_returns(place)
+        if place.jump is not None:
+            return_stubs.update_fast_returns(place)
         raise
     p.place = place
     _registered[p] = None

@@ -67,7 +67,8 @@ def children_changed(place: Place) -> None:
     if place.has_post:
         unoptimize(place)  # only a breakpoint returns to its handler after the instruction
     place.publish()
-    return_stubs.update_fast_returns(place)
+    if place.jump is not None:
+        return_stubs.update_fast_returns(place)
     wanted = bool(place.children) and not place.disabled and not all_disarmed
     armed = place.armed
     if wanted and not armed:

@@ -259,7 +259,7 @@ def _imported_by(name: str) -> set[str]:
 _HANDLER = """
 import sys
 import fprobe
-from fprobe.handlers.resolve import ENTRY
+from fprobe.handlers.roles import ENTRY
 from ftrace.core.handlers.resolve import native
 
 @fprobe.native

@@ -24,8 +24,8 @@ from fprobe.calls.capture_handlers import (
     capture_entry,
     capture_exit,
 )
-from fprobe.handlers.resolve import ENTRY as ENTRY_ROLE
-from fprobe.handlers.resolve import EXIT as EXIT_ROLE
+from fprobe.handlers.roles import ENTRY as ENTRY_ROLE
+from fprobe.handlers.roles import EXIT as EXIT_ROLE
 from ftrace.core.handlers.resolve import native
 from ftrace.hit.hashing import first_place
 from ftrace.ring_buffer import pages

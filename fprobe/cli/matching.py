@@ -134,8 +134,7 @@ def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
     from ftrace.core.filters.image_functions import whole
-    from ftrace.core.glob import PatternKind, index_of, parse
-    from ftrace.core.naming import select
+    from ftrace.core.glob import PatternKind, index_of, parse, select
 
     pattern = parse(text)
     if pattern.kind is PatternKind.INDEX:

@@ -102,7 +102,7 @@ def compile_handler(handler: Any) -> NativeImage:
 
 
 def _compiled(handler: Any, is_exit: bool) -> BoundHandler:
-    from fprobe.handlers.resolve import ENTRY, EXIT
+    from fprobe.handlers.roles import ENTRY, EXIT
     from ftrace.core.handlers.resolve import native
 
     with _compile_errors():

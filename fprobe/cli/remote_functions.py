@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
-from ftrace.core.glob import parse
-from ftrace.core.naming import matches
+from ftrace.core.glob import matches, parse
 from sandbox.process.near import did_you_mean
 from sandbox.remote.process import Image, RemoteProcess
 from sandbox.remote.refusals import Refused

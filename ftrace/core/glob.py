@@ -1,6 +1,7 @@
 """The pattern language of the filter files and calls, as filter_parse_regex() in kernel/trace/trace_events_filter.c.
 
-A pattern is classified once; a match is then a comparison, a prefix, a suffix, a substring or a full glob.
+A pattern is classified once; a match is then a comparison, a prefix, a suffix, a substring or a full glob. `select` is for
+symbols of functions: a name matches as the compiler has written it, or as its programmer has, in C++ and Rust.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
+
+from sandbox.symbols.readable import as_pattern, forms, possible
 
 
 class PatternKind(Enum):
@@ -179,3 +182,35 @@ def bits_of(mask: int) -> Iterator[int]:
     while index >= 0:
         yield index
         index = text.find("1", index + 1)
+
+
+# -- symbols of functions ----------------------------------------------------------------------------------------------
+
+
+def select(pattern: Pattern, names: Sequence[str]) -> int:
+    """Which of `names`, symbols of functions, match: a number whose bit i is set if names[i] does."""
+    mask = pattern.select(names)
+    if pattern.kind is PatternKind.INDEX or not pattern.text or mask.bit_count() == len(names):
+        return mask
+    return mask | _readable(pattern, names, mask)
+
+
+def matches(pattern: Pattern, name: str) -> bool:
+    """Whether one symbol matches."""
+    return bool(select(pattern, [name]))
+
+
+def _readable(pattern: Pattern, names: Sequence[str], mask: int) -> int:
+    """Which of the names that are not in `mask` match in a demangled form."""
+    known = mask.to_bytes((len(names) + 7) // 8, "little")
+    left = [index for index in possible(pattern.text, names) if not known[index >> 3] >> (index & 7) & 1]
+    if not left:
+        return 0
+    wanted = parse(as_pattern(pattern.text))
+    found = bytearray(len(known))
+    for form in forms([names[index] for index in left], pattern.text):
+        chosen = wanted.select(form)
+        for place, index in enumerate(left):
+            if chosen >> place & 1:
+                found[index >> 3] |= 1 << (index & 7)
+    return int.from_bytes(found, "little")

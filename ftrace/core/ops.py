@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ftrace.core.dyn_ftrace.record import Operation
-from ftrace.core.filters.hashes import FILTER, NOTRACE, OpsHash, global_hash
 from ftrace.core.glob import parse
 from ftrace.core.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.core.ops_flags import (
@@ -26,7 +25,7 @@ from ftrace.core.ops_flags import (
 )
 from ftrace.core.probe import NativeProbe
 from ftrace.core.sites.block import SiteBlock
-from ftrace.core.sites.locations import Location, LocationSet, clean
+from ftrace.core.sites.locations import FILTER, NOTRACE, Location, LocationSet, OpsHash, clean, global_hash
 from ftrace.core.tracer import Tracer, tracer
 from ftrace.hit.records import ASSIST, CALLBACK, COMPLETE, DISABLED, FOREIGN, HAS_ENTRY, PYTHON, WANTS_REGS
 from sandbox.images.near_misses import near_misses

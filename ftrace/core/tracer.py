@@ -1,7 +1,7 @@
 """The state of tracing in this process: the location table and the operations that are registered on it.
 
 A registration: the ops' hashes select locations -> each site gets a list with the probe in its place -> one batch switches the
-sites. Unregistering does the same, and leaves what was replaced to the reclaimer (ftrace.core.reclaimer).
+sites. Unregistering does the same, and leaves what was replaced to the reclaimer (ftrace.core.sites.lists).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from ftrace.core.dyn_ftrace.bug_report import mismatch_report
 from ftrace.core.dyn_ftrace.record import DynFtrace, Operation
-from ftrace.core.reclaimer import Reclaimer
 from ftrace.core.runtime import Runtime, runtime
 from ftrace.core.sites.block import Change, SiteBlock, SiteMismatch
 from ftrace.core.sites.image_block import ImageBlock
+from ftrace.core.sites.lists import Reclaimer
 from ftrace.core.sites.locations import Location, LocationSet, LocationTable
 from ftrace.hit.records import STOPPED
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
@@ -50,7 +50,7 @@ class Tracer:
     def __init__(self, native: Runtime) -> None:
         self.runtime = native
         self.table = LocationTable(native)
-        self.reclaimer = Reclaimer(native, self.table)
+        self.reclaimer = Reclaimer(self.table.lists, self.table.lock)
         self.enabled: list[Operation] = []
         self.dead = False
         """Set by `kill`, for good."""

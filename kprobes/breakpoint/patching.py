@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ftrace.core.sites.trapping import refuse_blocked_traps
 from ftrace.core.tracer import tracer
 from ftrace.hit.poke import BREAKPOINTS, TAILS, Poke
+from sandbox.images import jit_image
 from sandbox.memory import mappings as memory
 from sandbox.memory import pages
 from sandbox.process import fork, hooks
@@ -60,7 +61,7 @@ def patching() -> Iterator[None]:
             _batch.collecting = gc.isenabled()
             gc.disable()
         try:
-            if _batch.depth == 1:
+            if _batch.depth == 1 and jit_image.patched:
                 hooks.before_batch()  # text that has been unmapped without notice is neither read nor written
             yield
         finally:

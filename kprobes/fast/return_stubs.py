@@ -203,9 +203,8 @@ _fast_stubs: dict[int, FastStub] = {}
 
 
 def update_fast_returns(place: Place) -> None:
-    """Lead the detours of a place into a stub if its present children allow that, else past it. Within `patching()`."""
-    if place.jump is None:
-        return
+    """Lead the detours of a place's jump into a stub if its present children allow that, else past it. Within `patching()`."""
+    assert place.jump is not None
     fast = _fast_of(place)
     if fast is None and not _fast_stubs:
         return

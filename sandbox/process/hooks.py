@@ -74,7 +74,7 @@ before_detaching: Hook[[]] = Hook()
 Called by ftrace.core.tracer; added to by ftrace.tracing.events.probe_event, kprobes.registration.
 """
 before_batch: Hook[[]] = Hook()
-"""A batch of kprobes' changes of text begins.
+"""A batch of kprobes' changes of text begins, and code of a JIT compiler is patched: some of it may be gone.
 
 Called by kprobes.breakpoint.patching; added to by kprobes.registration.
 """

@@ -256,7 +256,7 @@ MANNERS: dict[str, Manner] = {
 
 def _spans(module: Any, attachments: list[Any]) -> list[tuple[int, int]]:
     """The code that a hit runs: the functions, their stubs, the runtime, the handlers."""
-    from fprobe.handlers.resolve import ENTRY, EXIT
+    from fprobe.handlers.roles import ENTRY, EXIT
     from ftrace.core.handlers.resolve import native
     from ftrace.core.runtime import runtime
     from ftrace.core.tracer import tracer

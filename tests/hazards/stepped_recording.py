@@ -77,7 +77,7 @@ def _spans(manner: str) -> list[tuple[int, int]]:
     """The handler, and what the runtime does of a record; in `pages` only how it publishes one."""
     from recording_native import record_pair
 
-    from fprobe.handlers.resolve import ENTRY
+    from fprobe.handlers.roles import ENTRY
     from ftrace.core.handlers.resolve import native
     from ftrace.core.runtime import runtime
 
@@ -93,7 +93,7 @@ def _direct(recorder: Any) -> tuple[int, int, int, int]:
     """The handler, a probe for it, and the words of pt_regs that the arguments are in."""
     from recording_native import record_pair
 
-    from fprobe.handlers.resolve import ENTRY
+    from fprobe.handlers.roles import ENTRY
     from ftrace.core.handlers.resolve import native
     from ftrace.hit.records import Probe
     from ftrace.hit.x86_64.pt_regs import pt_regs

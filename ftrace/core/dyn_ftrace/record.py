@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ftrace.core.filters.hashes import OpsHash
 from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import NativeProbe
 from ftrace.core.runtime import runtime
-from ftrace.core.sites.locations import Location, LocationSet
+from ftrace.core.sites.locations import Location, LocationSet, OpsHash
 from ftrace.hit.records import CALLBACK, KPROBE_SHARED, ProbeList
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.table import symbol_table

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.core.glob import PatternKind, bits_of, parse
-from ftrace.core.naming import select
+from ftrace.core.glob import PatternKind, bits_of, parse, select
 from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image

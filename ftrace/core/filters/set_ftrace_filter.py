@@ -17,11 +17,19 @@ from types import TracebackType
 from weakref import WeakSet
 
 from ftrace.core.filters.function_probes import Instance, probe_command, probe_lines
-from ftrace.core.filters.hashes import FILTER, NOTRACE, ModuleRequest, OpsHash, global_hash
 from ftrace.core.glob import Pattern, PatternKind, parse
 from ftrace.core.ops import edited, ftrace_ops, install_hash
 from ftrace.core.sites.block import SiteBlock
-from ftrace.core.sites.locations import LocationSet, LocationTable, clean
+from ftrace.core.sites.locations import (
+    FILTER,
+    NOTRACE,
+    LocationSet,
+    LocationTable,
+    ModuleRequest,
+    OpsHash,
+    clean,
+    global_hash,
+)
 from ftrace.core.tracer import Tracer, tracer
 from sandbox.loading.module import is_loaded
 from sandbox.process import hooks

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ftrace.core.glob import PatternKind, bits_of, mask_of
-from ftrace.core.naming import select
+from ftrace.core.glob import PatternKind, bits_of, mask_of, select
 from ftrace.core.sites.lists import Stubs
 from ftrace.core.sites.refusals import code_refusals, named_refusal
 from ftrace.core.sites.trapping import refuse_blocked_traps

@@ -7,8 +7,8 @@ import errno
 import threading
 from typing import Any
 
-from ftrace.core.filters.hashes import OpsHash, global_hash
 from ftrace.core.runtime import runtime
+from ftrace.core.sites.locations import OpsHash, global_hash
 from ftrace.core.tracer import tracer
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.events.builtin_records import STACKTRACE, TASKS, USERSTACKTRACE

@@ -15,8 +15,8 @@ from typing import Any
 
 from ftrace.core.entries.locate import locate
 from ftrace.core.entries.neighbours import join_neighbours, patch_lock
-from ftrace.core.filters.hashes import FILTER, OpsHash
 from ftrace.core.runtime import runtime
+from ftrace.core.sites.locations import FILTER, OpsHash
 from ftrace.hit.pid_list import LISTS, Followers
 from ftrace.hit.records import COMPLETE
 from ftrace.tracing.tracers.probing import FunctionProbing

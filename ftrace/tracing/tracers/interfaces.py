@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from ftrace.core.filters.hashes import OpsHash
+from ftrace.core.sites.locations import OpsHash
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.tracers.thread_filters import PidLists
 

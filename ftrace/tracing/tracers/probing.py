@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from ftrace.core.filters.hashes import OpsHash
 from ftrace.core.ops import ftrace_ops, register_ops, unregister_ftrace_function
 from ftrace.core.probe import NativeProbe
 from ftrace.core.runtime import runtime
+from ftrace.core.sites.locations import OpsHash
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import HAS_ENTRY, HAS_EXIT, LEAN
 from ftrace.hit.task_filter import TaskFilter

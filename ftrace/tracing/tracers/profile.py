@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ftrace.core.call_cells import CallCells
-from ftrace.core.filters.hashes import FILTER, global_hash
+from ftrace.core.sites.locations import FILTER, global_hash
 from ftrace.core.tracer import tracer
 from ftrace.hit.account import Account
 from ftrace.hit.tracers.profile_hit import PROFILE, ProfileCall, ProfileState

@@ -9,8 +9,8 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from ftrace.core.filters.hashes import OpsHash
 from ftrace.core.ops import ftrace_ops
+from ftrace.core.sites.locations import OpsHash
 from ftrace.core.tracer import tracer
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.records import ENTRY_SP
