@@ -17,6 +17,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ftrace.hit.hashing import first_place
+from ftrace.hit.unwind.walk import StackPoint
+from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
     addressof,
@@ -307,11 +309,15 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
     if load(addressof(switched_off), "acquire") != 0:
         return 0
     task = current()
-    here: array[u64, 1] = zeroed
+    here: StackPoint = zeroed
     outer: u64 = 0
     if task != null:
+        hit = cast(ptr[pt_regs], regs)
+        here.ip = ret_ip if this.is_exit != 0 else ip
+        here.sp = hit.sp
+        here.bp = hit.bp
         outer = task.python
-        task.python = cast(u64, addressof(here[0]))
+        task.python = cast(u64, addressof(here))
     gil = enter_interpreter()
     pending: array[Object, 3] = zeroed
     is_pending = error_occurred() != null

@@ -40,9 +40,10 @@ class UnwindTables:
     """
 
     def __init__(self) -> None:
-        self._lock = fork.renew(threading.Lock())
+        self._lock = fork.renew(threading.RLock())  # also a handler of this thread may ask
         self._of_modules: dict[Module, list[Region]] = {}
         self._map = 0
+        self._published: tuple[Any, ...] = ()
         register_module_notifier(self._module_event)
 
     def refresh(self) -> None:
@@ -50,10 +51,15 @@ class UnwindTables:
         with self._lock:
             if not self._map:
                 self._map = mappings.reserve(_MAP_SIZE)
-                runtime().image.variable("unwind_code_map").value = self._map
+                image = runtime().image
+                image.variable("unwind_own_text").value, image.variable("unwind_own_text_end").value = image.text
+                image.variable("unwind_code_map").value = self._map
+            loaded = (*libraries(), *modules())
+            if loaded == self._published:
+                return
             known = {module: self._of_modules.get(module) or _module_regions(module) for module in modules()}
             self._publish([*_library_regions(), *(region for found in known.values() for region in found)])
-            self._of_modules = known
+            self._of_modules, self._published = known, loaded
 
     def _publish(self, regions: list[Region]) -> None:
         ordered = sorted(regions, key=lambda region: region[:2])[:MAX_REGIONS]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ftrace.core.runtime import runtime
 from ftrace.core.tracer import tracer
+from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.nodes import EXIT_FROM_STUB
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SLOW_RETURN, STUB_SIZE
 from sandbox.process import hooks
@@ -61,7 +62,7 @@ def stack_trace_save(size: int = DEPTH, skip: int = 0) -> list[int]:
     to. Real return addresses follow; the last is in the function that Python called. Outside handlers it is the whole stack.
     Raises ValueError for a negative number.
     """
-    return _part(_of_program(_backtrace()), size, skip)
+    return _part(_trace(), size, skip)
 
 
 def stack_trace_save_regs(regs: Any, size: int = DEPTH, skip: int = 0) -> list[int]:
@@ -69,7 +70,7 @@ def stack_trace_save_regs(regs: Any, size: int = DEPTH, skip: int = 0) -> list[i
 
     Raises ValueError for a negative number.
     """
-    return _part([regs.ip, *_of_program(_backtrace())[1:]], size, skip)
+    return _part([regs.ip, *_trace()[1:]], size, skip)
 
 
 def _part(trace: list[int], size: int, skip: int) -> list[int]:
@@ -89,6 +90,26 @@ def _unwinder() -> Any:
     function = ctypes.CDLL(None)["backtrace"]
     function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int), ctypes.c_int
     return function
+
+
+def _trace() -> list[int]:
+    """The frames of the program: from the innermost hit outwards, to the call from Python.
+
+    The handler's own Python code may run in perf's trampolines or in code of the interpreter's JIT, at which the C library's
+    unwinder ends. Then the walk begins at the registers of the hit.
+    """
+    addresses = _backtrace()
+    if any(_is_own(address) for address in addresses):
+        return _of_program(addresses)
+    return _from_hit() or addresses
+
+
+def _from_hit() -> list[int]:
+    """The stack of the innermost hit whose handler runs in this thread; empty outside of handlers."""
+    unwind_tables().refresh()
+    entries = (ctypes.c_uint64 * _DEEPEST)()
+    count = runtime().image.call("ftrace_walk_hit", ctypes.addressof(entries), _DEEPEST)
+    return entries[:count]
 
 
 def _backtrace() -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ftrace.hit.nodes import main_stack, main_stack_size, stack_field
 from ftrace.hit.records import Probe
 from ftrace.hit.unwind.call_frames import Reading
-from ftrace.hit.unwind.walk import StackPoint, region_of, step
+from ftrace.hit.unwind.walk import StackPoint, step_to_known
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
@@ -19,7 +19,6 @@ from sandbox.native import (
     i32,
     likely,
     native,
-    null,
     ptr,
     read_fs,
     store,
@@ -67,7 +66,7 @@ def replace_stack(state: ptr[StackState], point: ptr[StackPoint], top: u64) -> v
         state.dump[count] = point.ip
         state.index[count] = top - point.sp + _WORD
         count += 1
-        if not step(point, addressof(reading), is_exact) or region_of(point.ip - 1) == null:
+        if not step_to_known(point, addressof(reading), is_exact):
             break
         is_exact = reading.is_signal_frame != 0
     state.count = count

@@ -3,12 +3,14 @@
     point: StackPoint = zeroed          # ip, sp, bp of the hit
     count = walk_stack(addressof(point), entries, 64)
 
-The first address is the point's own; the others are return addresses, for hooked calls the real ones. A walk ends at code that
-no table describes, such as the guard around calls from Python.
+The first address is the point's own; the others are return addresses, for hooked calls the real ones. Code that runs Python
+functions, perf's trampolines and the interpreter's JIT, is left out. A walk ends at other code that no table describes, such as
+the guard around calls from Python.
 """
 
 from __future__ import annotations
 
+from ftrace.hit.python_left import LEFT
 from ftrace.hit.rethook import rethook_find_ret_addr
 from ftrace.hit.unwind.call_frames import RBP, RSP, Reading, find_rules
 from sandbox.native import (
@@ -17,6 +19,7 @@ from sandbox.native import (
     array,
     bool_,
     cast,
+    copy,
     global_var,
     i32,
     i64,
@@ -30,13 +33,19 @@ from sandbox.native import (
     void,
     zeroed,
 )
-from sandbox.threads.tasks import Node
+from sandbox.threads.tasks import Node, current
 
 MAX_DEPTH = 64
 """The maximum number of addresses in a stack record."""
 _WORD = 8
 # Offsets of registers in the ucontext of a signal's frame, to which the stack pointer points once the handler has returned.
 _SIGNAL_BP, _SIGNAL_SP, _SIGNAL_IP = 120, 160, 168
+# CPython's perf trampolines: the eight bytes around the end of their only call, of which _TO_RETURN are before it.
+_LEAVES_SPACE = 0x8348_D1FF_08EC_8348  # sub $8, %rsp; call *%rcx; add ...
+_SAVES_BP = 0xC35D_D1FF_E589_4855  # push %rbp; mov %rsp, %rbp; call *%rcx; pop %rbp; ret
+_TO_RETURN = 6
+# A call instruction by what is before its end: E8 and four bytes; FF and an operand of one, two, three, five or six bytes.
+_CALL, _CALL_INDIRECT = 0xE8, 0xFF
 
 
 @struct
@@ -73,6 +82,10 @@ class CodeMap(Structure):
 
 code_map = global_var(u64, 0, name="unwind_code_map")
 """The address of the CodeMap (ftrace.core.unwind.code_map); 0: stacks have one entry."""
+
+own_text = global_var(u64, 0, name="unwind_own_text")
+own_text_end = global_var(u64, 0, name="unwind_own_text_end")
+"""The code of hits and of the guard around calls from Python: nothing is a caller of that."""
 
 
 @native
@@ -198,6 +211,51 @@ def step(point: ptr[StackPoint], reading: ptr[Reading], is_exact: bool_) -> bool
     return leave(point, end, bp_at)
 
 
+@native
+def follows_call(address: u64) -> bool_:
+    """Whether the bytes before `address` look like a call, so that it may be a return address."""
+    code: u64 = 0
+    if probe_read(addressof(code), address - _WORD, _WORD) < 0:
+        return False
+    found = code >> 24 & 255 == _CALL
+    for length in range(2, 8):
+        found = found or (length != 5 and code >> ((_WORD - cast(u64, length)) * 8) & 255 == _CALL_INDIRECT)
+    return found
+
+
+@native(noinline=True)
+def cross(point: ptr[StackPoint]) -> bool_:
+    """Move the point out of code that no table describes and that runs Python functions. False if it is something else.
+
+    Perf's trampolines have called with two words on the stack, their own and the return address. The interpreter's JIT keeps
+    frame pointers from Python 3.15 on; before, rbp is what the interpreter's own code has left there.
+    """
+    if point.ip - own_text < own_text_end - own_text:
+        return False
+    code: u64 = 0
+    if probe_read(addressof(code), point.ip - _TO_RETURN, _WORD) > 0:
+        if code == _LEAVES_SPACE:
+            return leave(point, point.sp + 2 * _WORD, 0)
+        if code == _SAVES_BP:
+            return leave(point, point.sp + 2 * _WORD, point.sp)
+    if point.bp < point.sp or not leave(point, point.bp + 2 * _WORD, point.bp):
+        return False
+    return region_of(point.ip - 1) != null and follows_call(point.ip)
+
+
+@native
+def step_to_known(point: ptr[StackPoint], reading: ptr[Reading], is_exact: bool_) -> bool_:
+    """`step`, and on to the first caller that a table describes."""
+    if not step(point, reading, is_exact):
+        return False
+    for _ in range(MAX_DEPTH):
+        if region_of(point.ip - 1) != null:
+            return True
+        if not cross(point):
+            return False
+    return False
+
+
 @native(noinline=True)
 def walk_stack(point: ptr[StackPoint], entries: ptr[u64], depth: u64) -> u64:
     """Store at most `depth` addresses, innermost first. Returns their number. Moves the point."""
@@ -207,7 +265,7 @@ def walk_stack(point: ptr[StackPoint], entries: ptr[u64], depth: u64) -> u64:
     while count < depth:
         entries[count] = point.ip
         count += 1
-        if not step(point, addressof(reading), is_exact) or region_of(point.ip - 1) == null:
+        if not step_to_known(point, addressof(reading), is_exact):
             return count
         is_exact = reading.is_signal_frame != 0
     return count
@@ -219,5 +277,16 @@ def walk_from(point: ptr[StackPoint], entries: ptr[u64], depth: u64) -> u64:
     return walk_stack(point, entries, depth)
 
 
-FUNCTIONS = (walk_from,)
+@native(name="ftrace_walk_hit")
+def walk_hit(entries: ptr[u64], depth: u64) -> u64:
+    """`walk_stack` from the innermost hit of this thread whose Python handler is running; 0: there is none."""
+    task = current()
+    if task == null or task.python <= LEFT:
+        return 0
+    point: StackPoint = zeroed
+    copy(addressof(point), cast(ptr[StackPoint], task.python))
+    return walk_stack(addressof(point), entries, depth)
+
+
+FUNCTIONS = (walk_from, walk_hit)
 __all__ = ["FUNCTIONS", "MAX_DEPTH", "CodeMap", "CodeRegion", "StackPoint", "void", "walk_stack"]

@@ -2,6 +2,7 @@
 
 import ctypes
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,70 @@ frames = [line.strip().split("+")[0] for line in text.splitlines() if line.start
 assert frames[:10] == EXPECTED["t"], text
 assert "} hitcount:" in text
 """)
+
+
+# Code without a table that calls its fourth argument: perf's trampolines of CPython, and what a JIT with frame pointers makes.
+WITHOUT_TABLES = {
+    "space on the stack": "4883ec08 ffd1 4883c408 c3",
+    "rbp saved": "55 4889e5 ffd1 5d c3",
+    "a frame": "55 4889e5 53 4883ec38 ffd1 488b5df8 c9 c3",
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("code", WITHOUT_TABLES.values(), ids=WITHOUT_TABLES)
+@isolated
+def test_perfs_trampolines_and_frames_of_the_jit_are_crossed(code):
+    """The frames on both sides are those of a call without the code between, which has none itself."""
+    import mmap
+    import tempfile
+
+    import fprobe
+    from ftrace.core.unwind.code_map import unwind_tables
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "stacks.c")
+        path.write_text(PROGRAM)
+        module = sandbox.load(path, name="stacks")
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page.write(bytes.fromhex(code))
+    between = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    unwind_tables().refresh()
+    found = []
+
+    def entry(fp, entry_ip, ret_ip, regs, data):
+        found.append(_walked(entry_ip, regs.sp, regs.bp))
+
+    variable = module.symbol("variable").address
+    with fprobe.attach("leaf", entry=entry):
+        for address in (variable, between):
+            ctypes.CFUNCTYPE(ctypes.c_long, *[ctypes.c_long] * 4)(address)(3, 0, 0, variable)
+    plain, crossed = found
+    assert len(crossed) == len(plain) > 4
+    # leaf, variable, and their caller in libffi; between that and the process's start, calls of the interpreter may be others.
+    assert crossed[:3] == plain[:3] and crossed[-1] == plain[-1], (list(map(hex, plain)), list(map(hex, crossed)))
+
+
+@pytest.mark.skipif(not hasattr(sys, "activate_stack_trampoline"), reason="Python has perf trampolines from 3.12 on")
+@isolated(cold=True)
+def test_a_handler_sees_the_programs_stack_through_perfs_trampolines():
+    import zlib
+
+    import fprobe
+    from sandbox.images.process_text import symbol_at
+
+    seen = []
+
+    def entry(fp, entry_ip, ret_ip, regs, data):
+        seen.extend(symbol.name if (symbol := symbol_at(at)) else "?" for at in fprobe.stack_trace_save())
+
+    sys.activate_stack_trampoline("perf")
+    functions = {}
+    exec(
+        "def entered(*a): return entry(*a)\ndef calls(): zlib.compress(b'x')", {"entry": entry, "zlib": zlib}, functions
+    )
+    with fprobe.attach("libz:deflate", entry=functions["entered"]):
+        functions["calls"]()
+    assert seen[0] == "deflate" and "zlib_compress" in seen[1], seen
+    assert not any("ffi" in name or "python_call" in name for name in seen), seen
+    assert seen.count("_PyEval_EvalFrameDefault") > 1, seen
