@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
 """Runs a command in such a namespace."""
+
+
+_NEWNS, _NEWUSER = 0x20000, 0x10000000
+_PRIVATE, _REC = 1 << 18, 1 << 14
+
+
+def enter() -> None:
+    """As `UNSHARE`, for this process, which has one thread."""
+    libc, uid, gid = ctypes.CDLL(None, use_errno=True), os.geteuid(), os.getegid()
+    if libc.unshare(_NEWNS | (_NEWUSER if uid else 0)):
+        raise OSError(ctypes.get_errno(), "unshare")
+    if uid:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    if libc.mount(None, b"/", None, _REC | _PRIVATE, None):
+        raise OSError(ctypes.get_errno(), "mount")
 
 
 def _can_mount() -> bool:

@@ -67,6 +67,9 @@ MAX_WRITE = _PAGES * 4096
 REQUEST_SIZE = MAX_WRITE + 4096
 """A buffer that holds any request."""
 
+_READ_AHEAD = 0
+"""What splice() read ahead would be consumed, and lost when the file is closed."""
+
 DIRECT_IO, NONSEEKABLE, NO_FLUSH, STREAM = 1, 1 << 2, 1 << 5, 1 << 4
 """FOPEN_*: reads and writes come here as they are; no seeks; nothing to do at close(); no position at all."""
 _MODE, _UID, _GID, _SIZE = 1, 2, 4, 8
@@ -98,6 +101,7 @@ class Attributes(NamedTuple):
     """What stat() shows. `mode`: type and permission bits. `time`: of mounting, in seconds."""
 
     inode: int
+    size: int
     mode: int
     links: int
     uid: int
@@ -189,7 +193,7 @@ def init_reply(body: bytes) -> bytes:
     if major != VERSION or minor < MINOR:
         raise ValueError(f"the kernel speaks FUSE {major}.{minor}; {VERSION}.{MINOR} is needed (Linux 5.4)")
     flags = _ATOMIC_O_TRUNC | _BIG_WRITES | _PARALLEL_DIROPS | _MAX_PAGES
-    return _INIT_OUT.pack(VERSION, MINOR, MAX_WRITE, flags, 64, 48, MAX_WRITE, 1, _PAGES, 0, 0, 0, *[0] * 12)
+    return _INIT_OUT.pack(VERSION, MINOR, _READ_AHEAD, flags, 64, 48, MAX_WRITE, 1, _PAGES, 0, 0, 0, *[0] * 12)
 
 
 def attributes(of: Attributes) -> bytes:
@@ -203,7 +207,9 @@ def entry(of: Attributes) -> bytes:
 
 
 def _attr(of: Attributes) -> bytes:
-    return _ATTR.pack(of.inode, 0, 0, of.time, of.time, of.time, 0, 0, 0, of.mode, of.links, of.uid, of.gid, 0, 4096, 0)
+    return _ATTR.pack(
+        of.inode, of.size, 0, of.time, of.time, of.time, 0, 0, 0, of.mode, of.links, of.uid, of.gid, 0, 4096, 0
+    )
 
 
 def opened(handle: int, flags: int) -> bytes:

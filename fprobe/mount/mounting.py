@@ -37,7 +37,7 @@ class Mount:
         self._device = _mount(self.directory)
         try:
             self._server = Server(self._device, Requests(MountedTree(tree)), before_request)
-            self._watcher = _watch(self.directory)
+            self._watcher = _watch(self.directory, self._server.thread)
         except BaseException:
             watcher.unmount(str(self.directory))
             raise
@@ -59,13 +59,13 @@ class Mount:
         top = os.open(self.directory, os.O_PATH | os.O_CLOEXEC)
         watcher.abort(watcher.connection(str(self.directory)))
         watcher.unmount(str(self.directory))
+        self._watcher.kill()
+        self._watcher.wait()
         # Where that did not end the connection, since something else holds it, each thread ends with a request of ours.
         self._server.stop(lambda: os.fstat(top))
         os.close(self._device)  # which ends the connection for all others
         self._device = -1
         os.close(top)
-        self._watcher.terminate()
-        self._watcher.wait()
 
     def _leave(self) -> None:
         """In the child of a fork: give up the device, which would keep the file system alive after its server."""
@@ -144,9 +144,9 @@ def _mount_by_helper(directory: Path) -> int:
     return descriptors[0]
 
 
-def _watch(directory: Path) -> subprocess.Popen[bytes]:
+def _watch(directory: Path, thread: int) -> subprocess.Popen[bytes]:
     """Start the process that unmounts the tree if this one dies without doing so."""
-    command = [sys.executable, "-I", "-S", watcher.__file__, str(os.getpid()), str(directory)]
+    command = [sys.executable, "-I", "-S", watcher.__file__, str(os.getpid()), str(thread), str(directory)]
     command.append(str(watcher.connection(str(directory))))
     null = subprocess.DEVNULL  # a reader of our output does not wait for the watcher's end
     return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)

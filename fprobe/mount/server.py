@@ -44,7 +44,11 @@ class Server:
         self._is_mounted = True
         self._is_stopping = False
         self._workers = [OwnThread(self._work) for _ in range(_WORKERS)]
-        self._waiter = OwnThread(self._wait)
+        self.thread = 0
+        """The number of a thread that serves until the file system is unmounted, or this process ends."""
+        serves = threading.Event()
+        self._waiter = OwnThread(lambda: self._wait(serves))
+        serves.wait()
 
     def stop(self, ask: Callable[[], object]) -> None:
         """End every thread. `ask` makes a request, if the file system can still be reached."""
@@ -143,7 +147,9 @@ class Server:
                 self._changed.notify()
         return messages.polled(self._requests.ready(opened))
 
-    def _wait(self) -> None:
+    def _wait(self, serves: threading.Event) -> None:
+        self.thread = threading.get_native_id()
+        serves.set()
         while True:
             with self._changed:
                 while self._is_mounted and not self._waiting and not self._polled:

@@ -1,5 +1,6 @@
-"""A process of its own that waits for the end of the process that serves a mount, and unmounts it: python watcher.py PID DIR N.
+"""A process of its own that waits for the end of a thread that serves a mount, and unmounts it: watcher.py PID TID DIR N.
 
+It waits for a thread, since the process PID ends when all its threads have: one that waits for its own mount's answer cannot.
 It imports nothing of ours, so that it starts at once.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -14,7 +16,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-_DETACH = 2
+_FORCE, _DETACH = 1, 2
+_THREAD = os.O_EXCL
+"""PIDFD_THREAD: the end of one thread (Linux 6.9)."""
 
 
 def connection(directory: str) -> int:
@@ -33,21 +37,31 @@ def abort(number: int) -> None:
 
 
 def unmount(directory: str) -> None:
-    """Unmount, if it is mounted. Files that are open stay open, and fail."""
+    """Unmount, if it is mounted. Whoever waits for an answer gets an error, as root can do; files stay open, and fail."""
     if os.geteuid() == 0:
-        ctypes.CDLL(None).umount2(os.fsencode(directory), _DETACH)
+        ctypes.CDLL(None).umount2(os.fsencode(directory), _FORCE | _DETACH)
     else:
         subprocess.run(["fusermount3", "-u", "-z", "-q", "--", directory], check=False, stderr=subprocess.DEVNULL)
 
 
-def _watch(process: int, directory: str, number: int) -> None:
+def _watch(process: int, thread: int, directory: str, number: int) -> None:
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(each, signal.SIG_IGN)
     with contextlib.suppress(ProcessLookupError):  # it has ended already
-        select.select([os.pidfd_open(process)], [], [])
+        select.select([_descriptor(process, thread)], [], [])
     abort(number)
     unmount(directory)
 
 
+def _descriptor(process: int, thread: int) -> int:
+    """A descriptor that can be read when the thread has ended; on older kernels, when its process has."""
+    try:
+        return os.pidfd_open(thread, _THREAD)
+    except OSError as refused:
+        if refused.errno != errno.EINVAL:
+            raise
+        return os.pidfd_open(process)
+
+
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    _watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

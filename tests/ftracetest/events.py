@@ -46,7 +46,7 @@ class StaticEvent(TraceEvent):
             offset = made.offset + made.size
         self.size = offset
         super().__init__(group, name, fields, ", ".join(f"REC->{field.name}" for field in fields))
-        STATIC_PRINTERS[group, name] = Printers(lambda _event, data, _options: self._text(data))
+        STATIC_PRINTERS[group, name] = Printers(lambda _event, _options: self._text)
 
     def packed(self, values: tuple[Any, ...]) -> bytes:
         """The record with these values."""

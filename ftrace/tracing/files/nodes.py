@@ -59,9 +59,13 @@ class Handle:
 
 
 class Node:
-    """A file or directory. `mode`: its permission bits. `links`: the number of links that `ls -l` shows."""
+    """A file or directory. `mode`: its permission bits. `links`: the number of links that `ls -l` shows.
+
+    `size`: in bytes; 0 for what is made at a read, as of all files of tracefs.
+    """
 
     mode = 0o640
+    size = 0
 
     @property
     def links(self) -> int:

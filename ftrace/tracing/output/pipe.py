@@ -239,9 +239,10 @@ class PipeFile(Node):
 
 
 class RawPipeFile(Node):
-    """trace_pipe_raw of a slot, or snapshot_raw."""
+    """trace_pipe_raw of a slot, or snapshot_raw. `size`: where it is mounted, splice() moves nothing beyond a file's size."""
 
     mode = 0o440
+    size = 1 << 62
 
     def __init__(self, array: TraceArray, slot: int | Cpu, *, snapshot: bool = False) -> None:
         self._array, self._slot, self._is_snapshot = array, slot, snapshot

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from namespaces import UNSHARE, needs_fuse
+from isolation import run_forked
+from namespaces import needs_fuse
 
 _PROGRAM = "define i32 @twice(i32 %x) { %y = mul i32 %x, 2  ret i32 %y }"
 _HEAD = f"""
+import namespaces
+namespaces.enter()
 import errno, os, select, signal, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 import sandbox
@@ -38,8 +39,7 @@ def error(action, *arguments):
 
 def run(body: str) -> str:
     """Run a script after `_HEAD`, in a mount namespace of its own."""
-    command = [*UNSHARE, sys.executable, "-c", _HEAD + textwrap.dedent(body) + "\nos.rmdir(top)\nprint('ended')"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_forked(_HEAD + textwrap.dedent(body) + "\nos.rmdir(top)\nprint('ended')", 60, cold=False)
     assert done.returncode == 0 and done.stdout.endswith("ended\n"), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -171,7 +171,7 @@ def test_a_killed_server_leaves_no_mount_even_with_a_child_that_has_the_device()
 
 
 @needs_fuse
-@pytest.mark.parametrize("how", ["INT", "TERM", "HUP"])
+@pytest.mark.parametrize("how", ["INT", *(pytest.param(how, marks=pytest.mark.stress) for how in ("TERM", "HUP"))])
 def test_the_verb_serves_until_a_signal_and_calls_what_is_written(how):
     run(f"""
     server = subprocess.Popen([sys.executable, "-m", "fprobe", "mount", top], stdout=-1, text=True)
@@ -190,25 +190,6 @@ def test_the_verb_serves_until_a_signal_and_calls_what_is_written(how):
 
 
 @needs_fuse
-def test_a_directory_that_cannot_be_mounted_on_is_refused_with_a_reason():
-    run("""
-    import re
-    def refusal(directory):
-        done = subprocess.run([sys.executable, "-m", "fprobe", "mount", directory], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stdout == "", done
-        return done.stderr
-    assert "there is no directory" in refusal(top / "none")
-    (top / "file").touch()
-    assert "is not a directory" in refusal(top / "file")
-    assert "is not empty" in refusal(top)
-    os.remove(top / "file")
-    with mount(top):
-        assert "is mounted on" in refusal(top)
-        assert "is not empty" in refusal(top / "events")
-    """)
-
-
-@needs_fuse
 def test_before_request_is_told_of_each_file_and_who_asks():
     run("""
     seen = []
@@ -217,32 +198,6 @@ def test_before_request_is_told_of_each_file_and_who_asks():
         assert "current_tracer" in {path for path, _ in seen}
         os.stat(top)
         assert ("", os.getpid()) in seen
-    """)
-
-
-@needs_fuse
-def test_writers_and_readers_while_threads_record():
-    run("""
-    with mount(top):
-        sh("echo 'p:twice twice' > kprobe_events; echo 1 > events/kprobes/twice/enable")
-        ending = threading.Event()
-        def record():
-            while not ending.is_set():
-                program["twice"](1)
-        threads = [threading.Thread(target=record) for _ in range(4)]
-        for each in threads:
-            each.start()
-        script = "for i in $(seq 200); do echo $i > trace_marker && cat tracing_on > /dev/null || exit 1; done"
-        writers = [subprocess.Popen(["sh", "-c", script], cwd=top) for _ in range(3)]
-        line = "for i in $(seq 50); do echo p:w{n}_$i twice >> kprobe_events || exit 1; done"
-        lines = [subprocess.Popen(["sh", "-c", line.replace("{n}", str(n))], cwd=top)
-                 for n in range(4)]
-        assert [each.wait(60) for each in (*writers, *lines)] == [0] * 7
-        ending.set()
-        for each in threads:
-            each.join()
-        assert len(sh("cat kprobe_events").splitlines()) == 201
-        sh("echo 0 > events/enable; echo > kprobe_events")
     """)
 
 
@@ -272,18 +227,14 @@ def test_the_tracefs_of_a_program_that_is_run():
 
 
 _SERVER = """
-SERVER = '''
-import os, sys, threading, time
-import sandbox
-from fprobe.tracefs import mount, tracefs
-program = sandbox.load({program!r}, name="prog")
-mount(sys.argv[1])
-print("ready", flush=True)
-time.sleep(60)
-'''
 def serve():
-    server = subprocess.Popen([sys.executable, "-c", SERVER.format(program=SOURCE), top], stdout=-1, text=True)
-    assert server.stdout.readline() == "ready\\n"
+    ready, write = os.pipe()
+    server = os.fork()
+    if server == 0:
+        mount(top)
+        os.write(write, b"x")
+        time.sleep(60)
+    assert os.read(ready, 1) == b"x"
     return server
 def unmounted():
     for _ in range(200):
@@ -295,7 +246,7 @@ def unmounted():
 
 
 @needs_fuse
-@pytest.mark.parametrize("how", ["KILL", "TERM"])
+@pytest.mark.parametrize("how", ["KILL", pytest.param("TERM", marks=pytest.mark.stress)])
 def test_whoever_uses_the_files_gets_an_error_when_the_server_dies(how):
     run(
         _SERVER
@@ -310,7 +261,8 @@ inside = subprocess.Popen(["sh", "-c", script], cwd=top, stdin=-1, stdout=-1, st
 inside.stdout.readline()
 time.sleep(0.3)
 assert Path(top, "tracing_on").read_text() == "1\\n"  # with 16 readers that wait
-server.send_signal(signal.SIG{how})
+os.kill(server, signal.SIG{how})
+os.waitpid(server, 0)
 assert [each.wait(10) for each in readers] == [1] * 16
 assert unmounted()
 inside.communicate(b"\\n", timeout=10)
@@ -338,37 +290,6 @@ def test_killed_readers_and_writers_leave_nothing_behind():
         assert lines and all(line.endswith("long long text") for line in lines)
         with open(top / "trace_pipe") as pipe:  # nobody has it open any more
             assert "long" in pipe.readline()
-    """)
-
-
-@needs_fuse
-def test_four_writers_of_definitions_and_echo_and_cat_while_threads_record():
-    run("""
-    import resource
-    with mount(top):
-        sh("echo 'p:twice twice' > kprobe_events; echo 1 > events/kprobes/twice/enable; echo 100 > buffer_size_kb")
-        ending = threading.Event()
-        def record():
-            while not ending.is_set():
-                program["twice"](1)
-                time.sleep(0.0001)
-        threads = [threading.Thread(target=record) for _ in range(4)]
-        for each in threads:
-            each.start()
-        script = "i=0; while [ $i -lt 250 ]; do echo $i > trace_marker && read x < tracing_on || exit 1; i=$((i+1)); done"
-        both = "printf 'p:a{n}_%s twice\\\\np:b{n}_%s twice\\\\n' $i $i >> kprobe_events"
-        define = "i=0; while [ $i -lt 25 ]; do " + both + " || exit 1; i=$((i+1)); done"
-        commands = [script] * 4 + [define.replace("{n}", str(n)) for n in range(4)]
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        writers = [subprocess.Popen(["dash", "-c", each], cwd=top) for each in commands]
-        assert [each.wait(50) for each in writers] == [0] * 8
-        ending.set()
-        for each in threads:
-            each.join()
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
-        names = [line.split()[0] for line in sh("cat kprobe_events").splitlines()]
-        assert len(names) == len(set(names)) == 201
-        sh("echo 0 > events/enable; echo > kprobe_events")
     """)
 
 
@@ -469,3 +390,121 @@ def test_each_cpu_has_a_raw_file_with_the_records_of_its_slots():
         assert all(any(b"text%d\\n" % number in page for page in pages) for number in range(40))
         assert not os.path.exists(top / f"per_cpu/cpu{os.cpu_count()}")
     """)
+
+
+@needs_fuse
+@pytest.mark.parametrize(
+    ("markers", "definitions"), [(50, 10), pytest.param(2500, 250, marks=pytest.mark.stress)], ids=["few", "many"]
+)
+def test_no_write_is_lost_and_memory_stays_flat_while_threads_record(markers, definitions):
+    run(f"""
+    MARKERS, DEFINITIONS = {markers}, {definitions}
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+    with mount(top):
+        sh("echo 'p:twice twice' > kprobe_events; echo 1 > events/kprobes/twice/enable; echo 100 > buffer_size_kb")
+        os.mkdir(top / "instances/said")
+        ending = threading.Event()
+        def record():
+            while not ending.is_set():
+                program["twice"](1)
+                time.sleep(0.001)
+        threads = [threading.Thread(target=record) for _ in range(4)]
+        for each in threads:
+            each.start()
+        count = "i=0; while [ $i -lt {{}} ]; do {{}} || exit 1; i=$((i+1)); done"
+        say = count.format(MARKERS, "echo said-{{n}}-$i. > instances/said/trace_marker && cat tracing_on > /dev/null")
+        both = count.format(DEFINITIONS, r"printf 'p:a{{n}}_%s twice\\np:b{{n}}_%s twice\\n' $i $i >> kprobe_events"
+                            " && if echo p:same_$i twice 2>&- >> kprobe_events; then echo $i; fi")
+        sizes = []
+        for part in range(2):
+            words = [each.replace("{{n}}", f"{{part}}{{n}}") for each in (say, both) for n in range(4)]
+            if part:
+                words = words[:4]
+            writers = [subprocess.Popen(["dash", "-c", each], cwd=top, stdout=-1, stderr=-1, text=True) for each in words]
+            done = [each.communicate(timeout=500) for each in writers]
+            assert [each.returncode for each in writers] == [0] * len(words), done
+            sizes.append(resident())
+            if not part:
+                first = sorted(int(number) for out, _ in done[4:] for number in out.split())
+                assert first == list(range(DEFINITIONS))  # each was defined by one, and refused to three
+        assert sizes[1] - sizes[0] < 4096, sizes
+        ending.set()
+        for each in threads:
+            each.join()
+        names = [line.split()[0] for line in sh("cat kprobe_events").splitlines()]
+        assert len(names) == len(set(names)) == 9 * DEFINITIONS + 1
+        said = {{line.rpartition(" ")[2] for line in sh("cat instances/said/trace").splitlines() if "said-" in line}}
+        assert said == {{f"said-{{part}}{{n}}-{{i}}." for part in range(2) for n in range(4) for i in range(MARKERS)}}
+        sh("echo 0 > events/enable; echo > kprobe_events")
+        os.rmdir(top / "instances/said")
+    """)
+
+
+@needs_fuse
+def test_a_directory_that_cannot_be_mounted_on_is_refused_with_a_reason():
+    run("""
+    import errno
+    def refusal(directory):
+        try:
+            mount(directory)
+        except OSError as wrong:
+            return errno.errorcode[wrong.errno], wrong.strerror
+    (top / "file").touch()
+    assert refusal(top / "none") == ("ENOENT", f"there is no directory {top / 'none'}; make it, or give another")
+    assert refusal(top / "file") == ("ENOTDIR", f"{top / 'file'} is not a directory; give an empty one")
+    assert refusal(top) == ("ENOTEMPTY", f"{top} is not empty; give an empty directory")
+    os.remove(top / "file")
+    os.chown(top, 1, -1)
+    assert refusal(top) == ("EACCES", f"{top} belongs to another user; give a directory of your own")
+    os.chown(top, os.geteuid(), -1)
+    with mount(top):
+        assert refusal(top)[0] == "EBUSY" and "is mounted on" in refusal(top)[1]
+        assert refusal(top / "events")[0] == "ENOTEMPTY"
+        done = subprocess.run([sys.executable, "-m", "fprobe", "mount", top], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "") and "is mounted on" in done.stderr
+    """)
+
+
+@needs_fuse
+def test_splice_moves_whole_sub_buffers_until_there_are_none():
+    run("""
+    with mount(top):
+        for number in range(300):
+            tracefs.write("trace_marker", f"said{number}.")
+        incoming, outgoing = os.pipe()
+        for cpu in range(os.cpu_count()):
+            source = os.open(top / f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
+            pages = []
+            try:
+                while size := os.splice(source, outgoing, 1 << 14):
+                    pages.append(os.read(incoming, size))
+            except BlockingIOError:
+                pass
+            os.close(source)
+            if pages:
+                break
+        assert all(len(page) % 4096 == 0 for page in pages)
+        assert all(b"said%d." % number in b"".join(pages) for number in range(300))
+    """)
+
+
+@needs_fuse
+def test_a_process_that_waits_for_its_own_mount_can_be_killed():
+    run(
+        _SERVER
+        + """
+server = os.fork()
+if server == 0:
+    mount(top)
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGKILL]).start()
+    os.read(os.open(top / "trace_pipe", os.O_RDONLY), 10)
+for _ in range(200):
+    if os.waitpid(server, os.WNOHANG)[0]:
+        break
+    time.sleep(0.05)
+else:
+    raise AssertionError("it hangs")
+assert unmounted()
+"""
+    )
