@@ -56,10 +56,10 @@ targets: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check gunicorn
 	$(BIN)/python -m tests.targets $(TARGETS)
 
-# The kernel's own tests of ftrace on the mounted tree, as root: make ftracetest LINUX=/path/to/linux-6.12. Debian has the sources in
-# the package linux-source-6.12 (GPL; nothing of them is here). TESTS="kprobe trigger/trigger-hist" for some.
+# The kernel's own tests of ftrace on the mounted tree, as root. They are fetched from Debian's package linux-source-6.12 (GPL; nothing
+# of them is here), unless LINUX=DIR names a source tree. TESTS="kprobe trigger/trigger-hist" for some.
 ftracetest: $(VENV)/.installed
-	$(BIN)/python -m tests.ftracetest $(LINUX) $(TESTS)
+	$(BIN)/python -m tests.ftracetest $(if $(LINUX),--linux $(LINUX)) $(TESTS)
 
 # Changes the hit path, one change at a time, in a copy of the tree, and shows which changes the tests notice. MUTANTS="glob-* exit-order" for some.
 mutants: $(VENV)/.installed

@@ -26,7 +26,7 @@ test fails when it is out of date.
 """
 
 
-_SELFTESTS = """`make ftracetest LINUX=DIR` runs tools/testing/selftests/ftrace of Linux 6.12 on the mounted tree, in a mount
+_SELFTESTS = """`make ftracetest` runs tools/testing/selftests/ftrace of Linux 6.12 on the mounted tree, in a mount
 namespace of its own, beside a stand-in kernel (`tests/ftracetest/`): functions and events that are hit when real processes fork,
 run, sleep and open files. Of its eight directories, with the runs in instances: {counts}.
 These do not pass:

@@ -1,10 +1,10 @@
 """Run the kernel's own tests of ftrace on the mounted tree.
 
-    python -m tests.ftracetest LINUX [-v] [-k DIR] [NAME...]
+    python -m tests.ftracetest [--linux DIR] [-k DIR] [NAME...]
 
-LINUX: a kernel's source tree; its tools/testing/selftests/ftrace is run. NAME: tests or directories, such as kprobe/profile or
-trigger; by default the eight directories. -k DIR keeps the logs there; -v prints those of tests that fail. Needs root, /dev/fuse,
-a C compiler and ping. Exits with 1 if a test that is listed as PASS (results.txt) does not pass.
+--linux: a kernel's source tree, whose tools/testing/selftests/ftrace is run; otherwise Debian's is fetched (source.py). NAME:
+tests or directories, such as kprobe/profile or trigger; by default the eight directories. -k DIR keeps the logs there.
+Needs root, /dev/fuse, a C compiler and ping. Exits with 1 if a test that is listed as PASS (results.txt) does not pass.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import tempfile
 from pathlib import Path
 
 from tests.ftracetest.results import DIRECTORIES, RESULTS, compared, left_out, read, table
+from tests.ftracetest.source import SELFTESTS, fetched
 
-_SELFTESTS = "tools/testing/selftests/ftrace"
 _LINE = re.compile(r"\[(\d+)\]( \(instance\) )?.*\t\[(\w+)\]")
 _ROOM = "TRACING_STANDS_IN"
 
 
 def tests_of(linux: Path, names: list[str]) -> list[str]:
     """The tests, as paths below test.d without suffix. Raises SystemExit for a name that there is not."""
-    top = linux / _SELFTESTS / "test.d"
+    top = linux / SELFTESTS / "test.d"
     found = []
     for name in names or DIRECTORIES:
         paths = sorted((top / name).rglob("*.tc")) if (top / name).is_dir() else [top / f"{name}.tc"]
@@ -75,6 +75,7 @@ def _lay_over(place: Path, beside: object) -> None:
     """Lay the files beside the tree over the kernel's. /sys/kernel/debug has no directory for them without debugfs."""
     subprocess.run(["mount", "-t", "tmpfs", "none", "/sys/kernel/debug"], check=True)
     Path("/sys/kernel/debug/kprobes").mkdir()
+    subprocess.run(["mount", "--bind", place / "fprobe/kprobes", "/sys/kernel/debug/kprobes"], check=True)
     for name in ("debug", "kernel"):  # the machine's kernel may lack some of them
         subprocess.run(["mount", "--bind", place / "fprobe/sysctl" / name, f"/proc/sys/{name}"], check=True)
     subprocess.run(["mount", "--bind", place / "fprobe/interrupts", "/proc/interrupts"], check=True)
@@ -82,8 +83,8 @@ def _lay_over(place: Path, beside: object) -> None:
 
 
 def _run(options: argparse.Namespace, machine: object, place: Path, programs: Path, logs: Path) -> int:
-    linux = Path(options.linux).resolve()
-    top = linux / _SELFTESTS
+    linux = Path(options.linux).resolve() if options.linux else fetched()
+    top = linux / SELFTESTS
     tests = tests_of(linux, options.names)
     paths = [top / "test.d" / f"{name}.tc" for name in tests]
     instance = [
@@ -116,7 +117,7 @@ def _run(options: argparse.Namespace, machine: object, place: Path, programs: Pa
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("linux", metavar="LINUX")
+    parser.add_argument("--linux", metavar="DIR")
     parser.add_argument("names", metavar="NAME", nargs="*")
     parser.add_argument("-k", "--keep", metavar="DIR")
     parser.add_argument("--write", action="store_true", help="write results.txt")

@@ -107,7 +107,7 @@ class Machine:
 
     def __init__(self) -> None:
         here = Path(__file__).parent
-        core.add(KERNEL)
+        core.update((KERNEL, "driver"))
         self._module = sandbox.load(here / "kernel.c", name=KERNEL, cflags=("-fno-toplevel-reorder",))
         self._other = sandbox.load("define i64 @name_show() { ret i64 0 }", name="driver")
         self._functions: dict[str, Any] = {}
