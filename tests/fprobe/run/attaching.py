@@ -10,6 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from command import forked
+
 TARGET = Path(__file__).with_name("attached_target.py")
 COMMAND = [sys.executable, "-m", "fprobe.cli"]
 LIMIT = 60
@@ -36,7 +40,7 @@ class Target:
 
 
 def fprobe(*words, timeout=LIMIT):
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=timeout)
+    return forked([*map(str, words)], timeout)
 
 
 @contextlib.contextmanager

@@ -53,9 +53,34 @@ def launch(tmp_path):
     return start
 
 
+class _Shared:
+    """The program that the tests of a file attach to, one after the other; a new one if a test has not left it as it was."""
+
+    made = None
+
+    def begin(self):
+        if self.made is None:
+            self.made = Target()
+            self.state = self.made.ask("state")
+        self.made.ask("start")
+        return self.made
+
+    def end(self):
+        self.made.end()
+        self.made = None
+
+
+@pytest.fixture(scope="module")
+def _shared():
+    shared = _Shared()
+    yield shared
+    if shared.made:
+        shared.end()
+
+
 @pytest.fixture
-def target():
-    """A running program to attach to."""
-    made = Target()
-    yield made
-    made.end()
+def target(_shared):
+    """A running program to attach to, whose calls are counted from now on."""
+    yield (made := _shared.begin())
+    if made.process.poll() is not None or made.ask("state") != _shared.state:
+        _shared.end()

@@ -14,7 +14,7 @@ from attaching import COMMAND, LIMIT, Target, fprobe, wait_until
 SEED = int(os.environ.get("FPROBE_STRESS_SEED") or random.SystemRandom().randrange(1 << 32))
 LONGEST = 0.9
 """Seconds after which an attachment is there, and most of what is interesting has happened."""
-rounds = pytest.mark.parametrize("number", [4, pytest.param(100, marks=pytest.mark.stress)])
+rounds = pytest.mark.parametrize("number", [2, pytest.param(100, marks=pytest.mark.stress)])
 
 CHANGING = """
 import os, subprocess, sys, threading, time, zlib
@@ -94,7 +94,7 @@ def test_a_program_that_ends_or_executes_is_reported(number, what):
                 made.process.stdin.write("exec\n")
                 made.process.stdin.flush()
             try:
-                out, err = process.communicate(timeout=10)
+                out, err = process.communicate(timeout=1.5)
             except subprocess.TimeoutExpired:  # it has attached to the program that was executed
                 made.process.kill()
                 out, err = process.communicate(timeout=LIMIT)

@@ -32,7 +32,7 @@ def test_load_between_armed_and_detached_is_counted_exactly(target):
 
 def test_the_program_is_as_before_after_each_detachment(target):
     before, text = target.ask("state"), target.ask("text")
-    for _ in range(3):
+    for _ in range(2):
         done = fprobe("stat", "-p", target.pid, "libz:*", "libc:dlopen", "later:*", "--duration", "0.2")
         assert done.returncode == 0 and "deflate [libz]" in done.stdout, done.stderr
         assert target.ask("state") == before
@@ -135,14 +135,18 @@ def test_top_shows_the_calls_while_they_are_made(target):
     assert done.returncode == 0 and done.stdout.count("calls/s; 2 shown") >= 2, done.stderr
 
 
-def test_two_processes_are_one_report(target):
+def test_two_processes_are_one_report_that_ends_with_a_total(target):
     other = Target()
+    words = ("stat", "-p", target.pid, "-p", other.pid, "libz:deflate", "--duration", "0.2")
     try:
-        done = fprobe("stat", "-p", target.pid, "-p", other.pid, "libz:deflate", "--json", "--duration", "0.3")
+        done, text = fprobe(*words, "--json"), fprobe(*words).stdout
     finally:
         other.end()
     assert [process["pid"] for process in json.loads(done.stdout)["processes"]] == [target.pid, other.pid], done.stderr
     assert all(rows(done.stdout, number)["deflate"]["hits"] for number in (0, 1))
+    _, sections, total = text.partition("# total of 2 processes\n")
+    hits = [int(line.split()[-3].replace(",", "")) for line in text.splitlines() if line.endswith("deflate [libz]")]
+    assert sections and total.count("deflate [libz]") == 1 and len(hits) == 3 and hits[0] + hits[1] == hits[2]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +186,12 @@ for line in sys.stdin:
     later = os.fork()
     if not later:
         work(0.3)
-        state = [name for name in sys.modules if name.startswith("_fprobe")]
-        os._exit(len(state) > 0 and "left" in line)
+        end = time.monotonic() + 30
+        while "left" in line and any(name.startswith("_fprobe") for name in sys.modules):
+            time.sleep(0.02)
+            if time.monotonic() > end:
+                os._exit(1)
+        os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(later, 0)[1]), flush=True)
 os.kill(first, 9)
 """
@@ -215,19 +223,6 @@ def test_children_do_not_count_unless_they_are_wanted_and_are_left(forking):
         assert forking.ask("left") == 0
         found = json.loads(interrupted(process))["processes"]
     assert [each["pid"] for each in found] == [forking.pid] and not found[0]["functions"]
-
-
-def test_several_processes_end_with_a_total(target):
-    other = Target()
-    try:
-        done = fprobe("stat", "-p", target.pid, "-p", other.pid, "libz:deflate", "--duration", "0.3")
-    finally:
-        other.end()
-    _, sections, total = done.stdout.partition("# total of 2 processes\n")
-    hits = [
-        int(line.split()[-3].replace(",", "")) for line in done.stdout.splitlines() if line.endswith("deflate [libz]")
-    ]
-    assert sections and total.count("deflate [libz]") == 1 and len(hits) == 3 and hits[0] + hits[1] == hits[2]
 
 
 BLOCKING = r"""
@@ -301,7 +296,7 @@ for line in sys.stdin:
 def test_threads_that_load_allocate_wait_start_and_have_signals_continue():
     made = Target("-c", BUSY)
     try:
-        for _ in range(3):
+        for _ in range(2):
             done = fprobe("stat", "-p", made.pid, "libz:*", "libc:malloc", "later:*", "--duration", "0.1")
             assert done.returncode == 0 and "deflate [libz]" in done.stdout, done.stderr
             assert made.ask("") == ""
@@ -418,7 +413,7 @@ def test_a_process_that_executes_another_program_is_reported(tmp_path):
 
 LOADING = r"""
 #include <unistd.h>
-__attribute__((constructor)) static void begin(void) { usleep(2500000); }
+__attribute__((constructor)) static void begin(void) { usleep(2000000); }
 """
 
 
@@ -452,7 +447,7 @@ for line in sys.stdin:
         start = time.monotonic()
         done = fprobe("stat", "-p", made.pid, "libz:deflate", "--duration", "0.2")
         assert done.returncode == 0 and "deflate [libz]" in done.stdout, done.stderr
-        assert time.monotonic() - start > 2 > 1.5 > made.ask("")
+        assert time.monotonic() - start > 1.5 > 1.2 > made.ask("")
     finally:
         made.end()
 

@@ -1,0 +1,24 @@
+"""Long lists of cases: each run has a few of them, `make stress` has all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def sampled(cases: Iterable[Any], count: int) -> list[Any]:
+    """The cases as parameters: `count` of them, from the first to the last at equal distances, and the others under `stress`.
+
+    They are the same ones each time, since all workers have to collect the same tests.
+    """
+    every = list(cases)
+    kept = {number * (len(every) - 1) // max(count - 1, 1) for number in range(count)}
+    return [case if number in kept else in_stress(case) for number, case in enumerate(every)]
+
+
+def in_stress(case: Any) -> Any:
+    """A case that `make stress` has; a tuple is several parameters."""
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.stress)
