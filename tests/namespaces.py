@@ -12,6 +12,22 @@ import pytest
 UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
 """Runs a command in such a namespace."""
 
+ENTER = """
+import ctypes, os
+from pathlib import Path
+ids = os.geteuid(), os.getegid()
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x20000 | 0x10000000 * bool(ids[0])):  # CLONE_NEWNS, CLONE_NEWUSER
+    raise OSError(ctypes.get_errno(), "unshare")
+if ids[0]:
+    Path("/proc/self/setgroups").write_text("deny")
+    for name, number in zip(("uid_map", "gid_map"), ids):
+        Path("/proc/self", name).write_text(f"0 {number} 1")
+if libc.mount(b"none", b"/", None, 0x44000, None):  # MS_REC | MS_PRIVATE
+    raise OSError(ctypes.get_errno(), "mount")
+"""
+"""Python source by which a process with one thread enters such a namespace itself."""
+
 
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
 _PRIVATE, _REC = 1 << 18, 1 << 14

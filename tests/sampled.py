@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 
 def sampled(cases: Iterable[Any], count: int) -> list[Any]:
@@ -19,6 +20,7 @@ def sampled(cases: Iterable[Any], count: int) -> list[Any]:
 
 
 def in_stress(case: Any) -> Any:
-    """A case that `make stress` has; a tuple is several parameters."""
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.stress)
+    """A case that `make stress` has. A tuple is the values of several parameters, or a `pytest.param` with marks of its own."""
+    if isinstance(case, ParameterSet):
+        return case._replace(marks=[*case.marks, pytest.mark.stress])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.stress)

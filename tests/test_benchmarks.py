@@ -35,8 +35,9 @@ SLOW = (
     "numba.",
     "handler.c",
     "runtime.",
+    "tracefs.mount.",
 )
-"""Rows that take a second or more even here."""
+"""Rows that take a second or more even here: under `stress`."""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,10 +53,13 @@ def small(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict[str, float]]:
     quick = [row.name for group in all_rows(CALLS, FUNCTIONS) for row in group if not row.name.startswith(SLOW)]
-    done = small("--json", *quick)
+    return measured(quick)
+
+
+def measured(names: list[str]) -> dict[str, dict[str, float]]:
+    done = small("--json", *names)
     assert done.returncode == 0, done.stderr
-    objects = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["name"]: row for row in objects}
+    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
 def test_every_row_is_there_and_has_every_field(rows: dict[str, dict[str, float]]) -> None:
@@ -73,6 +77,15 @@ def test_every_row_is_there_and_has_every_field(rows: dict[str, dict[str, float]
     for row in rows.values():
         assert set(row) >= FIELDS
         assert row["min_ns"] <= row["added_ns"] <= row["max_ns"]
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("start", SLOW)
+def test_every_slow_row_is_measured_or_skipped_with_a_reason(start: str) -> None:
+    names = [row.name for group in all_rows(CALLS, FUNCTIONS) for row in group if row.name.startswith(start)]
+    found = measured(names)
+    assert set(found) == set(names)
+    assert all("skipped" in row or set(row) >= FIELDS for row in found.values())
 
 
 @pytest.mark.parametrize(

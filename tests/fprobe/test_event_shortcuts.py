@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from filter_model import passes
+from sampled import in_stress, sampled
 
 import sandbox
 from fprobe.tracefs import tracefs
@@ -106,7 +107,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", FILTERS)
+@pytest.mark.parametrize("text", sampled(FILTERS, 5))
 def test_a_filter_of_numbers_keeps_the_records_that_the_same_filter_passes_in_python(program, kind, text):
     event, probe = defined(f"{kind} sc_add a=$arg1 b=$arg2:s8 c=$arg1:u16 d=$arg2:x32 e=$arg1:b3@2/8")
     for value in VALUES:
@@ -246,8 +247,8 @@ HISTS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("keys", HISTS)
-@pytest.mark.parametrize("condition", ["", " if b != 1"])
+@pytest.mark.parametrize("keys", sampled(HISTS, 4))
+@pytest.mark.parametrize("condition", sampled(["", " if b != 1"], 1))
 def test_a_histogram_counts_the_same_with_and_without(program, kind, keys, condition):
     line = f"{kind} sc_add a=$arg1 b=$arg2:s8 c=$arg1:u16 d=$arg2:x32 e=$arg1:b3@2/8"
     event, probe = defined(line, enabled=False)
@@ -345,7 +346,7 @@ def taken():
 
 @pytest.mark.parametrize(
     "line",
-    [
+    sampled([
         *(f"{kind} sc_add a=$arg1 b=$arg2:s8 c=$arg1:u16 d=$arg2:x32 e=$arg1:b3@2/8" for kind in KINDS),
         *(f'{kind} sc_text s=+0($arg1):string w=+0($arg1):u32 bad=@8:u64 worse=+8(@8):string t=\\"x"' for kind in KINDS),
         *(f"{kind} sc_text v=+0($arg1):x8[5] c=$comm:string i=\\7" for kind in KINDS),
@@ -353,7 +354,7 @@ def taken():
         "r:k sc_add $retval", "r:k sc_add a=$arg1 r=$retval:s32 b=$arg2", "f:k sc_add $retval",
         "f:k sc_add%return a=$arg1 r=$retval:s32 b=$arg2", "r:k sc_self a=$retval t=+0($retval):u64",
         "f:k sc_self a=$retval t=+0($retval):u64", "r:k sc_leaf", "f:k sc_leaf%return",
-    ],
+    ], 8),
 )  # fmt: skip
 def test_an_early_record_is_the_handlers(program, second_array, line):
     event, probe = defined(line)
@@ -402,7 +403,11 @@ def test_recording_a_return_early_keeps_results_and_what_calls_keep(program, lin
 
 
 @pytest.mark.parametrize(
-    "lines", list(itertools.permutations(["r:k sc_add r=$retval", "f:m sc_add%return r=$retval", "r:n sc_add"], 2))
+    "lines",
+    sampled(
+        [*map(list, itertools.permutations(["r:k sc_add r=$retval", "f:m sc_add%return r=$retval", "r:n sc_add"], 2))],
+        3,
+    ),
 )
 def test_returns_beside_another_probe_go_to_the_handlers(program, lines):
     made = [defined(line) for line in lines]
@@ -475,8 +480,12 @@ AT_RETURN = "a=$arg1 b=$arg2:s16 r=$retval:s64 h=$retval:u16"
 
 @pytest.mark.parametrize("kind", RETURNS)
 @pytest.mark.parametrize(
-    "text", ["a == 5", "r < 0 && b != 4", "h & 0x10 || a > 0x80", "__probe_func == 0", "__probe_ret_ip != 0 && a == 1"]
-)
+    "text",
+    [
+        "a == 5", "r < 0 && b != 4", "__probe_ret_ip != 0 && a == 1",
+        *map(in_stress, ("h & 0x10 || a > 0x80", "__probe_func == 0")),
+    ],
+)  # fmt: skip
 def test_a_filter_at_return_keeps_the_records_that_the_same_filter_passes_in_python(program, kind, text):
     event, probe = defined(f"{kind} {AT_RETURN}")
     for value in VALUES:

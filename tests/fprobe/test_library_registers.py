@@ -8,6 +8,7 @@ from typing import Any
 import full_registers
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 from ftrace.core.sites.entry_plans import Mechanism
@@ -134,7 +135,7 @@ def retreat_to_breakpoints() -> None:
             block._retreated.discard(index)
 
 
-@pytest.mark.parametrize("entry", full_registers.ENTRIES)
+@pytest.mark.parametrize("entry", sampled(full_registers.ENTRIES, 3))
 @pytest.mark.parametrize("by", ["jump", "breakpoint"])
 @isolated(timeout=100)
 def test_every_register_and_flag_is_kept(by: str, entry: str) -> None:

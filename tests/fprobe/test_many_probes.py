@@ -10,6 +10,7 @@ import shutil
 import pytest
 from isolation import isolated
 from programs import basic, load_c
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -33,7 +34,7 @@ def at_both_ends(number, seen, **fields):
     return fprobe.attach(["leaf"], entry=entry, exit=leave, entry_data_size=2, nr_maxactive=1, **fields).attach()
 
 
-@pytest.mark.parametrize("count", [63, 64, 65, 128, 200, 1024])
+@pytest.mark.parametrize("count", sampled([63, 64, 65, 128, 200, 1024], 3))
 @isolated(shared=True)
 def test_exits_and_data_of_many_probes_on_one_function(count):
     """Beyond 64 a word of the node has no longer a bit for each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from isolation import NUMBA, isolated, run_forked
+from sampled import sampled
 
 pytest.importorskip(
     "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
@@ -128,6 +129,7 @@ def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds
     assert {name: probe.hits for name, probe in probes.items()} == program.CALLS
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=TIME)
 def test_functions_are_probed_while_four_threads_compile():
     import threading
@@ -206,6 +208,7 @@ print(probe.hits, probe.counts.missed, sum(numba_cached.caller.stats.cache_hits.
 """
 
 
+@pytest.mark.stress
 def test_installed_stubs_are_used_and_are_apart_in_numbas_cache(tmp_path):
     (tmp_path / "numba_cached.py").write_text(_CACHED)
     paths = {"path": str(tmp_path), "cache": str(tmp_path / "cache")}
@@ -293,7 +296,7 @@ def _with_parts():
 
 
 @isolated(modules=NUMBA, timeout=TIME)
-@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_compiled", sampled([False, True], 1))
 def test_parts_that_numba_compiles_apart_are_no_calls_of_the_function(is_compiled):
     """Lifted loops and objmode blocks have names of their own, whether they are compiled before the probe or after."""
     import fprobe

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -94,7 +95,7 @@ def counted(program: Any, module: Any, handler: Any = None) -> int:
 
 
 @isolated
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", sampled(EDITS, 4))
 @pytest.mark.parametrize("kind", ["fprobe", "kprobe", "factory"])
 def test_a_reloaded_handler_runs_its_new_code(kind, edit):
     text = HEAD + {"fprobe": HELPER + ENTRY, "kprobe": HELPER + PRE, "factory": FACTORY}[kind]

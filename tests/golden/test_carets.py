@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from sampled import sampled
 
 import sandbox
 
@@ -140,7 +141,7 @@ def _caret(log):
     return len(log.splitlines()[-1]) - len("  Command: ^")
 
 
-@pytest.mark.parametrize("command, position", _split(KPROBES))
+@pytest.mark.parametrize("command, position", sampled(_split(KPROBES), 30))
 def test_pe8_7_carets_of_kprobe_events(machine, command, position):
     machine.tracefs.write("error_log", "")
     with pytest.raises(OSError):
@@ -151,7 +152,7 @@ def test_pe8_7_carets_of_kprobe_events(machine, command, position):
     assert machine.tracefs.read("dynamic_events") == ""
 
 
-@pytest.mark.parametrize("command, position", _split(FPROBES))
+@pytest.mark.parametrize("command, position", sampled(_split(FPROBES), 12))
 def test_pe8_7_carets_of_fprobe_events(machine, command, position):
     machine.tracefs.write("error_log", "")
     with pytest.raises(OSError):
@@ -296,7 +297,7 @@ REJECTED = [
 ]
 
 
-@pytest.mark.parametrize("argument", ACCEPTED)
+@pytest.mark.parametrize("argument", sampled(ACCEPTED, 18))
 def test_pe8_7_arguments_that_are_accepted_read_back_as_the_same(machine, argument):
     tracefs = machine.tracefs
     tracefs.write("kprobe_events", f"p:ev vfs_read {argument}")
@@ -306,7 +307,7 @@ def test_pe8_7_arguments_that_are_accepted_read_back_as_the_same(machine, argume
     tracefs.write("kprobe_events", "-:ev", append=True)
 
 
-@pytest.mark.parametrize("argument", REJECTED)
+@pytest.mark.parametrize("argument", sampled(REJECTED, 15))
 def test_pe8_7_arguments_that_are_rejected(machine, argument):
     with pytest.raises(OSError):
         machine.tracefs.write("kprobe_events", f"p:ev vfs_read {argument}")

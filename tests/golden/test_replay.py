@@ -13,24 +13,24 @@ from tests.golden.transcript import Step, differs, normalised, parse
 DATA = Path(__file__).parent / "data"
 WHOLE = [
     "arg-01-registers",
-    "def-04-autoname",
     "del-01-forms",
-    "err-01-deref-syntax",
     "err-04-offset",
     "evt-01-enable",
     "filter-02-string",
-    "func-01-tracer",
     "graph-03-with-probes",
+    "multi-01-same-event",
+    "sff-03-commands",
+]
+"""One of most subjects."""
+MORE = [
+    "def-04-autoname",
+    "err-01-deref-syntax",
+    "func-01-tracer",
     "hdr-01-trace-header",
     "io-01-semantics",
-    "multi-01-same-event",
     "multi-04-dynamic-events",
     "pid-01",
-    "sff-03-commands",
     "type-05-strings",
-]
-"""One or two of each subject."""
-MORE = [
     "arg-06-symbols",
     "def-01-basic-p",
     "def-06-groups",

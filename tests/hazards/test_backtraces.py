@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from isolation import isolated
 from programs import load_c
+from sampled import sampled
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 needs_gdb = pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not installed")
@@ -156,7 +157,7 @@ long dead(void) { return destroyed; }
 """
 
 
-@pytest.mark.parametrize("kind", ["python", "native", "two"])
+@pytest.mark.parametrize("kind", sampled(["python", "native", "two"], 1))
 @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 @isolated(shared=True)
 def test_pthread_exit_and_throw_run_the_destructors_of_every_hooked_frame(kind):

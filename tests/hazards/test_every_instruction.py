@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sampled import in_stress
 from stepped import MANNERS
 from stepped_events import MANNERS as EVENTS
 from stepped_kprobes import MANNERS as KPROBES
@@ -74,8 +75,7 @@ def hold(manner: str, times: int, rounds: int = ROUNDS) -> None:
         "both, a word",
         "registers",
         "four probes",
-        "jumps, a kretprobe",
-        *(pytest.param(each, marks=pytest.mark.stress) for each in ("both, 8 and 200 bytes", "one node", "mcount")),
+        *map(in_stress, ("jumps, a kretprobe", "both, 8 and 200 bytes", "one node", "mcount")),
     ],
 )
 def test_a_signal_at_every_instruction(manner: str) -> None:
@@ -85,7 +85,7 @@ def test_a_signal_at_every_instruction(manner: str) -> None:
 
 @pytest.mark.parametrize(
     "manner",
-    [pytest.param(each, marks=[] if each in ("p, text", "r", "f, returns") else pytest.mark.stress) for each in EVENTS],
+    [each if each == "r" else in_stress(each) for each in EVENTS],
 )
 def test_a_signal_at_every_instruction_of_what_is_recorded_early(manner: str) -> None:
     hold(manner, ONCE, FEW_ROUNDS)
@@ -107,8 +107,7 @@ def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
     "manner",
     [
         "kprobes, C, stepped",
-        "kretprobes, C, optimized",
-        pytest.param("kprobes, native, optimized", marks=pytest.mark.stress),
+        *map(in_stress, ("kretprobes, C, optimized", "kprobes, native, optimized")),
     ],
 )
 def test_a_signal_at_every_instruction_of_kprobes(manner: str) -> None:

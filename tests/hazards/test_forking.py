@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from isolation import TESTS, isolated, run_source
 from programs import basic, load_c
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -110,7 +111,7 @@ def forks(threads):
     print("the test has ended")
 
 
-@pytest.mark.parametrize("threads", ["brief", "lasting"])
+@pytest.mark.parametrize("threads", sampled(["brief", "lasting"], 1))
 def test_no_child_hangs_though_native_threads_come_to_python_handlers(threads, tmp_path):
     slow, paths = tmp_path / "slow.so", [str(Path(__file__).parent), str(TESTS)]
     compiler = find_compiler("C", slow)

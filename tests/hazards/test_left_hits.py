@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 
 import pytest
 from built_library import built_library, needs_compilers
 from isolation import isolated
 from left_hits import program
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -50,14 +52,16 @@ KINDS = (
 )
 
 
+@pytest.mark.parametrize("every", [8, in_stress(1)])
 @pytest.mark.parametrize("kinds", KINDS)
 @isolated(timeout=100)
-def test_a_hit_that_is_left_at_any_instruction(kinds):
+def test_a_hit_that_is_left_at_any_instruction(kinds, every):
+    """Or at every eighth: at others in each run."""
     library = program()
     probes = [attached(kind) for kind in kinds.split("+")]
     kprobes.wait_for_kprobe_optimizer()
     library.call(1)
-    for count in range(1, 5000):
+    for count in range(1 + os.getpid() % every, 5000, every):
         if not library.leave_after(count):
             break
         before = [probe.hits for probe in probes]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from isolation import isolated
 from programs import assert_untouched, basic
+from sampled import sampled
 from shared_objects import Caller, Shared, contend, entered, left, pre, returned, seen
 
 import fprobe
@@ -185,7 +186,7 @@ def at_one(kind: str, rounds: int) -> None:
     assert_untouched()
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", sampled(MADE, 5))
 @isolated(timeout=100)
 def test_two_threads_at_one(kind):
     at_one(kind, ROUNDS)

@@ -11,6 +11,7 @@ from tempfile import mkdtemp
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 from sandbox.memory import mappings, pages
@@ -81,7 +82,9 @@ def run(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("sanitizer", "name"), [("address", "asan"), ("thread", "tsan"), ("undefined", "ubsan")])
+@pytest.mark.parametrize(
+    ("sanitizer", "name"), sampled([("address", "asan"), ("thread", "tsan"), ("undefined", "ubsan")], 1)
+)
 def test_programs_with_a_sanitizer_are_probed(sanitizer, name):
     preload = shared_object(name)
     done = run(build(f"-fsanitize={sanitizer}"), LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")

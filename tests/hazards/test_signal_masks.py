@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from built_library import build_library, built_library, needs_compilers
 from isolation import isolated
+from sampled import sampled
 
 import kprobes
 from sandbox.native import i32, void
@@ -25,7 +26,7 @@ CALLS = {"by_mask": 2, "by_thread": 2}
 """How often they call count(), if not once."""
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", sampled(WAYS, 4))
 @isolated
 def test_a_call_with_all_signals_blocked_meets_a_breakpoint(way):
     import fprobe

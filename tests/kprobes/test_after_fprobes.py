@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from built_library import built_library, needs_compilers
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -63,7 +64,7 @@ def check_kprobes(call: Callable[[int, int], int], name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", sampled(BODIES, 2))
 @isolated
 def test_after_an_fprobe_is_gone(name):
     call = functions()[name]
@@ -74,7 +75,7 @@ def test_after_an_fprobe_is_gone(name):
     check_kprobes(call, name)
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", sampled(BODIES, 1))
 @isolated
 def test_after_an_fprobe_whose_patch_has_retreated_to_a_breakpoint_is_gone(name):
     call = functions()[name]
@@ -91,7 +92,7 @@ def test_after_an_fprobe_whose_patch_has_retreated_to_a_breakpoint_is_gone(name)
     assert probe.hits == 1
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", sampled(BODIES, 1))
 @isolated
 def test_while_ftrace_is_disabled(name):
     from ftrace.tracing.files.sysctl import set_ftrace_enabled

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import full_registers
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -93,7 +94,7 @@ def test_the_program_itself_keeps_every_register():
         expect_kept(entry, "no probe")
 
 
-@pytest.mark.parametrize("entry", full_registers.ENTRIES)
+@pytest.mark.parametrize("entry", sampled(full_registers.ENTRIES, 2))
 @pytest.mark.parametrize("optimized", [False, True], ids=["breakpoint", "jump"])
 @isolated(timeout=120)
 def test_kretprobes_keep_every_register_and_flag_of_foreign_code(optimized, entry):
@@ -114,7 +115,7 @@ def test_kretprobes_keep_every_register_and_flag_of_foreign_code(optimized, entr
         expect_kept(entry, f"after {kind}")
 
 
-@pytest.mark.parametrize("entry", full_registers.ENTRIES)
+@pytest.mark.parametrize("entry", sampled(full_registers.ENTRIES, 2))
 @pytest.mark.parametrize("optimized", [False, True], ids=["breakpoint", "jump"])
 @isolated(timeout=120)
 def test_probes_together_keep_every_register_and_flag_of_foreign_code(optimized, entry):

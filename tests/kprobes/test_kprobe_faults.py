@@ -8,6 +8,7 @@ import signal
 import pytest
 from instructions import boundaries
 from isolation import TESTS, isolated, run_forked
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -99,7 +100,7 @@ none = None
 
 
 @isolated
-@pytest.mark.parametrize("preemptible", [True, False])
+@pytest.mark.parametrize("preemptible", sampled([True, False], 4))
 @pytest.mark.parametrize("fault", ["repair", "repair_in_c", "python_repair"])
 @pytest.mark.parametrize("stepped", [True, False])
 def test_kp90_a_fault_of_the_instruction_is_handled(preemptible, fault, stepped):
@@ -258,7 +259,7 @@ WAYS = {
 
 
 @isolated(shared=True)
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", sampled(BRANCHES, 4))
 def test_kp87_a_fault_of_an_emulated_instruction_is_its_own(name):
     """Branches through memory that is not there, and uses of a stack that is not: where, and what is accessed."""
     checks.preemptible = True

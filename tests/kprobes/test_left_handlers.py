@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -104,7 +105,7 @@ def check_normal(abandoned: int) -> None:
 
 
 @isolated
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 3))
 @pytest.mark.parametrize("role", ["pre", "post", "entry", "return"])
 def test_a_c_handler_that_does_not_come_back(kind, role):
     if (kind, role) == ("jump", "post"):

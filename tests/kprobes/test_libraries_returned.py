@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -110,11 +111,16 @@ FEW = [("bz2", False), ("bz2", True), ("lzma", True)]
 
 @pytest.mark.parametrize(
     ("name", "optimized"),
-    [
-        pytest.param(name, optimized, id=f"{name}-{way}", marks=[] if (name, optimized) in FEW else pytest.mark.stress)
-        for name in LOADS
-        for optimized, way in ((False, "breakpoint"), (True, "jump"))
-    ],
+    sampled(
+        [
+            pytest.param(
+                name, optimized, id=f"{name}-{way}", marks=[] if (name, optimized) in FEW else pytest.mark.stress
+            )
+            for name in LOADS
+            for optimized, way in ((False, "breakpoint"), (True, "jump"))
+        ],
+        1,
+    ),
 )
 @isolated(timeout=120)
 def test_counting_kretprobes_on_every_function_of_a_library_change_nothing(name, optimized):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from matrix import BETWEEN, BETWEEN_FPROBE, INNER, OUTER, Kind, Seen, cells
+from sampled import sampled
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 PROGRAM = Path(__file__).with_name("matrix.py")
@@ -248,7 +249,7 @@ def observed() -> dict[Cell, dict[str, Any]]:
     return observe(limit=100)
 
 
-@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("between", sampled(BETWEEN, 40))
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 def test_a_handler_that_hits_a_probe(outer, between, observed):
     """KP-4, KP-43, KP-45, KP-46, KP-52, KP-72, KP-79, KP-83, FP-31, FP-35..38, FP-51, FT-42, FT-52, FT-54, FT-56"""

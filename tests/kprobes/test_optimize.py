@@ -15,6 +15,7 @@ import kprobe_targets
 import pytest
 import raw_masks
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -125,7 +126,7 @@ def test_the_optimisers_thread_ends_when_nothing_is_queued_and_a_later_probe_has
 
 
 @isolated
-@pytest.mark.parametrize("extent", ["alone", "dense"])
+@pytest.mark.parametrize("extent", sampled(["alone", "dense"], 1))
 def test_the_text_comes_back(extent):
     """KP-71; in any order, with probes on neighbours"""
     from kprobes import Extent, set_extent
@@ -341,7 +342,7 @@ def test_the_text_is_as_it_was_when_unregistering_returns(returns):
     assert call(3, 4) == 7
 
 
-@pytest.mark.parametrize("extent", ["alone", "dense"])
+@pytest.mark.parametrize("extent", sampled(["alone", "dense"], 1))
 @isolated
 def test_the_text_is_as_it_was_when_unregistering_a_batch_returns(extent):
     """Two at one place; a third probe, which is not of the batch, stays a jump or becomes one again."""

@@ -76,11 +76,11 @@ def places() -> dict[str, LibraryCall]:
     return {**starts(), **of_libraries}
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_functions_without_stubs(native, every):
-    """Every fifth place with jumps that land on instructions, and others with such that absorb them; or all with both."""
+    """Every ninth place with jumps that land on instructions, and others with such that absorb them; or all with both."""
     prepare(starts()["endbr64"].name, ALL_KPROBES, native)
     for absorbing in (False, True):
         if absorbing:
@@ -99,7 +99,7 @@ def test_orders_at_the_entry_of_a_function_with_a_stub_with_fprobes_too(native):
     check(lambda: module["leaf"](1), f"{module.name}:leaf", orders, native)
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_library_functions_with_fprobes_too(native, every):

@@ -7,6 +7,7 @@ import ssl
 import zlib
 
 import pytest
+from sampled import in_stress
 
 from sandbox.images.library_images import LibraryImage
 from sandbox.symbols import libraries as module
@@ -24,7 +25,7 @@ def copies(name: str) -> tuple[LibraryImage, LibraryImage]:
     )
 
 
-@pytest.mark.parametrize("name", ["libz", "libcrypto", "libllvmlite"])
+@pytest.mark.parametrize("name", ["libz", "libcrypto", in_stress("libllvmlite")])
 def test_searching_finds_what_reading_all_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "libllvmlite":
         import llvmlite.binding

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from command import COMMAND, environment
+from sampled import sampled
 
 SOURCE = """
 #include <ctime>
@@ -36,7 +37,7 @@ def shown(source, *words):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=True).stdout
 
 
-@pytest.mark.parametrize("by", ["function", "caller", "thread"])
+@pytest.mark.parametrize("by", sampled(["function", "caller", "thread"], 1))
 def test_the_average_of_stat_is_between_the_shortest_and_the_longest(source, by):
     rows = [line.split() for line in shown(source, "stat", "naps", "--by", by).splitlines()]
     head = next(row for row in rows if "AVERAGE" in row)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, environment
+from sampled import sampled
 
 CASES = {
     "no such function": (["explain", "vfs_raed"], 2, "no function of [demo] matches 'vfs_raed'; did you mean vfs_read"),
@@ -53,7 +54,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 14))
 def test_bad_input(run, programs, name, request):
     words, code, sentence = CASES[name]
     if any(word.endswith(".c") for word in words):

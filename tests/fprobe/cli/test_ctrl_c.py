@@ -15,6 +15,7 @@ from random import Random
 import pytest
 from command import COMMAND, HAS_COMPILER, environment
 from namespaces import needs_fuse
+from sampled import sampled
 
 INTERRUPTED = 130
 
@@ -141,7 +142,7 @@ if HAS_COMPILER:
     RUNS["stat of C"] = ("stat", "*", "--program", "prog.c", "--call", "fib", "40")
 
 
-@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("kind", sampled(RUNS, 2))
 @pytest.mark.parametrize("times", [1, pytest.param(8, marks=pytest.mark.stress)])
 def test_at_any_moment(programs, times, kind, tmp_path):
     """From before the first import to the end: the exit code is 130, and there is a summary."""
@@ -185,7 +186,9 @@ def test_a_reader_that_goes_away_ends_it(programs):
 
 
 @needs_fuse
-@pytest.mark.parametrize("script", ["echo ready; call main", "echo ready; call main & wait", "echo ready; sleep 100"])
+@pytest.mark.parametrize(
+    "script", sampled(["echo ready; call main", "echo ready; call main & wait", "echo ready; sleep 100"], 1)
+)
 def test_a_script_of_tracefs(programs, script):
     out = interrupted(programs, "tracefs", "--program", "spin.ll", "sh", "-c", script, when="ready")
     assert out.splitlines() == ["ready", "fprobe: interrupted"]

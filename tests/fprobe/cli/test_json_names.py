@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from command import forked
 
 PROGRAM = "--program", "examples/prog.ll", "--call", "main", "3"
 OTHER_NAMES = {"thread", "library", "durations", "from_ns"}
@@ -14,8 +13,7 @@ PYTHON = "import zlib; zlib.crc32(b'x')"
 
 
 def command(*words, code=0):
-    run = [sys.executable, "-m", "fprobe", *words]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    done = forked(words, 60)
     assert done.returncode == code, done.stderr
     return done
 

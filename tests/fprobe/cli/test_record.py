@@ -8,6 +8,7 @@ from itertools import islice
 
 import pytest
 from command import COMMAND, environment
+from sampled import sampled
 from terminal import Terminal
 
 from fprobe.export.trace_dat_reader import Trace
@@ -65,15 +66,21 @@ def test_record_with_a_filter_as_json(run, programs, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["-e", "p:x vfs_read a=%zz"], "Invalid register name\n  p:x vfs_read a=%zz\n                 ^\n"),
-        (["-e", "p:x vfs_raed"], "Invalid probed address or symbol\n  p:x vfs_raed\n      ^\n"),
-        (["-e", "p:x vfs_read a=%di", "--filter", "b > 1"], "Field not found\n  b > 1\n    ^\n"),
-        (["-e", "p:x vfs_read", "--trigger", "hist:keys=zz"], "Couldn't find field\n  hist:keys=zz\n            ^\n"),
-        (["-e", "p:x vfs_read", "-o", "/nowhere/trace.dat"], "/nowhere/trace.dat: No such file or directory"),
-        (["-e", "p:x vfs_read", "-o", "-"], "a trace.dat cannot be written to standard output"),
-        (["-e", "p:x vfs_read", "-o", "/dev/null"], "/dev/null: not a regular file; give another name with -o"),
-    ],
+    sampled(
+        [
+            (["-e", "p:x vfs_read a=%zz"], "Invalid register name\n  p:x vfs_read a=%zz\n                 ^\n"),
+            (["-e", "p:x vfs_raed"], "Invalid probed address or symbol\n  p:x vfs_raed\n      ^\n"),
+            (["-e", "p:x vfs_read a=%di", "--filter", "b > 1"], "Field not found\n  b > 1\n    ^\n"),
+            (
+                ["-e", "p:x vfs_read", "--trigger", "hist:keys=zz"],
+                "Couldn't find field\n  hist:keys=zz\n            ^\n",
+            ),
+            (["-e", "p:x vfs_read", "-o", "/nowhere/trace.dat"], "/nowhere/trace.dat: No such file or directory"),
+            (["-e", "p:x vfs_read", "-o", "-"], "a trace.dat cannot be written to standard output"),
+            (["-e", "p:x vfs_read", "-o", "/dev/null"], "/dev/null: not a regular file; give another name with -o"),
+        ],
+        4,
+    ),
 )
 def test_bad_input_is_a_sentence(run, tmp_path, words, message):
     output = [] if "-o" in words else ["-o", str(tmp_path / "trace.dat")]
@@ -185,7 +192,7 @@ BUFFERS = [
 ]
 
 
-@pytest.mark.parametrize("compression", ["none", "zlib"])
+@pytest.mark.parametrize("compression", sampled(["none", "zlib"], 1))
 def test_events_are_recorded_into_the_instance_before_them(run, programs, tmp_path, compression):
     path = tmp_path / "buffers.dat"
     program = ["--program", str(programs / "prog.ll"), "--call", "main", "3"]
@@ -213,11 +220,14 @@ def test_live_names_the_instance_too(run, programs, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["-e", "p:x fact", "-B", "none"], "no event follows -B none; give one: -B none -e DEFINITION"),
-        (["-B", "a/b", "-e", "p:x fact"], "'a/b' is not the name of an instance; give one without '/'"),
-        (["-B", "", "-e", "p:x fact"], "'' is not the name of an instance"),
-    ],
+    sampled(
+        [
+            (["-e", "p:x fact", "-B", "none"], "no event follows -B none; give one: -B none -e DEFINITION"),
+            (["-B", "a/b", "-e", "p:x fact"], "'a/b' is not the name of an instance; give one without '/'"),
+            (["-B", "", "-e", "p:x fact"], "'' is not the name of an instance"),
+        ],
+        1,
+    ),
 )
 def test_bad_instances_are_refused(run, programs, tmp_path, words, message):
     path = tmp_path / "never.dat"
@@ -238,7 +248,7 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize("definition", NEVER)
+@pytest.mark.parametrize("definition", sampled(NEVER, 2))
 def test_an_event_that_nothing_could_hit(run, tmp_path, definition):
     sentence = f"fprobe: z was attached to nothing: {NEVER[definition]}\n"
     words = ("record", "-e", definition, "-o", tmp_path / "x.dat")

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 from trace_cmd import needs_trace_cmd, trace_cmd
 
 import fprobe
@@ -91,7 +92,7 @@ def _values(trace, instance, event, field):
     return [kind.values(record.data)[field] for kind, record in each if kind.name == event]
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", sampled(COMPRESSIONS, 1))
 def test_the_reader_finds_every_record_in_its_trace_array(recorded, compression):
     trace = Trace(recorded(compression))
     assert tuple(each.name for each in trace.instances) == NAMES
@@ -135,7 +136,7 @@ def test_compression_makes_the_file_smaller(recorded):
 
 
 @needs_trace_cmd
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", sampled(COMPRESSIONS, 1))
 def test_trace_cmd_reads_it(recorded, compression):
     if compression != "none" and compression not in trace_cmd("list", "-c"):
         pytest.skip(f"this trace-cmd has no {compression}")
@@ -172,7 +173,7 @@ def test_calls_are_paired_within_an_instance(recorded):
     assert {event["pid"] for event in events if event["ph"] in "BE"} == {2}
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", sampled(COMPRESSIONS, 2))
 @pytest.mark.parametrize("noise", [0, 4080], ids=["empty", "incompressible"])
 def test_pages_are_sorted_and_compressed_in_place(tmp_path, compression, noise):
     chance = random.Random(noise)
@@ -195,7 +196,7 @@ def test_pages_are_sorted_and_compressed_in_place(tmp_path, compression, noise):
     assert found == {owner: b"".join(content) for owner, content in pages.items()}
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS[1:])
+@pytest.mark.parametrize("compression", sampled(COMPRESSIONS[1:], 1))
 def test_a_file_whose_writer_is_killed_while_it_compresses_can_be_read(tmp_path, compression):
     """Before any write: what was compressed is read, and what was not yet; nothing twice."""
     path, kept = tmp_path / "killed.dat", []
@@ -228,7 +229,7 @@ def test_a_file_whose_writer_is_killed_while_it_compresses_can_be_read(tmp_path,
         assert trace.cut_off
 
 
-@pytest.mark.parametrize("buffers", [1, 3])
+@pytest.mark.parametrize("buffers", sampled([1, 3], 2))
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_a_file_without_records(tmp_path, compression, buffers):
     file = TraceDat(str(tmp_path / "empty.dat"), 4096, buffers, compression)
@@ -237,7 +238,7 @@ def test_a_file_without_records(tmp_path, compression, buffers):
     assert list(trace.records()) == [] and len(trace.instances) == buffers
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3), 2))
 @pytest.mark.parametrize("compression", COMPRESSIONS[1:])
 def test_damaged_files_raise_value_errors_only(recorded, tmp_path, compression, seed):
     data, chance = Path(recorded(compression)).read_bytes(), random.Random(seed)

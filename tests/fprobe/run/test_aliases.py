@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import sampled
 
 from sandbox.symbols.table import Symbol, locate, preference
 
@@ -17,7 +18,7 @@ BEST = {
 }
 
 
-@pytest.mark.parametrize("best", BEST)
+@pytest.mark.parametrize("best", sampled(BEST, 3))
 def test_the_name_that_programmers_write(best):
     assert min(BEST[best], key=preference) == best
     symbols = [Symbol(name, 0x1000, 16, "m") for name in BEST[best]]
@@ -36,13 +37,16 @@ libc.free(ctypes.c_void_p(libc.malloc(100)))
 
 @pytest.mark.parametrize(
     ("pattern", "name", "others"),
-    [
-        ("libc:*malloc*", "malloc", ["__libc_malloc", "__GI___libc_malloc"]),
-        ("libc:__libc_malloc", "__libc_malloc", ["malloc"]),
-        ("libc:__libc_mallo?", "__libc_malloc", ["malloc"]),
-        ("libm:cos*", "cos", ["cosf32x", "cosf64"]),
-        ("libm:cosf64", "cosf64", ["cos"]),
-    ],
+    sampled(
+        [
+            ("libc:*malloc*", "malloc", ["__libc_malloc", "__GI___libc_malloc"]),
+            ("libc:__libc_malloc", "__libc_malloc", ["malloc"]),
+            ("libc:__libc_mallo?", "__libc_malloc", ["malloc"]),
+            ("libm:cos*", "cos", ["cosf32x", "cosf64"]),
+            ("libm:cosf64", "cosf64", ["cos"]),
+        ],
+        3,
+    ),
 )
 def test_an_alias_is_shown_as_it_was_asked_for(launch, pattern, name, others):
     functions = launch("--stat", pattern, source=SOURCE).functions()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from sampled import sampled
 
 HANDLES = """
 import signal, sys
@@ -60,7 +61,9 @@ def ended(job, text=""):
             os.killpg(job.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP])
+@pytest.mark.parametrize(
+    "number", sampled([signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP], 3)
+)
 @pytest.mark.parametrize("setting", STARTED)
 def test_an_inherited_signal_that_the_program_handles_reaches_it(setting, number, tmp_path):
     source = HANDLES.format(number=int(number))

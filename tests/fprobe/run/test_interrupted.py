@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from sampled import sampled
 
 from fprobe.run.launcher.launching import START
 
@@ -66,7 +67,7 @@ def run(*words, **options):
     return subprocess.run([sys.executable, *words], **given, **options)
 
 
-@pytest.mark.parametrize("verb", ["run", "top"])
+@pytest.mark.parametrize("verb", sampled(["run", "top"], 2))
 @pytest.mark.parametrize(
     ("module", "says"), [("fprobe.cli.interrupting", ""), ("click.core", INTERRUPTED), ("fprobe.run.session", INTERRUPTED)]
 )  # fmt: skip
@@ -95,7 +96,7 @@ def test_while_probes_are_attached(tmp_path, send, whom):
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", NOT_BEGUN)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGRTMIN"])
+@pytest.mark.parametrize("name", sampled(["SIGINT", "SIGTERM", "SIGRTMIN"], 2))
 @pytest.mark.parametrize("send", ["kill", "killpg"])
 def test_before_the_program_is_forked(send, name):
     """The program is not in the process group yet."""

@@ -53,12 +53,14 @@ def test_the_probed_library_is_another_than_the_one_linked_in(launch, tmp_path, 
     assert done.err.endswith("; a copy that is linked into Python or another library goes by its name)\n")
 
 
+@pytest.mark.stress
 def test_what_is_linked_in_goes_by_the_name_of_what_it_is_in(launch, tmp_path):
     environ = with_zlib_inside(tmp_path, "zlib")
     done = launch("--stat", "zlib:deflate", source=SOURCE, environ=environ)
     assert (done.returncode, done.out, done.functions()["deflate"]["hits"]) == (5, "24\n", 1)
 
 
+@pytest.mark.stress
 def test_functions_without_symbols_are_suggested_of_the_library_that_has_them(launch, tmp_path):
     """The image is loaded later than the program begins."""
     environ = with_zlib_inside(tmp_path, "libstat", "-s")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sampled import sampled
 
 COMPRESSES = "import zlib; zlib.compress(b'x')"
 HANDLERS = """
@@ -43,21 +44,25 @@ def test_a_pattern_that_a_child_finds_is_not_told(launch):
 
 @pytest.mark.parametrize(
     ("options", "causes"),
-    [
-        (("-e", "p:packs libz:deflate"), "no probed function was called (probed: 1 function of libz; "),
-        (("-e", "p:packs libz:deflate a=%zz"), "the errors above prevented it"),
-        (("--stat", "libc:*setjmp*"), "none of the functions that match can be probed; the reasons are above"),
-        (
-            ("--stat", "libz:deflate", "-e", "p:packs libnone:deflat"),
-            "a copy that is linked into Python or another library goes by its name); no module, library or other image ",
-        ),
-    ],
+    sampled(
+        [
+            (("-e", "p:packs libz:deflate"), "no probed function was called (probed: 1 function of libz; "),
+            (("-e", "p:packs libz:deflate a=%zz"), "the errors above prevented it"),
+            (("--stat", "libc:*setjmp*"), "none of the functions that match can be probed; the reasons are above"),
+            (
+                ("--stat", "libz:deflate", "-e", "p:packs libnone:deflat"),
+                "a copy that is linked into Python or another library goes by its name); no module, library or other image ",
+            ),
+        ],
+        2,
+    ),
 )
 def test_why_nothing_is_counted(launch, options, causes):
     last = launch(*options, source="pass", as_json=False).err.splitlines()[-1]
     assert last.startswith("fprobe: nothing was counted: ") and causes in last
 
 
+@pytest.mark.stress
 def test_native_handlers_without_functions(launch, tmp_path):
     (tmp_path / "handlers.py").write_text(HANDLERS)
     native = ("--trace", "libz:nosuchfunction", "--native", f"{tmp_path}/handlers.py:asked")
@@ -105,6 +110,7 @@ def test_an_indirect_function_outside_its_library(launch, tmp_path):
 # -- reports that fail
 
 
+@pytest.mark.stress
 def test_handlers_that_are_gone_at_the_end(launch, tmp_path):
     (tmp_path / "handlers.py").write_text(HANDLERS)
     options = ("--stat", "libz:deflate", "--trace", "libz:adler32_z", "--native", f"{tmp_path}/handlers.py:asked")
@@ -134,7 +140,7 @@ def test_handlers_that_end_the_program(launch, tmp_path):
     assert f"NativeFileError: {tmp_path}/handlers.py: it ends with SystemExit(9) when it is executed" in done.err
 
 
-@pytest.mark.parametrize("format_", ["text", "json", "folded", "flame", "perfetto"])
+@pytest.mark.parametrize("format_", sampled(["text", "json", "folded", "flame", "perfetto"], 2))
 def test_a_program_whose_name_is_no_utf_8(launch, tmp_path, format_):
     if format_ == "perfetto":
         pytest.importorskip("perfetto", reason="no package perfetto")
@@ -156,7 +162,7 @@ def test_top_tells_why_nothing_is_counted(launch):
     )
 
 
-@pytest.mark.parametrize("full", [1, 2])
+@pytest.mark.parametrize("full", sampled([1, 2], 1))
 def test_top_without_space_for_its_output(full):
     source = COMPRESSES + "; print('out'); exit(5)"
     command = [sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:deflate", "-c", source]
@@ -209,6 +215,7 @@ def test_options_that_would_be_ignored_are_refused(launch, tmp_path, monkeypatch
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.stress
 def test_histograms_by_thread(launch):
     source = """
     import threading, zlib
@@ -220,8 +227,8 @@ def test_histograms_by_thread(launch):
     assert len(lines) == 2 and all(": 1 calls, " in line for line in lines)
 
 
-@pytest.mark.parametrize("to_file", [False, True])
-@pytest.mark.parametrize("format_", ["folded", "flame"])
+@pytest.mark.parametrize("to_file", sampled([False, True], 1))
+@pytest.mark.parametrize("format_", sampled(["folded", "flame"], 1))
 def test_a_report_without_words_says_on_standard_error_what_was_not_probed(launch, tmp_path, format_, to_file):
     output = ("-o", str(tmp_path / "report")) if to_file else ()
     done = launch("--stacks", "libc:malloc", "--format", format_, *output, source="print(1)", as_json=False)
@@ -257,6 +264,7 @@ def test_a_package_that_the_report_needs_is_missed_before_the_program_starts(lau
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.stress
 def test_calls_that_numba_has_inlined_in_what_it_compiled_last(launch):
     """Hazard: the caller is the last that is compiled, and is not finished when its code is looked at."""
     pytest.importorskip("numba")

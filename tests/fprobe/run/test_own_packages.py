@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sampled import sampled
 
 ROOT = Path(__file__).parents[3]
 RUN = [str(Path(sys.executable).with_name("fprobe")), "run", "--stat", "libz:crc32", "-o", os.devnull]
@@ -57,6 +58,7 @@ def test_with_m_those_of_the_current_directory(tmp_path):
     assert _printed(_run("-m", "main", cwd=tmp_path)) == OWN
 
 
+@pytest.mark.stress
 def test_on_a_path_that_the_program_adds_later(tmp_path):
     _written(tmp_path / "later")
     (tmp_path / "main.py").write_text(f"{CALLS}import sys\nsys.path.insert(0, 'later')\n{USES}{PRINTS}")
@@ -79,6 +81,7 @@ def _starting(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.stress
 def test_a_namespace_package_without_a_regular_one_beside_it(tmp_path):
     """A package without __init__ is found after ours, as without probes, unless ours are not on the path."""
     (tmp_path / "kprobes").mkdir()
@@ -111,7 +114,7 @@ def test_libraries_that_are_loaded_later_are_probed(tmp_path):
     assert [line.split()[-3] for line in done.stderr.splitlines() if line.endswith("crc32 [libz]")] == ["3"]
 
 
-@pytest.mark.parametrize("run", [True, False])
+@pytest.mark.parametrize("run", sampled([True, False], 1))
 @pytest.mark.parametrize("first", ["import sandbox\n", ""])
 def test_import_fprobe_names_the_two_files_that_meet(tmp_path, run, first):
     text = f"{CALLS}{first}try:\n    import fprobe\nexcept ImportError as error:\n    print(error)\n"

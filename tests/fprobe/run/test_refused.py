@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from attaching import TARGET, Target, fprobe, rows, wait_until
 from command import HAS_COMPILER
+from sampled import sampled
 
 from fprobe.run.launcher import attached as attached_module
 from fprobe.run.launcher.attached import Attached
@@ -350,7 +351,9 @@ def namespaced(tmp_path, *options, before=""):
 
 
 @pytest.mark.parametrize(
-    "options", [("-m",), ("-p", "-f", "--mount-proc"), ("-U", "-r"), ("-U",)], ids=["mount", "pid", "user", "nobody"]
+    "options",
+    sampled([["-m"], ["-p", "-f", "--mount-proc"], ["-U", "-r"], ["-U"]], 2),
+    ids=["mount", "pid", "user", "nobody"],
 )
 def test_other_namespaces_work(tmp_path, options):
     made = namespaced(tmp_path, *options)

@@ -36,6 +36,7 @@ def test_the_report_is_a_table_on_standard_error(launch):
     assert row.endswith("       100  deflate [libz]")
 
 
+@pytest.mark.stress
 def test_a_histogram_shows_every_call(launch):
     done = launch("--hist", "libz:deflate", source=COMPRESSES, as_json=False)
     _, head, *bars = done.err.splitlines()
@@ -114,6 +115,7 @@ def test_functions_of_numba(launch):
     assert remark.startswith("__main__.cube is inlined into __main__.outer: these calls are not seen")
 
 
+@pytest.mark.stress
 def test_patterns_for_numba_while_a_part_of_it_is_imported(launch):
     """Hazard: a library is loaded by a module of Numba that imports others first."""
     source = """
@@ -283,6 +285,7 @@ def test_a_library_that_does_not_come(launch):
     assert done.err.startswith("fprobe: nothing was counted: no module, library or other image 'libnone' is loaded")
 
 
+@pytest.mark.stress
 def test_a_function_of_a_library_that_does_not_come_is_suggested_of_another(launch):
     done = launch("--stat", "libnone:deflate", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (1, "1\n")
@@ -358,6 +361,7 @@ def test_top_shows_the_calls_and_then_the_output(launch):
     assert row.split()[0] == "40" and row.endswith("deflate [libz]")
 
 
+@pytest.mark.stress
 def test_top_tells_threads_apart(launch):
     source = """
     import threading, zlib

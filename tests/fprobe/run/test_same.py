@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 from run_corpus import PROGRAMS
+from sampled import sampled
 
 QUICK = (
-    "prints",
     "SIGSEGV",
     "the environment",
-    "fork",
     "closes all descriptors",
     "exec of Python",
-    "modules called like others",
 )
 """The others run under stress, and all of them in each mode."""
 
@@ -73,12 +71,13 @@ def test_same_as_python(name, tmp_path):
     check(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["signals wait", "the list of threads"])
+@pytest.mark.parametrize("name", sampled(["signals wait", "the list of threads"], 1))
 def test_threads_of_ours_are_not_the_programs(name, tmp_path):
     """Hazard: a thread that blocks no signals takes what the program's threads wait for, and dies of it."""
     check(name, tmp_path, "recorded")
 
 
+@pytest.mark.stress
 def test_faulthandler_lists_no_module_of_ours(tmp_path):
     source = "import faulthandler, os; faulthandler.enable(); os.kill(os.getpid(), 11)"
     ours = [FPROBE, "run", "--stat", "libz:*", "-o", str(tmp_path / "report"), "-c", source]
@@ -127,7 +126,7 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", sampled([False, True], 1))
 def test_sub_interpreters_are_as_under_python(own, tmp_path):
     """Environment, path, and the user's sitecustomize; their calls are counted."""
     if own:

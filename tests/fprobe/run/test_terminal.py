@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from sampled import sampled
 from terminal import Terminal
 
 WAITS = """
@@ -85,7 +86,7 @@ def test_ctrl_z_that_the_program_handles_stops_nothing(tmp_path):
     job.close()
 
 
-@pytest.mark.parametrize(("signal_name", "ends"), [("SIGCONT", "goes on\n"), ("SIGKILL", "")])
+@pytest.mark.parametrize(("signal_name", "ends"), sampled([("SIGCONT", "goes on\n"), ("SIGKILL", "")], 1))
 def test_a_stopped_program_that_another_process_continues_or_kills(tmp_path, signal_name, ends):
     """Hazard: the launcher, which has stopped too, would wait for a SIGCONT of its own."""
     source = (
@@ -196,7 +197,7 @@ def test_top_is_drawn_in_place(tmp_path):
     assert row.split()[0] == "50" and row.endswith("deflate [libz]")
 
 
-@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
+@pytest.mark.parametrize("term", sampled(["dumb", "", "unknown"], 1))
 def test_a_terminal_that_has_no_escapes_gets_none(term):
     source = "import time, zlib\nfor _ in range(30): zlib.compress(b'x'); time.sleep(0.02)"
     words = ["top", "--stat", "libz:*flate", "-d", "0.2", "-c", source]
