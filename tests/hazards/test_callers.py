@@ -10,6 +10,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fprobe/cli"))
+
+from command import forked
 from isolation import TESTS, isolated, run_source
 from sampled import sampled
 
@@ -102,8 +106,7 @@ def built() -> Path:
 
 
 def launched(built: Path, words: list[str], source: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "fprobe", "run", *words, "-c", textwrap.dedent(source)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=100, cwd=built, check=False)
+    done = forked(["run", *words, "-c", textwrap.dedent(source)], 100, built)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

@@ -1,10 +1,8 @@
 """Averages are over the calls that returned: a call that an exception ends is a hit, but has no duration."""
 
 import json
-import subprocess
 
 import pytest
-from command import COMMAND, environment
 from sampled import sampled
 
 SOURCE = """
@@ -32,22 +30,21 @@ def source(tmp_path_factory):
     return path
 
 
-def shown(source, *words):
-    command = [*COMMAND, *words, "--program", str(source), "--call", "runs", "8"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=True).stdout
+def shown(run, source, *words):
+    return run(*words, "--program", str(source), "--call", "runs", "8").out
 
 
 @pytest.mark.parametrize("by", sampled(["function", "caller", "thread"], 1))
-def test_the_average_of_stat_is_between_the_shortest_and_the_longest(source, by):
-    rows = [line.split() for line in shown(source, "stat", "naps", "--by", by).splitlines()]
+def test_the_average_of_stat_is_between_the_shortest_and_the_longest(run, source, by):
+    rows = [line.split() for line in shown(run, source, "stat", "naps", "--by", by).splitlines()]
     head = next(row for row in rows if "AVERAGE" in row)
     row = next(row for row in rows if "naps" in row)
     average, least, most = (float(row[2 * head.index(name)]) for name in ("AVERAGE", "MIN", "MAX"))  # with a unit each
     assert LEAST / 1000 <= least <= average <= most
 
 
-def test_the_average_of_profile_is_of_calls_that_returned(source):
-    row = next(line.split() for line in shown(source, "profile", "naps").splitlines() if "naps" in line.split())
+def test_the_average_of_profile_is_of_calls_that_returned(run, source):
+    row = next(line.split() for line in shown(run, source, "profile", "naps").splitlines() if "naps" in line.split())
     assert row[1] == "8" and float(row[4]) >= LEAST
-    (found,) = json.loads(shown(source, "profile", "naps", "--json"))["functions"]
+    (found,) = json.loads(shown(run, source, "profile", "naps", "--json"))["functions"]
     assert (found["hits"], found["returned"]) == (8, 2) and found["total_ns"] >= 2000 * LEAST

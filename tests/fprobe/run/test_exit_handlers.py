@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+from command import COMMAND, forked
 from sampled import sampled
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -31,8 +31,11 @@ def build(directory, name):
 
 def rows(directory, options, program, **environment):
     report = directory / "report"
-    command = [sys.executable, "-m", "fprobe.cli", "run", "--json", "-o", report, *options, "-c", program]
-    subprocess.run(command, check=True, timeout=60, env={**os.environ, **environment})
+    words = ["run", "--json", "-o", str(report), *options, "-c", program]
+    if environment:
+        subprocess.run([*COMMAND, *words], check=True, timeout=60, env={**os.environ, **environment})
+    else:
+        assert forked(words, 60).returncode == 0
     processes = json.loads(report.read_text())["processes"]
     return [row for process in processes for row in process["functions"]]
 
@@ -52,8 +55,7 @@ def test_events_of_the_programs_exit_handlers_are_recorded(tmp_path):
     program = f"import ctypes; ctypes.CDLL({str(late)!r}).late_works(0)"
     options = ["--event", "f:works liblate:late_works n=$arg1:s32", "--event", "p:freed libc:free"]
     report = tmp_path / "report"
-    command = [sys.executable, "-m", "fprobe.cli", "run", "-o", report, *options, "-c", program]
-    subprocess.run(command, check=True, timeout=60)
+    assert forked(["run", "-o", str(report), *options, "-c", program], 60).returncode == 0
     works = [line for line in report.read_text().splitlines() if " works: " in line]
     assert [line.rpartition("n=")[2] for line in works] == ["0", "1", "2", "3"]
 
@@ -67,16 +69,5 @@ def test_exit_handlers_of_what_the_probes_bring_are_not_traced(function, tmp_pat
 
 def test_a_program_without_openssl_runs_without_it(tmp_path):
     program = "import zlib; zlib.compress(b'x'); print(open('/proc/self/maps').read().count('libcrypto'))"
-    command = [
-        sys.executable,
-        "-m",
-        "fprobe.cli",
-        "run",
-        "-o",
-        tmp_path / "report",
-        "--stat",
-        "libz:deflate",
-        "-c",
-        program,
-    ]
-    assert subprocess.check_output(command, timeout=60) == b"0\n"
+    words = ["run", "-o", str(tmp_path / "report"), "--stat", "libz:deflate", "-c", program]
+    assert forked(words, 60).stdout == "0\n"
