@@ -88,6 +88,19 @@ def _fib_calls(n: int) -> int:
     return calls
 
 
+_STATS: dict[str, tuple[str, dict[str, Any]]] = {
+    "": ("the action Stat", {}),
+    ".durations": ("... with durations", {"durations": True}),
+    ".caller": ("... by caller", {"by": "caller"}),
+    ".self": ("... with self time", {"self_time": True}),
+    ".cpu": ("... with self and CPU time", {"cpu": True}),
+}
+
+
+def _counted(calls: int, options: dict[str, Any]) -> Sample:
+    return sample_loop(lambda target: fprobe.attach(target, action=fprobe.Stat(**options)), calls)
+
+
 def _recorded(calls: int) -> Sample:
     action = Record()
     sample = sample_loop(lambda target: fprobe.attach(target, action=action), calls)
@@ -196,6 +209,10 @@ def rows(calls: int) -> list[Row]:
         Row("fprobe.both.native.recursive", f"fib({FIB_N})", _recursive(FIB_N if calls > 10_000 else 8)),
         Row("fprobe.entry.python", "a Python callable at the entry", partial(sample_loop, _entry_python, few)),
         Row("fprobe.both.python", "Python callables at both ends", partial(sample_loop, _both_python, few)),
+        *(
+            Row(f"fprobe.stat{name}", about, partial(_counted, calls, options))
+            for name, (about, options) in _STATS.items()
+        ),
         Row(
             "fprobe.both.record",
             "two time stamps and a record of the call into the ring buffer",

@@ -20,9 +20,9 @@ from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.core.summary import Row, Summary, table
 from ftrace.core.tracer import tracer
-from ftrace.hit.account import BY_CALLER, BY_NOTHING, BY_THREAD, CELL, TIMED_CELL, Account
+from ftrace.hit.account import BY_CALLER, BY_NOTHING, BY_THREAD, CELL, CPU, SELF, TIMED_CELL, WALL, Account
 from ftrace.hit.actions import RECORD_SIZE
-from ftrace.hit.call_table import CallTable
+from ftrace.hit.call_table import CALL_SIZES, HANDLERS, CallTable
 from ftrace.hit.ring_buffer.layout import event_size
 from ftrace.ring_buffer.buffer import Buffer
 from sandbox.native.handler import Fields
@@ -181,22 +181,28 @@ class Stat(_Exclusive):
     """Count and time the calls of each function.
 
     `durations`: also count calls by duration, for histograms and percentiles. `by`: `function`, or `caller` or `thread`, to
-    distinguish calls by that, too; these are always counted by duration.
+    distinguish calls by that, too. `self_time`: also time without that of calls inside which this action counts. `cpu`: also
+    the thread's CPU time, by two system calls for each call. All but the first imply `durations`, and `cpu` implies `self_time`.
     """
 
-    def __init__(self, *, durations: bool = False, by: str = "function") -> None:
+    def __init__(
+        self, *, durations: bool = False, by: str = "function", self_time: bool = False, cpu: bool = False
+    ) -> None:
         super().__init__()
         if by not in _BY:
             raise ValueError(f"by is {by!r}; it must be one of {', '.join(_BY)}")
         self._by, self._durations = _BY[by], durations
+        self._measures = CPU if cpu else SELF if self_time else WALL
+        self.entry_data_size = CALL_SIZES[self._measures]
         self._cells: CallCells | None = None
         self._table: Any = None
 
     def prepare(self, functions: int) -> None:
-        is_timed = self._durations or self._by != BY_NOTHING
-        cells = self._cells = CallCells(functions, TIMED_CELL if is_timed else CELL, self._by)
+        needs_table = self._by != BY_NOTHING or self._measures != WALL
+        is_timed = self._durations or needs_table
+        cells = self._cells = CallCells(functions, TIMED_CELL if is_timed else CELL, self._by, self._measures)
         self._table = CallTable.ctypes(account=Account.ctypes(**cells.account))
-        kind = "calls" if self._by != BY_NOTHING else "stat_hist" if is_timed else "stat"
+        kind = HANDLERS[self._measures] if needs_table else "stat_hist" if is_timed else "stat"
         keep = (cells, self._table)
         self.entry, self.exit = (_handler(f"{kind}_{end}", keep) for end in ("entry", "exit"))
 

@@ -26,12 +26,19 @@ class AttachedProcess:
 
     def __enter__(self) -> AttachedProcess:
         """Attach. Raises OSError, with the reason, if the process cannot be attached to."""
+        from fprobe.report.counts import SELF
         from fprobe.run.launcher.attached import Attached
         from fprobe.run.session import Settings
         from sandbox.x86_64.tsc import Ticks
 
         counted = tuple(dict.fromkeys((*self._stat, *self._trace)))
-        settings = Settings(counted, with_events=bool(self._trace), events=self._event, children=False)
+        settings = Settings(
+            counted,
+            with_events=bool(self._trace),
+            events=self._event,
+            children=False,
+            measures=SELF if self._stat else 0,
+        )
         self._ticks = Ticks()
         self._attached = Attached(self.pid, settings)
         return self

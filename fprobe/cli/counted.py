@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.actions import Stat
-from fprobe.report.counts import Calls, FunctionStat
+from fprobe.report.buckets import BUCKETS
+from fprobe.report.counts import CPU, SELF, Calls, FunctionStat
 from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
@@ -24,16 +25,12 @@ class Row(NamedTuple):
     symbol: str = ""
 
 
-def _uncalled(address: int) -> FunctionStat:
-    return FunctionStat(Calls(address), ticks_per_ns())
-
-
 class Counting:
-    """Calls by function, caller or thread. `with_hist`: also by duration, as those by caller or thread always are."""
+    """Calls by function, caller or thread, and by duration. `cpu`: with CPU time."""
 
-    def __init__(self, by: str, with_hist: bool) -> None:
-        self._by = by
-        self.action = Stat(durations=with_hist, by=by)
+    def __init__(self, by: str, cpu: bool) -> None:
+        self._by, self._measures = by, CPU if cpu else SELF
+        self.action = Stat(by=by, self_time=True, cpu=cpu)
 
     def rows(self, match: MatchedFunctions) -> list[Row]:
         """A row for each function, and caller or thread, that was called, and one for each function that was not."""
@@ -43,8 +40,11 @@ class Counting:
         return [
             Row(match.names[site.address], stat, self._origin(stat), site.symbol.name)
             for site in match.sites
-            for stat in found.get(site.address) or [_uncalled(site.address)]
+            for stat in found.get(site.address) or [self._uncalled(site.address)]
         ]
+
+    def _uncalled(self, address: int) -> FunctionStat:
+        return FunctionStat(Calls(address, buckets=[0] * BUCKETS, measures=self._measures), ticks_per_ns())
 
     def _origin(self, stat: FunctionStat) -> str | int | None:
         if self._by == "function" or not stat.hits:

@@ -16,9 +16,11 @@ from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, re
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.options import full_names_option
+from fprobe.cli.ordering import check_tables, table_options
 from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
+    from fprobe.report.order import Order
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.launching import Program
     from fprobe.run.launcher.live import TopOptions
@@ -288,6 +290,7 @@ def _refusals_as_json(command: _Command) -> _Command:
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
 @by_option
+@table_options
 @full_names_option
 @pid_options
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
@@ -300,8 +303,8 @@ def _refusals_as_json(command: _Command) -> _Command:
 @_refusals_as_json
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
-    native: str | None, events: tuple[str, ...], by: str, output: str | None, format_: str, as_json: bool,
-    perf_map: bool, mounted_on: str | None,
+    native: str | None, events: tuple[str, ...], by: str, order: Order, cpu: bool, output: str | None, format_: str,
+    as_json: bool, perf_map: bool, mounted_on: str | None,
     targets: Targets | None,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does; or PROGRAM, an executable file.
@@ -309,6 +312,7 @@ def run_command(
     A PATTERN names functions of a library, loaded now or later: 'libz:inflate*'; or of PROGRAM itself: 'handle_*'. Exit code:
     the program's.
     """
+    from fprobe.report.counts import CPU, SELF, WALL
     from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
 
@@ -317,12 +321,16 @@ def run_command(
     given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
     _check_format(format_, given | {"--native": traces if native else ()})
     _check_by(by, (*stats, *hists))
+    check_tables(order, cpu, (*stats, *hists))
     handlers = checked_native(native, traces)
     check_events(events)
     counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
     mount = checked_mount(mounted_on)
-    settings = Settings(counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount)
-    selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks)
+    measures = CPU if cpu else SELF if stats else WALL
+    settings = Settings(
+        counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures
+    )
+    selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks, order)
     if targets is not None:
         _refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
@@ -398,11 +406,12 @@ def top_command(
 
     On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
     """
+    from fprobe.report.counts import SELF
     from fprobe.run.launcher.live import TopOptions
     from fprobe.run.session import Settings, memory_file
 
     patterns = checked(stats)
-    settings = Settings(patterns, BY[by])
+    settings = Settings(patterns, BY[by], measures=SELF)
     if targets is not None:
         _refuse_program(settings)
         _top_running(targets, settings, TopOptions(sort, delay, rows, by))

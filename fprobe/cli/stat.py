@@ -11,6 +11,7 @@ from fprobe.cli.attaching import attach_and_report, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
+from fprobe.cli.ordering import table_options
 from fprobe.cli.run import BY, by_option
 
 if TYPE_CHECKING:
@@ -20,20 +21,22 @@ if TYPE_CHECKING:
     from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
+    from fprobe.report.order import Order
     from fprobe.run.launcher.attached import Targets
 
 _EPILOG = """\b
 Examples:
   fprobe stat
   fprobe stat 'vfs_*' 'do_*' --exclude do_mmap --sort hits
+  fprobe stat --sort self --top 10 --cpu
   fprobe stat '*' --program prog.c --call main --json
   fprobe stat vfs_read --by caller
   fprobe stat -p 4711 'libz:*' --duration 10
 
-Counting is native: a hit costs nanoseconds. Times are from entry to return, including callees.
+Counting is native: a hit costs nanoseconds. TOTAL is the time from entry to return; SELF is without the calls inside that are
+counted, too.
 """
 
-_SORT_KEYS = ("total", "avg", "hits", "name")
 _KEYS = {"caller": "caller", "thread": "tid"}
 """The key in JSON of what calls are grouped by."""
 
@@ -43,28 +46,24 @@ _KEYS = {"caller": "caller", "thread": "tid"}
 @click.option(
     "--exclude", "-x", multiple=True, metavar="PATTERN", shell_complete=candidates.functions, help="Not these."
 )
-@click.option(
-    "--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of the table."
-)
-@click.option(
-    "--hist", "with_hist", is_flag=True, help="Show a histogram and percentiles of each function's durations."
-)
+@table_options
+@click.option("--hist", "with_hist", is_flag=True, help="Show a histogram of each function's durations.")
 @by_option
 @call_option
 @program_options
 @output_options
 def stat_command(
-    patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, by: str,
+    patterns: tuple[str, ...], exclude: tuple[str, ...], with_hist: bool, by: str, order: Order, cpu: bool,
     target: ProgramTarget, console: Console,
 ) -> None:  # fmt: skip
     """Count and time the calls of the functions that match PATTERN (default: all).
 
-    With --json: one object with program, call, result, matched, attached, skipped and functions.
+    With --json: one object with program, call, result, matched, attached, skipped, functions and left_out.
     """
     if with_hist and by != "function":
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
     if target.running is not None:
-        _stat_running(target.running, patterns, exclude, sort, with_hist, by, console)
+        _stat_running(target.running, patterns, exclude, order, cpu, with_hist, by, console)
     from fprobe.cli import conclusion, counted, matching, program
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.matching import attached
@@ -73,53 +72,52 @@ def stat_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    counts = counted.Counting(by, with_hist)
+    counts = counted.Counting(by, cpu)
     ctrl_c.hold_for_run()
     with console.alone(), attached(match, action=counts.action) as probe:
         console.note(f"# counting {match.described}, calling {call}")
         outcome = run(call)
         probe.disable()
-        rows = ordered(counts.rows(match), sort)
-        for line in text(rows, console, by, with_hist):
+        rows = counts.rows(match)
+        for line in text(rows, console, by, order, with_hist):
             console.line(line)
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
-        console.document(document(module.name, call, outcome, match, [_object(row, by, with_hist) for row in rows]))
+        shown, left_out = order.apply(rows)
+        functions = [_object(row, by, with_hist) for row in shown]
+        console.document(document(module.name, call, outcome, match, functions, left_out))
         conclusion.conclude(outcome)
 
 
 def _stat_running(
-    targets: Targets, patterns: tuple[str, ...], exclude: tuple[str, ...], sort: str, with_hist: bool, by: str,
-    console: Console,
+    targets: Targets, patterns: tuple[str, ...], exclude: tuple[str, ...], order: Order, cpu: bool, with_hist: bool,
+    by: str, console: Console,
 ) -> None:  # fmt: skip
     """`fprobe stat -p`. Ends this process."""
     from fprobe.cli.run import checked
+    from fprobe.report.counts import CPU, SELF
     from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.session import Settings
 
-    refuse_with_pid(exclude=exclude, sort=sort != "total", call=call_words())
+    refuse_with_pid(exclude=exclude, call=call_words())
     if not patterns:
         raise Failure("no function is named; give a library and its functions, such as 'libz:*'")
     counted = checked(patterns)
-    selection = ReportSelection(() if with_hist else counted, counted if with_hist else (), (), by)
-    attach_and_report(targets, Settings(counted, BY[by]), selection, None, "json" if console.json else "text")
+    selection = ReportSelection(counted, counted if with_hist else (), (), by, order=order)
+    settings = Settings(counted, BY[by], measures=CPU if cpu else SELF)
+    attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
 
 
-def ordered(rows: list[Row], key: str) -> list[Row]:
-    """The rows by descending total time, average or hits, or by name."""
-    if key == "name":
-        return sorted(rows, key=lambda row: (row.name, str(row.origin)))
-    field = {"total": "total_ns", "avg": "average_ns", "hits": "hits"}[key]
-    return sorted(rows, key=lambda row: (-getattr(row.stat, field), row.name, str(row.origin)))
-
-
-def text(rows: list[Row], console: Console, by: str, with_hist: bool) -> Iterator[str]:
+def text(rows: list[Row], console: Console, by: str, order: Order, with_hist: bool) -> Iterator[str]:
     """The functions that were called. `by`: function, caller or thread."""
     from fprobe.report.tables import StatRow, group_text, hist_lines, stat_lines
 
-    shown = [
+    called = [
         StatRow(row.name, row.stat, group_text(by, row.origin)) for row in rows if row.stat.hits or row.stat.missed
     ]
+    shown, left_out = order.apply(called)
     yield from stat_lines(shown, by, console)
+    if left_out:
+        yield console.dim(f"# {order.left_out(left_out)}")
     if with_hist:
         yield from hist_lines(shown)
 
@@ -141,9 +139,14 @@ def _object(row: Row, by: str, with_hist: bool) -> dict[str, Any]:
 
 
 def document(
-    program: str, call: ProgramCall, outcome: Outcome, match: MatchedFunctions, functions: list[dict[str, Any]]
+    program: str,
+    call: ProgramCall,
+    outcome: Outcome,
+    match: MatchedFunctions,
+    functions: list[dict[str, Any]],
+    left_out: int,
 ) -> dict[str, Any]:
-    """The output of --json; with an `error` if the program failed."""
+    """The output of --json; with an `error` if the program failed. `left_out`: number of rows that are not shown."""
     from fprobe.cli.conclusion import ending_with_error, outcome_object
 
     found = {
@@ -151,5 +154,6 @@ def document(
         "attached": len(match.sites),
         "skipped": [skipped._asdict() for skipped in match.skipped],
         "functions": functions,
+        "left_out": left_out,
     }
     return {"program": program} | outcome_object(call, outcome) | found | ending_with_error(outcome)

@@ -1,4 +1,4 @@
-"""Counts of durations in buckets, as `ftrace.hit.call_table.bucket_of` fills them: their limits, percentiles and bars.
+"""Counts of durations in buckets, as `ftrace.hit.account.bucket_of` fills them: their limits, percentiles and bars.
 
 A value below 4 has a bucket of its own; above, each power of two has four.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fprobe.report.durations import duration
 from sandbox.process.bars import LONGEST, bar
 
-BUCKETS = 248
+BUCKETS = 240
 PERCENTILES = (50, 90, 99)
 """The percentiles of a report."""
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 from fprobe.report.buckets import limits, percentile
 
-_PLAIN = 8
-"""Words of a cell without buckets."""
+_PLAIN, _TIMED = 8, 16
+"""Words of a cell, and of one with buckets before these."""
+WALL, SELF, CPU = 0, 1, 2
+"""What is measured of each call, as in `ftrace.hit.account`."""
 
 
 @dataclass
 class Calls:
-    """The calls of one function, or of one function by one caller or thread. Times are in ticks.
+    """The calls of one function, or of one function by one caller or thread. Times are in ticks, `cpu` in nanoseconds.
 
-    `returns`: the number of timed calls; `buckets`: of these, by duration; empty if that is not counted.
+    `returns`: the number of timed calls; `buckets`: of these, by duration; empty if that is not counted. `measures`: SELF, or
+    CPU for both, or 0.
     """
 
     ip: int
@@ -27,6 +30,9 @@ class Calls:
     least: int = 0
     most: int = 0
     buckets: Sequence[int] = ()
+    measures: int = 0
+    self_total: int = 0
+    cpu: int = 0
 
     def add(self, other: Calls) -> None:
         """Add the calls that another thread or process has counted."""
@@ -37,6 +43,9 @@ class Calls:
         self.missed += other.missed
         self.returns += other.returns
         self.total += other.total
+        self.measures = max(self.measures, other.measures)
+        self.self_total += other.self_total
+        self.cpu += other.cpu
         if self.buckets and other.buckets:
             self.buckets = [a + b for a, b in zip(self.buckets, other.buckets, strict=True)]
         else:
@@ -55,14 +64,16 @@ class Calls:
 def calls_of(words: Sequence[int]) -> Calls:
     """A cell of an account (ftrace.hit.account), with or without buckets."""
     ip, by, hits, missed, returns, total, least, most = words[:_PLAIN]
-    return Calls(ip, by, hits, missed, returns, total, least, most, words[_PLAIN:])
+    measures, self_total, cpu = words[_PLAIN : _PLAIN + 3] or (0, 0, 0)
+    return Calls(ip, by, hits, missed, returns, total, least, most, words[_TIMED:], measures, self_total, cpu)
 
 
 class FunctionStat:
     """The statistics of one function. Times are those of the timed calls, from entry to return, in nanoseconds.
 
     `returned`: the number of timed calls. A call that an exception or longjmp() ends is a hit, but is not timed.
-    `by`: the caller or the thread, if calls are counted by that; else 0.
+    `by`: the caller or the thread, if calls are counted by that; else 0. `self_ns`: the total without the calls inside that are
+    counted, too, and have returned; `cpu_ns`: the thread's CPU time in the calls; 0 unless they are measured.
     """
 
     def __init__(self, calls: Calls, rate: float) -> None:
@@ -71,6 +82,7 @@ class FunctionStat:
         self.hits, self.missed, self.returned = calls.hits, calls.missed, calls.returns
         self.total_ns, self.average_ns = calls.total / rate, calls.average / rate
         self.min_ns, self.max_ns = calls.least / rate, calls.most / rate
+        self.self_ns, self.cpu_ns = calls.self_total / rate, float(calls.cpu)
 
     def __repr__(self) -> str:
         return f"FunctionStat({', '.join(f'{name}={value!r}' for name, value in self._fields().items())})"
@@ -82,6 +94,16 @@ class FunctionStat:
 
     def _fields(self) -> dict[str, float]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    @property
+    def has_self(self) -> bool:
+        """Whether `self_ns` is measured."""
+        return self._calls.measures >= SELF
+
+    @property
+    def has_cpu(self) -> bool:
+        """Whether `cpu_ns` is measured."""
+        return self._calls.measures >= CPU
 
     @property
     def has_durations(self) -> bool:

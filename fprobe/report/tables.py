@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fprobe.report.buckets import PERCENTILES, bars, powers
 from fprobe.report.counts import FunctionStat
 from fprobe.report.durations import duration
+from fprobe.report.order import FIELDS, value
 from fprobe.report.style import Plain, Style
 
 _WIDTH = 10
@@ -32,29 +33,29 @@ def group_text(by: str, origin: object) -> str:
 
 
 def stat_lines(rows: Iterable[StatRow], by: str, style: Style | None = None) -> Iterator[str]:
-    """A line for each row, and one about calls that were not timed. Percentiles are columns if the rows have them."""
+    """A line for each row, and one about calls that were not timed. Only what the rows have measured has a column."""
     rows, style = list(rows), style or Plain()
-    times: dict[str, str | int] = {
-        "TOTAL": "total_ns",
-        "AVERAGE": "average_ns",
-        "MIN": "min_ns",
-        "P50": 50,
-        "P99": 99,
-        "MAX": "max_ns",
-    }
-    if not any(row.stat.has_durations for row in rows):
-        del times["P50"], times["P99"]
-    heads = " ".join(f"{head:>{_WIDTH}}" for head in (*times, "HITS"))
+    if not rows:
+        return
+    measured = {column for row in rows for column in measured_columns(row.stat)}
+    times = [column for column in FIELDS if column in measured]
+    heads = " ".join(f"{head.upper():>{_WIDTH}}" for head in (*times, "hits"))
     yield style.dim(f"{heads}  FUNCTION{group_heading(by)}")
     for name, stat, group in rows:
-        columns = " ".join(f"{duration(_time(stat, which)):>{_WIDTH}}" for which in times.values())
+        columns = " ".join(f"{duration(value(stat, column)):>{_WIDTH}}" for column in times)
         yield f"{columns} {stat.hits:{_WIDTH},}  {style.bold(name)}{group}"
         if stat.missed:
             yield style.bad(f"{'':{len(heads) + 2}}{stat.missed:,} of these calls were not timed")
 
 
-def _time(stat: FunctionStat, which: str | int) -> float:
-    return stat.percentile(which) if isinstance(which, int) else float(getattr(stat, which))
+def measured_columns(stat: FunctionStat) -> list[str]:
+    """The columns of times that a row has, in the order in which they are shown."""
+    is_absent = {
+        "self": not stat.has_self,
+        "cpu": not stat.has_cpu,
+        **dict.fromkeys((f"p{share}" for share in PERCENTILES), not stat.has_durations),
+    }
+    return [column for column in FIELDS if column != "hits" and not is_absent.get(column)]
 
 
 def hist_lines(rows: Iterable[StatRow]) -> Iterator[str]:
@@ -66,11 +67,9 @@ def hist_lines(rows: Iterable[StatRow]) -> Iterator[str]:
 
 
 def stat_object(stat: FunctionStat, *, with_histogram: bool) -> dict[str, Any]:
-    """Counts and times for JSON; with percentiles and a histogram if durations were counted."""
+    """Counts and times for JSON: those that were measured, and a histogram if that is wanted."""
     made: dict[str, Any] = {"hits": stat.hits, "returns": stat.returned, "missed": stat.missed}
-    made |= {f"{name}_ns": round(getattr(stat, f"{name}_ns")) for name in ("total", "average", "min", "max")}
-    if stat.has_durations:
-        made |= {f"p{share}_ns": round(stat.percentile(share)) for share in PERCENTILES}
+    made |= {f"{column}_ns": round(value(stat, column)) for column in measured_columns(stat)}
     if with_histogram:
         made["histogram"] = [
             {"low_ns": round(low / stat.rate), "high_ns": round(high / stat.rate), "count": count}

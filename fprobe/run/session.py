@@ -70,7 +70,7 @@ INSTANCE = "fprobe.run"
 
 
 class Settings(NamedTuple):
-    """The launcher's requests. `patterns`: the functions to count and time; `by`: as in `ftrace.hit.call_table`.
+    """The launcher's requests. `patterns`: the functions to count and time; `by`, `measures`: as in `ftrace.hit.account`.
 
     `with_events`: also record every entry and return. `stacks`: patterns of functions whose calls are counted by stack.
     `native`: a file and the names of native handlers in it; `handled`: patterns of functions that get these handlers.
@@ -94,6 +94,7 @@ class Settings(NamedTuple):
     filter: str = ""
     buffer_kb: int = 0
     mount: str = ""
+    measures: int = 0
 
 
 class PartHeader(NamedTuple):

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 
 from ftrace.core.runtime import runtime
-from ftrace.hit.account import BY_NOTHING
+from ftrace.hit.account import BY_NOTHING, WALL
 from sandbox.memory import mappings
 from sandbox.threads import tasks
 
@@ -28,12 +28,18 @@ class TaskAreas:
 class CallCells:
     """Cells of `size` bytes, twice as many as functions, for each thread. Freed with the object. Raises OSError(ENOMEM)."""
 
-    def __init__(self, functions: int, size: int, by: int = BY_NOTHING) -> None:
+    def __init__(self, functions: int, size: int, by: int = BY_NOTHING, measures: int = WALL) -> None:
         bits = max(4, (2 * functions).bit_length()) if by == BY_NOTHING else _MOST_BY_ORIGIN
         self.stride = -(-(size << bits) // mappings.PAGE) * mappings.PAGE
         self._areas = TaskAreas(self.stride)
         self._cells, self._words = 1 << bits, size // _WORD
-        self.account = {"rows": self._areas.address, "stride": self.stride, "shift": 64 - bits, "by": by}
+        self.account = {
+            "rows": self._areas.address,
+            "stride": self.stride,
+            "shift": 64 - bits,
+            "by": by,
+            "measures": measures,
+        }
         """The fields of the native Account."""
 
     def of_slot(self, slot: int) -> Iterator[list[int]]:

@@ -22,12 +22,14 @@ from sandbox.native import (
 )
 from sandbox.threads.tasks import current
 
-BUCKETS = 248
+BUCKETS = 240
 """The number of buckets of a timed cell: four for each power of two."""
 PROBES = 64
 """The maximum number of places that are probed for a cell."""
 BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
 """By what the calls of a function are distinguished."""
+WALL, SELF, CPU = 0, 1, 2
+"""What is measured of each call in a timed cell; each includes the one before it."""
 
 
 @struct
@@ -49,7 +51,20 @@ class TimedCell(Structure):
     """The same with a histogram of durations."""
 
     cell: Cell
-    buckets: array[u64, 248]
+    measures: u64  # WALL, SELF or CPU
+    self_total: u64
+    cpu: u64  # nanoseconds
+    reserved: array[u64, 5]
+    buckets: array[u64, 240]
+
+
+@struct
+class TimedCall(Structure):
+    """A call's data from its entry to its return. A probe that measures less has the first word or two."""
+
+    entered: u64
+    inner: u64  # Row.inner at the entry
+    cpu: u64
 
 
 @struct
@@ -59,7 +74,7 @@ class Row(Structure):
     thread: u64
     dropped: u64  # calls that found no cell
     head: u64  # events that were ever written
-    nested: u64  # the profiler's: time of calls that have returned, made by the call that is running
+    inner: u64  # time of the calls that have returned, without those inside others of them
     reserved: array[u64, 4]
 
 
@@ -75,6 +90,7 @@ class Account(Structure):
     stride: u64  # from one row to the next
     shift: u64  # 64 less the bits of a cell's number
     by: u64
+    measures: u64
 
 
 @native(inline=True)
@@ -125,12 +141,26 @@ def other_cell(account: ptr[Account], size: u64, ip: u64, by: u64, start: u64) -
                 return cell
             if cell.ip == 0:
                 row.thread = cast(u64, current().tid)
+                if size == TIMED_CELL:
+                    cast(ptr[TimedCell], cell).measures = account.measures
                 cell.by = by
                 cell.ip = ip
                 return cell
         index = (index + 1) & mask
     row.dropped += 1
     return null
+
+
+@native(inline=True)
+def self_time(row: ptr[Row], inner: u64, time: u64) -> u64:
+    """The part of a call's time that is not of the calls inside. `inner`: Row.inner at its entry.
+
+    Calls that never return count nowhere: their time is their caller's, but for the calls inside that have returned. On a
+    thread that switches stacks calls may overlap, so that there is more time inside than in all.
+    """
+    inside = row.inner - inner if row.inner > inner else 0
+    row.inner = max(row.inner, inner + time)
+    return time - inside if time > inside else 0
 
 
 @native(inline=True)
@@ -146,4 +176,5 @@ def count_return(cell: ptr[Cell], ticks: u64) -> void:
 @native(inline=True)
 def count_duration(cell: ptr[Cell], ticks: u64) -> void:
     count_return(cell, ticks)
-    cast(ptr[TimedCell], cell).buckets[bucket_of(ticks)] += 1
+    bucket = min(bucket_of(ticks), BUCKETS - 1)  # a counter that went back
+    cast(ptr[TimedCell], cell).buckets[bucket] += 1

@@ -11,15 +11,22 @@ from __future__ import annotations
 from ftrace.hit.account import (
     BY_CALLER,
     BY_THREAD,
+    CPU,
+    SELF,
     TIMED_CELL,
+    WALL,
     Account,
     Cell,
+    TimedCall,
+    TimedCell,
     cell_of,
     count_duration,
     row_of,
+    self_time,
 )
 from ftrace.hit.nodes import place_at_entry, place_at_return
 from ftrace.hit.records import Probe
+from ftrace.hit.ring_buffer.clock_state import THREAD_CPUTIME, system_now
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
     Structure,
@@ -186,40 +193,96 @@ def table_in_child() -> void:
             cast(ptr[Part], part).has_lost_maps = 1
 
 
-@native(cc="preserve_most")
-def calls_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> i32:
-    """The data are the time of the entry; null: the return is not waited for."""
-    cell = timed_cell(cast(ptr[CallTable], probe.action), ip, ret_ip)
+@native(inline=True)
+def call_begins(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
+    """`data`: null if the return is not waited for. The clock of wall time is the last one that is read."""
+    cell = timed_cell(table, ip, ret_ip)
     if cell != null:
         cell.hits += 1
         if data == null:
             cell.missed += 1
     if data != null:
-        data[0] = rdtsc()
+        if measures >= SELF and table.account.rows != 0:
+            data.inner = row_of(addressof(table.account)).inner
+        if measures >= CPU:
+            data.cpu = system_now(THREAD_CPUTIME)
+        data.entered = rdtsc()
+
+
+@native(inline=True)
+def call_ends(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
+    ticks = rdtsc() - data.entered
+    cpu: u64 = 0
+    own: u64 = 0
+    if measures >= CPU:
+        cpu = system_now(THREAD_CPUTIME) - data.cpu
+    cell = timed_cell(table, ip, ret_ip)
+    if measures >= SELF and table.account.rows != 0:
+        own = self_time(row_of(addressof(table.account)), data.inner, ticks)
+    if cell != null:
+        count_duration(cell, ticks)
+        if measures >= SELF:
+            cast(ptr[TimedCell], cell).self_total += own
+        if measures >= CPU:
+            cast(ptr[TimedCell], cell).cpu += cpu
+
+
+@native(cc="preserve_most")
+def calls_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> i32:
+    call_begins(cast(ptr[CallTable], probe.action), WALL, ip, ret_ip, data)
     return 0
 
 
 @native(cc="preserve_most")
-def calls_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[u64]) -> void:
-    ticks = rdtsc() - data[0]
-    cell = timed_cell(cast(ptr[CallTable], probe.action), ip, ret_ip)
-    if cell != null:
-        count_duration(cell, ticks)
+def calls_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> void:
+    call_ends(cast(ptr[CallTable], probe.action), WALL, ip, ret_ip, data)
 
 
 @native(cc="preserve_most")
-def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
-    """`calls_entry` that keeps the entry, too."""
+def self_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> i32:
+    call_begins(cast(ptr[CallTable], probe.action), SELF, ip, ret_ip, data)
+    return 0
+
+
+@native(cc="preserve_most")
+def self_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> void:
+    call_ends(cast(ptr[CallTable], probe.action), SELF, ip, ret_ip, data)
+
+
+@native(cc="preserve_most")
+def cpu_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> i32:
+    call_begins(cast(ptr[CallTable], probe.action), CPU, ip, ret_ip, data)
+    return 0
+
+
+@native(cc="preserve_most")
+def cpu_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> void:
+    call_ends(cast(ptr[CallTable], probe.action), CPU, ip, ret_ip, data)
+
+
+@native(cc="preserve_most")
+def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[TimedCall]) -> i32:
+    """Count the entry, and keep it."""
+    table = cast(ptr[CallTable], probe.action)
     place = place_at_entry(current(), regs.sp, ip)
-    table_event(cast(ptr[CallTable], probe.action), ip, place << 2 | ENTER, ret_ip)
-    return calls_entry(probe, ip, ret_ip, 0, data)
+    table_event(table, ip, place << 2 | ENTER, ret_ip)
+    call_begins(table, table.account.measures, ip, ret_ip, data)
+    return 0
 
 
 @native(cc="preserve_most")
-def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> void:
-    calls_exit(probe, ip, ret_ip, 0, data)
+def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[TimedCall]) -> void:
+    table = cast(ptr[CallTable], probe.action)
+    call_ends(table, table.account.measures, ip, ret_ip, data)
     place = place_at_return(current(), regs.sp - 8, ip)
-    table_event(cast(ptr[CallTable], probe.action), ip, (place >> 1) << 2 | LEAVE + (place & 1), regs.ax)
+    table_event(table, ip, (place >> 1) << 2 | LEAVE + (place & 1), regs.ax)
 
 
-FUNCTIONS = (table_take, table_claim, table_in_child, calls_entry, calls_exit, events_entry, events_exit)
+HANDLERS = {WALL: "calls", SELF: "self", CPU: "cpu"}
+"""The first word of the names of the handlers, by what they measure."""
+CALL_SIZES = {WALL: 8, SELF: 16, CPU: TimedCall.size}
+"""Bytes of a call's data."""
+FUNCTIONS = (
+    *(table_take, table_claim, table_in_child, calls_entry, calls_exit, self_entry, self_exit, cpu_entry, cpu_exit),
+    *(events_entry, events_exit),
+)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fprobe.report.counts import Calls, FunctionStat
+from fprobe.report.counts import FunctionStat
 from fprobe.report.tables import stat_object
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
-from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, rows
+from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
 from fprobe.run.launcher.results import Process, Results, total_of
 from fprobe.run.launcher.returned import Returned
 
@@ -34,10 +34,11 @@ def _total(results: Results, rate: float, selection: ReportSelection) -> list[di
     """The rows for all processes together; None if there is one, or if callers or threads are distinguished."""
     calling = [process for process in results.processes if process.calls]
     is_table = selection.by == "function" and bool(selection.stats)
-    return list(_functions(total_of(calling), rate, selection)) if is_table and len(calling) > 1 else None
+    return _functions(total_of(calling), rate, selection)[0] if is_table and len(calling) > 1 else None
 
 
 def _process(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:
+    functions, left_out = _functions(process, rate, selection)
     found = {
         "pid": process.pid,
         "command": process.command,
@@ -48,25 +49,30 @@ def _process(process: Process, rate: float, selection: ReportSelection, recorded
         "errors": process.errors,
         "remarks": process.remarks,
         "calls_without_place": process.dropped,
-        "functions": list(_functions(process, rate, selection)),
+        "functions": functions,
+        "left_out": left_out,
     }
     return found | _recorded(process, rate, selection, recorded)
 
 
-def _functions(process: Process, rate: float, selection: ReportSelection) -> Iterator[dict[str, Any]]:
-    """The rows of the tables and of the histograms. The latter have their buckets, too."""
-    for calls in rows(process, selection.by, (*selection.stats, *selection.hists)):
-        shown = process.matches(selection.hists, calls.ip)
-        yield _group(process, calls, selection.by) | stat_object(FunctionStat(calls, rate), with_histogram=shown)
+def _functions(process: Process, rate: float, selection: ReportSelection) -> tuple[list[dict[str, Any]], int]:
+    """The rows of the tables and of the histograms, and the number of those not shown. The latter have their buckets, too."""
+    shown, left_out = stat_rows(process, rate, selection, (*selection.stats, *selection.hists))
+    objects = [
+        _group(process, stat, selection.by)
+        | stat_object(stat, with_histogram=process.matches(selection.hists, stat.ip))
+        for _, stat, _ in shown
+    ]
+    return objects, left_out
 
 
-def _group(process: Process, calls: Calls, by: str) -> dict[str, Any]:
+def _group(process: Process, stat: FunctionStat, by: str) -> dict[str, Any]:
     """The function, and the caller or thread if calls are counted by that."""
-    made: dict[str, Any] = {**process.names.function(calls.ip).as_object()}
+    made: dict[str, Any] = {**process.names.function(stat.ip).as_object()}
     if by == "caller":
-        made["caller"] = str(process.names.place(calls.by))
+        made["caller"] = str(process.names.place(stat.by))
     elif by == "thread":
-        made["tid"] = calls.by
+        made["tid"] = stat.by
     return made
 
 

@@ -53,7 +53,15 @@ def _total(results: Results, rate: float, selection: ReportSelection) -> Iterato
     calling = [process for process in results.processes if process.calls]
     if len(calling) > 1 and selection.stats and selection.by == "function":
         yield f"# total of {len(calling):,} processes"
-        yield from stat_lines(stat_rows(total_of(calling), rate, "function", selection.stats), "function")
+        yield from _table(total_of(calling), rate, selection)
+
+
+def _table(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
+    shown, left_out = stat_rows(process, rate, selection, selection.stats)
+    if shown or left_out:
+        yield from stat_lines(shown, selection.by)
+    if left_out:
+        yield f"# {selection.order.left_out(left_out)}"
 
 
 def has_counted(results: Results, recorded: Recorded) -> bool:
@@ -89,9 +97,8 @@ def _process(process: Process, rate: float, selection: ReportSelection) -> Itera
     yield from troubles(process)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
-    if shown := stat_rows(process, rate, selection.by, selection.stats):
-        yield from stat_lines(shown, selection.by)
-    yield from hist_lines(stat_rows(process, rate, selection.by, selection.hists))
+    yield from _table(process, rate, selection)
+    yield from hist_lines(stat_rows(process, rate, selection, selection.hists)[0])
 
 
 def report_after(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fprobe.report.counts import Calls, FunctionStat
+from fprobe.report.counts import FunctionStat
+from fprobe.report.order import Order
 from fprobe.report.tables import StatRow
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.results import Process
@@ -30,6 +31,8 @@ class ReportSelection(NamedTuple):
     events: tuple[str, ...] = ()
     """Definitions of probe events."""
     stacks: tuple[str, ...] = ()
+    order: Order = Order()
+    """Of the rows of tables and histograms."""
 
 
 class Recorded(NamedTuple):
@@ -40,18 +43,15 @@ class Recorded(NamedTuple):
     maps: Mapping[int, Contents]
 
 
-def rows(process: Process, by: str, patterns: Sequence[str]) -> list[Calls]:
-    """The rows of a table, in descending order of total time."""
-    found = [calls for calls in process.grouped(by) if process.matches(patterns, calls.ip)]
-    return sorted(found, key=lambda calls: (-calls.total, -calls.hits, calls.ip))
-
-
-def stat_rows(process: Process, rate: float, by: str, patterns: Sequence[str]) -> list[StatRow]:
-    """The same, in nanoseconds and with their names. `rate`: ticks per nanosecond."""
-    return [
-        StatRow(str(process.names.function(calls.ip)), FunctionStat(calls, rate), process.group(calls, by))
-        for calls in rows(process, by, patterns)
-    ]
+def stat_rows(
+    process: Process, rate: float, selection: ReportSelection, patterns: Sequence[str]
+) -> tuple[list[StatRow], int]:
+    """The rows of a table, and the number of those that are not shown. `rate`: ticks per nanosecond."""
+    return selection.order.apply(
+        StatRow(str(process.names.function(calls.ip)), FunctionStat(calls, rate), process.group(calls, selection.by))
+        for calls in process.grouped(selection.by)
+        if process.matches(patterns, calls.ip)
+    )
 
 
 def of_patterns(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> CallEvents:

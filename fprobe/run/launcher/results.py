@@ -19,7 +19,7 @@ from sandbox.threads.counters import used
 CELL = 2048
 """As in `ftrace.hit.account`, which takes too long to import here."""
 _THREAD = struct.Struct("<Q")
-_CELL = struct.Struct(f"<{8 + BUCKETS}Q")
+_CELL = struct.Struct(f"<{16 + BUCKETS}Q")
 assert _CELL.size == CELL
 FAILED = 1 << 8
 """Exit code 1, as from waitpid."""

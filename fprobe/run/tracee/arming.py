@@ -94,10 +94,10 @@ class Arming:
         """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
         counts = session.open_counts(address)
         try:
-            table = self._table = Table(counts, settings.by, settings.with_events, settings.children)
+            table = self._table = Table(counts, settings)
         finally:
             os.close(counts)
-        self._groups = [_Group(settings.patterns, lambda ips: attach(ips, action=Calls(table, settings.with_events)))]
+        self._groups = [_Group(settings.patterns, lambda ips: attach(ips, action=Calls(table, settings)))]
         if settings.native:
             self._handle(settings, table)
         if settings.stacks:

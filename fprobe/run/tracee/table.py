@@ -7,10 +7,11 @@ from typing import Any
 
 from fprobe.actions import Action
 from fprobe.run import session
+from fprobe.run.session import Settings
 from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.hit.account import TIMED_CELL, Account
-from ftrace.hit.call_table import EVENTS_AT, UNCLAIMED, CallTable
+from ftrace.hit.call_table import CALL_SIZES, EVENTS_AT, HANDLERS, UNCLAIMED, CallTable
 from sandbox.memory import mappings
 from sandbox.native.handler import Fields
 from sandbox.process import fork
@@ -23,25 +24,27 @@ def _count_in_children() -> None:
 
 
 class Table:
-    """The file of counts, mapped, and this process's part of it. `in_children`: children of a fork count, too.
+    """The file of counts, mapped, and this process's part of it. Raises OSError(ENOMEM) if address space is limited."""
 
-    Raises OSError(ENOMEM) if address space is limited.
-    """
-
-    def __init__(self, counts: int, by: int, with_events: bool, in_children: bool = True) -> None:
+    def __init__(self, counts: int, settings: Settings) -> None:
         image = runtime().image
         size = session.HEADER + session.PARTS * session.PART
         start = mappings.map_shared(counts, 0, size)
         self.native: Any = CallTable.ctypes(
-            account=Account.ctypes(stride=session.STRIDE, shift=65 - (EVENTS_AT // TIMED_CELL).bit_length(), by=by),
-            events=session.EVENTS - 1 if with_events else 0,
+            account=Account.ctypes(
+                stride=session.STRIDE,
+                shift=65 - (EVENTS_AT // TIMED_CELL).bit_length(),
+                by=settings.by,
+                measures=settings.measures,
+            ),
+            events=session.EVENTS - 1 if settings.with_events else 0,
             maps_at=session.MAPS_AT,
             parts=start + session.HEADER,
             length=session.PART,
             count=session.PARTS,
             rows_at=session.ROWS_AT,
             next=start + session.NEXT_AT,
-            in_children=UNCLAIMED if in_children else 0,
+            in_children=UNCLAIMED if settings.children else 0,
         )
         self._mapped = start, size
         image.call("table_take", self.address, 0)
@@ -79,16 +82,18 @@ class Table:
 
 
 class Calls(Action):
-    """Counts and times calls in a table. `with_events`: also record each entry and return."""
+    """Counts and times calls in a table; with the settings' `with_events`, also records each entry and return."""
 
-    entry_data_size = 8
-
-    def __init__(self, table: Table, with_events: bool) -> None:
+    def __init__(self, table: Table, settings: Settings) -> None:
         super().__init__()
         self._table = table
-        self._names = ("events_entry", "events_exit") if with_events else ("calls_entry", "calls_exit")
+        self.entry_data_size = CALL_SIZES[settings.measures]
+        kind = "events" if settings.with_events else HANDLERS[settings.measures]
+        self._names = f"{kind}_entry", f"{kind}_exit"
         self._fields = (
-            (Fields(frozenset({"sp"})), Fields(frozenset({"sp", "ax"}))) if with_events else (Fields(), Fields())
+            (Fields(frozenset({"sp"})), Fields(frozenset({"sp", "ax"})))
+            if settings.with_events
+            else (Fields(), Fields())
         )
 
     def prepare(self, functions: int) -> None:

@@ -38,6 +38,8 @@ LONGEST = 1 << 34
 """Maximum of ticks between two fits: some seconds."""
 JUMP = 10_000_000
 """Nanoseconds ahead of ours beyond which the system's clock counts as having jumped, as after a suspend, not as slewed."""
+MONOTONIC, THREAD_CPUTIME = 1, 3
+"""Clocks of `system_now`."""
 _SECOND = 1_000_000_000
 _RETRIES = 8
 

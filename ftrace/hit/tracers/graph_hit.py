@@ -9,7 +9,7 @@ from __future__ import annotations
 from ftrace.hit.address_table import Table, look_up
 from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.records import Probe
-from ftrace.hit.ring_buffer.clock_state import ClockState, clock_now, system_now
+from ftrace.hit.ring_buffer.clock_state import MONOTONIC, THREAD_CPUTIME, ClockState, clock_now, system_now
 from ftrace.hit.ring_buffer.records import Mark, Reservation
 from ftrace.hit.ring_buffer.writer import commit, reserve_for
 from ftrace.hit.tracers.function_hit import FunctionState, is_recorded
@@ -50,7 +50,6 @@ _DEEPEST = (1 << 14) - 1
 _IN_GRAPH = 1  # inside a function of set_graph_function
 _IN_NOTRACE = 2  # inside a function of set_graph_notrace
 
-_MONOTONIC, _THREAD_CPUTIME = 1, 3
 _RECORD, _HOOK, _IGNORE = 0, 1, 2
 
 
@@ -179,7 +178,7 @@ def judge_entry(state: ptr[GraphState], own: ptr[GraphTask], ip: u64, word: ptr[
 @native(inline=True)
 def slept() -> u64:
     """Time that the thread has not been running, in nanoseconds since an arbitrary start."""
-    return system_now(_MONOTONIC) - system_now(_THREAD_CPUTIME)
+    return system_now(MONOTONIC) - system_now(THREAD_CPUTIME)
 
 
 @native(inline=True)

@@ -5,7 +5,7 @@ They count in an account; a cell has the sum of squares, too.
 
 from __future__ import annotations
 
-from ftrace.hit.account import Account, Cell, cell_of_function, count_return, row_of
+from ftrace.hit.account import Account, Cell, cell_of_function, count_return, row_of, self_time
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import ClockState, clock_now
 from ftrace.hit.tracers.graph_hit import slept
@@ -42,7 +42,7 @@ class ProfileCall(Structure):
     """A call's data from its entry to its return."""
 
     calltime: u64
-    outer: u64  # Row.nested of the calling function's call
+    inner: u64  # Row.inner at the entry
 
 
 @struct
@@ -66,15 +66,13 @@ def time_now(state: ptr[ProfileState]) -> u64:
 @native(cc="preserve_most")
 def profile_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[ProfileCall]) -> i32:
     state = cast(ptr[ProfileState], probe.action)
-    area = row_of(addressof(state.account))
     cell = cell_of_function(addressof(state.account), PROFILE, ip)
     if cell == null:
         return 1
     cell.hits += 1
     if data == null:
         return 1
-    data.outer = area.nested
-    area.nested = 0
+    data.inner = row_of(addressof(state.account)).inner
     data.calltime = time_now(state)
     return 0
 
@@ -82,12 +80,10 @@ def profile_graph_entry(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, d
 @native(cc="preserve_most")
 def profile_graph_return(probe: ptr[Probe], ip: u64, parent_ip: u64, regs: u64, data: ptr[ProfileCall]) -> void:
     state = cast(ptr[ProfileState], probe.action)
-    area = row_of(addressof(state.account))
     time = time_now(state) - data.calltime
-    nested = area.nested
-    area.nested = data.outer + time
+    without_inner = self_time(row_of(addressof(state.account)), data.inner, time)
     if volatile_load(addressof(state.no_graph_time)) != 0:
-        time = time - nested if time > nested else 0
+        time = without_inner
     cell = cell_of_function(addressof(state.account), PROFILE, ip)
     if cell != null:
         count_return(cell, time)

@@ -39,7 +39,11 @@ def normal(text):
     text = re.sub(r"# process \d+: \S+", "# process N: PYTHON", text)
     text = re.sub(r" *(\d+ ns|\d+\.\d+ (us|ms|s))\b *", " TIME ", text)
     text = re.sub(r"\[ *\d+\] \|", "[TID] |", text)
-    text = re.sub(r'"(time_ns|tid|duration_ns|total_ns|average_ns|min_ns|max_ns)": \d+', r'"\1": N', text)
+    text = re.sub(
+        r'"(time_ns|tid|duration_ns|total_ns|self_ns|average_ns|min_ns|p50_ns|p90_ns|p99_ns|max_ns)": \d+',
+        r'"\1": N',
+        text,
+    )
     text = re.sub(r"\b[0-9a-f]{2}( [0-9a-f]{2})+ *", "BYTES ", text)
     text = re.sub(r"[-+] 0x[0-9a-f]+\]", "+ OFFSET]", text)
     return re.sub(r"0x[0-9a-f]{3,}", "ADDRESS", text)

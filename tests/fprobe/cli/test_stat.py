@@ -10,7 +10,17 @@ import pytest
 
 def test_json_is_the_object_of_the_specification(run, programs):
     found = run("stat", "*", "--program", "prog.ll", "--call", "main", "4", "--json", cwd=programs).document
-    assert list(found) == ["program", "call", "result", "interrupted", "matched", "attached", "skipped", "functions"]
+    assert list(found) == [
+        "program",
+        "call",
+        "result",
+        "interrupted",
+        "matched",
+        "attached",
+        "skipped",
+        "functions",
+        "left_out",
+    ]
     assert (found["program"], found["call"], found["result"]) == ("prog", "main(4)", 29)
     assert (found["matched"], found["attached"]) == (9, 6)
     assert found["skipped"] == [
@@ -19,7 +29,7 @@ def test_json_is_the_object_of_the_specification(run, programs):
         {"name": "nested", "reason": "has an argument in r10 or r11"},
     ]
     functions = {row["name"]: row for row in found["functions"]}
-    times = ["total_ns", "average_ns", "min_ns", "max_ns"]
+    times = [f"{name}_ns" for name in ("total", "self", "average", "min", "p50", "p90", "p99", "max")]
     assert all(list(row) == ["name", "symbol", "hits", "returns", "missed", *times] for row in functions.values())
     assert {name: row["hits"] for name, row in functions.items()} == {
         "main": 1, "func1": 1, "func2": 1, "fact": 4, "half": 0, "text": 0,
@@ -29,8 +39,8 @@ def test_json_is_the_object_of_the_specification(run, programs):
 
 def test_the_table(run):
     found = run("stat", "vfs_*").out
-    assert re.search(r"^ +TOTAL +AVERAGE +MIN +MAX +HITS +FUNCTION$", found, re.MULTILINE)
-    assert re.search(r"^( +[\d.]+ [nu]s){4} +10  vfs_write$", found, re.MULTILINE)
+    assert re.search(r"^ +TOTAL +SELF +AVERAGE +MIN +P50 +P90 +P99 +MAX +HITS +FUNCTION$", found, re.MULTILINE)
+    assert re.search(r"^( +[\d.]+ [num]+s){8} +10  vfs_write$", found, re.MULTILINE)
     assert "11 functions matched: 11 attached, 0 skipped" in found
     assert "106 hits, 0 misses" in found
 
@@ -86,7 +96,6 @@ def test_histograms_and_percentiles(run, programs):
     assert row["min_ns"] <= row["p50_ns"] <= row["p90_ns"] <= row["p99_ns"] <= row["max_ns"]
     text = run(*words).out
     assert re.search(r"^fact: 50 calls, .*: p50 .*, p90 .*, p99 .*$", text, re.MULTILINE) and "|####" in text
-    assert re.search(r"^ +TOTAL +AVERAGE +MIN +P50 +P99 +MAX +HITS +FUNCTION$", text, re.MULTILINE)
 
 
 def test_callers_are_told_apart(run, programs):
@@ -109,3 +118,45 @@ def test_threads_are_told_apart(run):
 def test_histograms_are_of_functions(run):
     refused = run("stat", "vfs_write", "--by", "thread", "--hist", code=2)
     assert "give --hist or --by thread" in refused.err
+
+
+COLUMNS = ["total", "self", "average", "min", "p50", "p90", "p99", "max", "cpu"]
+
+
+@pytest.mark.parametrize("column", [*COLUMNS, "hits"])
+def test_rows_are_sorted_by_any_column(run, column):
+    rows = run("stat", "vfs_*", "--cpu", "--sort", column, "--json").document["functions"]
+    values = [row["hits" if column == "hits" else f"{column}_ns"] for row in rows]
+    assert len(values) == 11 and values == sorted(values, reverse=True)
+
+
+def test_the_first_rows_and_those_with_enough_hits(run):
+    words = ["stat", "vfs_*", "--sort", "hits", "--min-hits", "10", "--top", "3"]
+    document = run(*words, "--json").document
+    assert document["functions"][0]["name"] == "vfs_llseek" and len(document["functions"]) == 3
+    assert document["left_out"] == 8
+    text = run(*words).out
+    assert "# 8 rows are not shown: fewer than 10 hits (--min-hits) or after the first 3 (--top)\n" in text
+    assert len(re.findall(r" vfs_\w+$", text, re.MULTILINE)) == 3
+
+
+def test_self_and_cpu_time_are_columns(run):
+    text = run("stat", "vfs_fsync*", "--cpu").out
+    assert re.search(r"^ +TOTAL +SELF +AVERAGE .* MAX +CPU +HITS +FUNCTION$", text, re.MULTILINE)
+    outer, inner = run("stat", "vfs_fsync*", "--json", "--sort", "total").document["functions"]
+    assert (outer["name"], inner["self_ns"]) == ("vfs_fsync", inner["total_ns"])
+    assert outer["self_ns"] == pytest.approx(outer["total_ns"] - inner["total_ns"], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sort", "cpu"], "--sort cpu orders by CPU time, which is not measured: give --cpu, too"),
+        (["--sort", "avg"], "'avg' is not one of"),
+        (["--top", "-1"], "-1 is not in the range x>=1"),
+        (["--top", "0"], "0 is not in the range x>=1"),
+        (["--min-hits", "-1"], "-1 is not in the range x>=0"),
+    ],
+)
+def test_columns_and_numbers_that_are_not_there_are_refused(run, words, message):
+    assert message in run("stat", "vfs_*", *words, code=2).err

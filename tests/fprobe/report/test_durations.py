@@ -31,7 +31,7 @@ def test_levels_are_relative_to_the_largest():
 
 
 def bucket_of(ticks):
-    """As `ftrace.hit.call_table.bucket_of`."""
+    """As `ftrace.hit.account.bucket_of`."""
     if ticks < 4:
         return ticks
     bits = ticks.bit_length() - 1
@@ -44,7 +44,7 @@ def test_each_bucket_begins_where_the_one_before_ends():
         low, high = limits(bucket)
         assert bucket_of(low) == bucket_of(high - 1) == bucket
         assert bucket == BUCKETS - 1 or limits(bucket + 1)[0] == high
-    assert limits(BUCKETS - 1)[1] == 1 << 63
+    assert limits(BUCKETS - 1)[1] == 1 << 61
 
 
 def counted(durations):
@@ -59,7 +59,7 @@ def exactly(durations, share):
     return sorted(durations)[max(math.ceil(len(durations) * share / 100) - 1, 0)]
 
 
-DURATIONS = st.integers(0, 1 << 20) | st.integers(0, (1 << 63) - 1)
+DURATIONS = st.integers(0, 1 << 20) | st.integers(0, (1 << 61) - 1)
 
 
 @LENIENT

@@ -32,7 +32,7 @@ def test_the_report_is_a_table_on_standard_error(launch):
     assert done.out == "out\n"
     process, heads, row = done.err.splitlines()
     assert process.startswith("# process ") and "app.py" in process
-    assert heads.split() == ["TOTAL", "AVERAGE", "MIN", "P50", "P99", "MAX", "HITS", "FUNCTION"]
+    assert heads.split() == ["TOTAL", "SELF", "AVERAGE", "MIN", "P50", "P90", "P99", "MAX", "HITS", "FUNCTION"]
     assert row.endswith("       100  deflate [libz]")
 
 

@@ -1,0 +1,61 @@
+"""The tables of `fprobe run`: self and CPU time, order, and which rows are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+COMPRESSES = """
+import zlib
+for _ in range(100):
+    zlib.compress(b"x" * 1000)
+"""
+NESTED = """
+import os, zlib
+packer = zlib.compressobj()
+packer.compress(os.urandom(1000000))
+packer.flush()
+"""
+
+
+def test_self_time_is_without_other_counted_functions_of_any_pattern(launch):
+    rows = launch("--stat", "libz:deflate", "--stat", "libz:adler32_z", source=NESTED).functions()
+    inside = rows["adler32_z"]["total_ns"]
+    assert rows["adler32_z"]["self_ns"] == inside > 0
+    assert rows["deflate"]["total_ns"] - inside - 2 <= rows["deflate"]["self_ns"] < rows["deflate"]["total_ns"]
+    assert "cpu_ns" not in rows["deflate"]
+
+
+def test_cpu_time_of_a_call_that_waits(launch):
+    source = "import os, threading\nr, w = os.pipe()\nthreading.Timer(0.05, os.write, (w, b'x')).start()\nos.read(r, 1)"
+    row = launch("--stat", "libc:read", "--cpu", source=source).functions()["read"]
+    assert row["max_ns"] >= 10_000_000 and row["cpu_ns"] < row["total_ns"] / 2
+
+
+def test_calls_that_are_recorded_have_self_and_cpu_time_too(launch):
+    found = launch("--stat", "libz:deflate", "--trace", "libz:deflate*", "--cpu", source=COMPRESSES)
+    (row,) = found.report["processes"][0]["functions"]
+    assert 0 < row["self_ns"] <= row["total_ns"] and row["cpu_ns"] > 0
+
+
+def test_tables_are_ordered_and_cut_in_processes_and_in_total(launch):
+    source = COMPRESSES + "import os\nif not os.fork(): os._exit(0 * zlib.crc32(b''))\nos.wait()\nzlib.crc32(b'')"
+    words = ["--stat", "libz:deflate*", "--stat", "libz:crc32", "--sort", "name", "--min-hits", "2", "--top", "1"]
+    done = launch(*words, source=source)
+    (row,) = done.report["processes"][0]["functions"]
+    assert row["name"] == "deflate" and done.report["processes"][0]["left_out"] >= 4
+    assert [row["name"] for row in done.report["total"]] == ["crc32"]
+    text = launch(*words, source=source, as_json=False).err
+    assert "not shown: fewer than 2 hits (--min-hits) or after the first 1 (--top)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stat", "libz:deflate", "--sort", "cpu"], "--sort cpu orders by CPU time, which is not measured"),
+        (["--trace", "libz:deflate", "--top", "3", "--cpu"], "--top and --cpu: for the tables of --stat and --hist"),
+        (["--stat", "libz:deflate", "--top", "-3"], "-3 is not in the range x>=1"),
+    ],
+)
+def test_orders_that_cannot_be_are_refused(launch, words, message):
+    done = launch(*words, source="", as_json=False)
+    assert done.returncode == 2 and message in done.err
