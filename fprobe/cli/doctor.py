@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -64,14 +64,16 @@ def _platform() -> Answer:
 
 
 def _python() -> Answer:
+    from ftrace.core.handlers.python_handler import has_gil
     from sandbox.process import private_names
 
-    free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
     text = f"{platform.python_implementation()} {platform.python_version()}"
-    if free_threaded:
-        return MISSING, f"{text}, free-threaded: not supported"
     if found := private_names.missing():
         return MISSING, f"{text} has no {', '.join(found)}, which fprobe uses"
+    if not has_gil():
+        return WARNING, (
+            f"{text} without the GIL: native handlers, counts and tracers work, Python handlers do not (PYTHON_GIL=1 turns it on)"
+        )
     return OK, text
 
 
@@ -211,12 +213,14 @@ def _sigtrap() -> Answer:
 def _probe() -> Answer:
     import fprobe
     import sandbox
+    from ftrace.core.handlers.python_handler import has_gil
     from sandbox.symbols.perfmap import OPT_OUT
 
     os.environ[OPT_OUT] = "1"  # nobody profiles this function
     module = sandbox.load("define i64 @f(i64 %n) {\n  %m = add i64 %n, 1\n  ret i64 %m\n}\n", name="fprobe-doctor")
     try:
-        with fprobe.attach(list(module.sites), entry=lambda *_: 0, exit=lambda *_: None) as probe:
+        handlers: dict[str, Any] = {"entry": lambda *_: 0, "exit": lambda *_: None} if has_gil() else {}
+        with fprobe.attach(list(module.sites), **handlers) as probe:
             result = module["f"](41)
         if (result, probe.hits) != (42, 1):
             return MISSING, f"a probed call gave {result} with {probe.hits} hits instead of 42 with 1"

@@ -7,7 +7,8 @@ has released the GIL, it is in the interpreter for which it has another state wi
 
 from __future__ import annotations
 
-from ftrace.hit.python_call import Object, decref, enter_interpreter, gil_release, switched_off, this_thread
+from ftrace.hit.python_call import enter_interpreter, gil_release, switched_off, this_thread
+from ftrace.hit.python_objects import Object, decref
 from sandbox.native import addressof, bool_, cast, extern, fn, global_var, load, native, null, ptr, read_fs, u8, u64
 
 interpreter_of = extern("PyThreadState_GetInterpreter", fn[ptr[u8], ptr[u8]])

@@ -3,7 +3,8 @@
 A handler gets copies of its registers and of its entry data, which are written back after it returns: objects that it keeps
 refer to memory of their own.
 
-This module is the only native code that knows CPython. The symbols are the interpreter's; Python 3.10 and later have them.
+This module, python_objects and interpreters are the only native code that knows CPython. The symbols are the interpreter's;
+Python 3.10 and later have them.
 
 CPython gives an unknown thread a state and links it into its list: under a lock, but not under the GIL. A child forked at that
 moment finds the lock taken, and up to Python 3.11 waits for it inside `os.fork`; or it finds the list half changed. So threads
@@ -14,9 +15,19 @@ forking thread holds.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-from ftrace.hit.hashing import first_place
+from ftrace.hit.python_objects import (
+    Object,
+    address_object,
+    decref,
+    drop,
+    entry_addresses,
+    give_back,
+    incref,
+    int_from,
+    references,
+    return_addresses,
+    take,
+)
 from ftrace.hit.unwind.walk import StackPoint
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import (
@@ -47,7 +58,6 @@ from sandbox.native import (
 from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
 
-Object: TypeAlias = ptr[u8]
 _PyBUF_WRITABLE = 1
 _REGISTERS = 21
 """Words of a pt_regs."""
@@ -59,7 +69,6 @@ error_normalize = extern("PyErr_NormalizeException", fn[void, ptr[Object], ptr[O
 error_occurred = extern("PyErr_Occurred", fn[Object])
 error_clear = extern("PyErr_Clear", fn[void])
 set_interrupt = extern("PyErr_SetInterrupt", fn[void])
-int_from = extern("PyLong_FromUnsignedLongLong", fn[Object, u64])
 int_as = extern("PyLong_AsLong", fn[i64, Object])
 bytes_copy = extern("PyByteArray_FromStringAndSize", fn[Object, u64, i64])
 bytes_memory = extern("PyByteArray_AsString", fn[ptr[u8], Object])
@@ -69,8 +78,6 @@ get_buffer = extern("PyObject_GetBuffer", fn[i32, Object, ptr[u64], i32])
 release_buffer = extern("PyBuffer_Release", fn[void, ptr[u64]])
 copy_bytes = extern("memmove", fn[ptr[u8], ptr[u8], ptr[u8], u64])
 vectorcall = extern("PyObject_VectorcallDict", fn[Object, Object, ptr[Object], u64, Object])
-incref = extern("Py_IncRef", fn[void, Object])
-decref = extern("Py_DecRef", fn[void, Object])
 
 
 @struct
@@ -96,22 +103,6 @@ switched_off = global_var(u64, 0, name="python_switched_off")
 ENDING, FORKED = 1, 2
 
 
-_PLACE_BITS = 6
-
-
-@struct
-class Address(Structure):
-    """A number that handlers have been given, and the int for it, to which this is a reference."""
-
-    value: u64
-    object: Object
-
-
-entry_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_entry_addresses")
-return_addresses = global_var(array[Address, 1 << _PLACE_BITS], name="python_return_addresses")
-"""Caches of int objects for addresses, by hash, under the GIL: the same functions and callers recur."""
-
-
 @struct
 class BorrowedObjects(Structure):
     """The objects that a handler gets for one call."""
@@ -121,12 +112,6 @@ class BorrowedObjects(Structure):
     owned: u64  # references to the registers that are not the handler's
     view: Object  # of the entry data, or None
     bytes: Object  # what that shows; null: there is no data
-
-
-@native(inline=True)
-def references(object: Object) -> u32:
-    """The low half of ob_refcnt: the whole count, or a large number for immortal objects."""
-    return cast(ptr[u32], object)[0]
 
 
 @native(inline=True)
@@ -149,8 +134,7 @@ def memory_of(object: Object) -> ptr[u64]:
 @native
 def lend_registers(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], regs: u64) -> bool_:
     """The spare, or if another call has that a new one. False: with an exception set."""
-    if this.spare_taken == 0:
-        this.spare_taken = 1
+    if take(addressof(this.spare_taken)):
         incref(this.spare)
         borrowed.registers = this.spare
         borrowed.memory = this.spare_memory
@@ -206,32 +190,11 @@ def expire(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], ip: u64) ->
 
 @native
 def take_back(this: ptr[PythonHandler], borrowed: ptr[BorrowedObjects], ip: u64) -> void:
-    is_kept = cast(u64, references(borrowed.registers)) > borrowed.owned
+    is_kept = references(borrowed.registers) > borrowed.owned
     if is_kept or (borrowed.bytes != null and references(borrowed.view) > 1):
         expire(this, borrowed, ip)
     if borrowed.owned == 2 and not is_kept:
-        this.spare_taken = 0
-
-
-@native
-def drop(object: Object) -> void:
-    if object != null:
-        decref(object)
-
-
-@native
-def address_object(table: ptr[Address], value: u64) -> Object:
-    """A new reference to an int, or null with an exception set."""
-    known = addressof(table[first_place(value, 64 - _PLACE_BITS)])
-    if known.object == null or known.value != value:
-        made = int_from(value)
-        if made == null:
-            return null
-        drop(known.object)
-        known.object = made
-        known.value = value
-    incref(known.object)
-    return known.object
+        give_back(addressof(this.spare_taken))
 
 
 @native

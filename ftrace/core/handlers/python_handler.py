@@ -65,16 +65,18 @@ def _image() -> NativeImage:
 @once
 def _made() -> NativeImage:
     _check_interpreter()
-    from ftrace.hit import interpreters, python_call
+    from ftrace.hit import interpreters, python_call, python_objects
 
     called = (
         python_call.python_call,
         python_call.no_python_in_child,
         python_call.hold_off_states,
         interpreters.in_sub_interpreter,
+        *python_objects.FUNCTIONS,
     )
     image = NativeImage.of(Unit("fprobe-python", called))
     image.variable("task_offset").value = runtime().key.offset
+    image.variable("python_split_counts").value = int(_is_free_threaded_build())
     hits = runtime().image
     hits.variable("python_left_text").value = ctypes.addressof(_LEFT)
     hits.variable("python_left_length").value = len(_LEFT.raw) - 1
@@ -126,12 +128,23 @@ class _Forks:
         self.after_in_parent()
 
 
-def _check_interpreter() -> None:
-    """Raise RuntimeError where Python handlers cannot be called from native code."""
+def _is_free_threaded_build() -> bool:
     import sysconfig
 
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise RuntimeError("Python handlers need an interpreter with a GIL; use native handlers here")
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def has_gil() -> bool:
+    """Whether only one thread of this process runs Python at a time."""
+    return not _is_free_threaded_build() or sys._is_gil_enabled()  # type: ignore[attr-defined]
+
+
+def _check_interpreter() -> None:
+    """Raise RuntimeError where Python handlers cannot be called from native code."""
+    if not has_gil():
+        raise RuntimeError(
+            "Python handlers need the GIL, which this interpreter runs without: set PYTHON_GIL=1, or use native handlers"
+        )
 
 
 def _note_blocked_signals() -> None:

@@ -97,3 +97,30 @@ def test_an_exception_that_is_set_is_set_again_after_the_handlers():
     with fprobe.attach("leaf", entry=note, exit=note) as probe:
         assert pending(api[0], id(KeyError), api[1], api[2])
     assert len(seen) == 4 and probe.fp.errors.first is None
+
+
+@isolated
+def test_references_are_counted_as_the_interpreter_counts_them():
+    """Also those that other threads have made, which builds without a GIL count apart."""
+    import threading
+
+    from ftrace.core.handlers.python_handler import _image
+
+    class Thing:
+        pass
+
+    thing, kept = Thing(), []
+
+    def count():
+        return _image().call("python_references", id(thing))
+
+    before = count()
+    kept.append(thing)
+    assert count() == before + 1
+    thread = threading.Thread(target=lambda: kept.extend([thing] * 5))
+    thread.start()
+    thread.join()
+    assert count() == before + 6
+    kept.clear()
+    assert count() == before
+    assert _image().call("python_references", id(None)) > 1 << 20 or sys.version_info < (3, 12)
