@@ -22,7 +22,7 @@ _READABLE, _WRITABLE = select.POLLIN | select.POLLRDNORM, select.POLLOUT | selec
 
 @dataclass
 class Opened:
-    """An open file. `position`: where the next read of its handle begins."""
+    """An open file. `position`: the offset of a request that goes on where the last one ended; a write leaves the handle's own."""
 
     handle: Handle
     position: int = 0
@@ -142,7 +142,9 @@ class Requests:
         asked = messages.transfer(request.body)
         opened = self._opened[asked.handle]
         with opened.lock:
-            return messages.written(opened.handle.write(asked.data[: asked.size]))
+            taken = opened.handle.write(asked.data[: asked.size])
+            opened.position = asked.offset + taken
+            return messages.written(taken)
 
     def _release(self, request: Request) -> bytes:
         opened = self._opened.pop(messages.handle_in(request.body), None)

@@ -22,6 +22,7 @@ from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.instances.error_log import error_log
 from ftrace.tracing.probe_args.arguments import dentry_layout
 from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
+from ftrace.tracing.tracefs.tree import Tracefs
 from sandbox.symbols.table import symbol_table
 
 KERNEL = "kernel"
@@ -94,7 +95,8 @@ class Machine:
         self._image = memory_image()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._map()
-        self.tracefs = tracefs
+        self.tracefs: Tracefs = tracefs
+        """The files that commands use."""
 
     def _map(self) -> None:
         self._libc.mmap.restype = ctypes.c_void_p

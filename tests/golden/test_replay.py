@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from isolation import run_module
+from namespaces import needs_fuse
 
 from tests.golden.transcript import Step, differs, normalised, parse
 
@@ -47,6 +48,16 @@ MORE = [
 @pytest.mark.parametrize("name", [*WHOLE, *(pytest.param(name, marks=pytest.mark.stress) for name in MORE)])
 def test_the_kernels_transcript(name):
     done = run_module("tests.golden", "--here", str(DATA / f"{name}.txt"), timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_fuse
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the stand-in kernel is in C")
+@pytest.mark.parametrize(
+    "name", ["io-01-semantics", *(pytest.param(name, marks=pytest.mark.stress) for name in [*WHOLE, *MORE])]
+)
+def test_the_same_through_the_mounted_tree(name):
+    done = run_module("tests.golden", "--here", "--mount", str(DATA / f"{name}.txt"), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
