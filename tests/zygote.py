@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -112,6 +113,10 @@ class _Parent:
         """Run Python source in a child, whose process ID this is; it must have been read within, and `ended` has to follow."""
         with _request(self._socket, source, out, err):
             yield int(self._socket.recv(64))
+
+    def has_answer(self) -> bool:
+        """Whether the child that `begin` has begun has ended."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def ended(self, pid: int, timeout: float) -> tuple[int, str]:
         """Wait for the child that `begin` has begun: its status, as of subprocess, and what there is to say about its time."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from isolation import run_forked
+from isolation import parent_with, run_forked
 
 COMMAND = [sys.executable, "-m", "fprobe.cli"]
 
@@ -60,8 +61,50 @@ def forked(words, timeout, cwd=None, both=False):
 
     `both`: standard error goes where standard output goes.
     """
+    return run_forked(_source(words, cwd, both), timeout)
+
+
+def _source(words, cwd=None, both=False):
     child = {"environment": environment(), "directory": str(cwd or Path.cwd()), "words": words, "both": both}
-    return run_forked(_CHILD.format(**child), timeout)
+    return _CHILD.format(**child)
+
+
+class Command:
+    """`fprobe WORDS...` as by forked(), while it runs: what subprocess.Popen has of it."""
+
+    def __init__(self, words, limit=60):
+        self.returncode, self._limit = None, limit
+        self._parent = parent_with((), cold=True).branch("fprobe.cli")  # it waits for its child, as each parent does
+        (read_out, write_out), (read_err, write_err) = os.pipe(), os.pipe()
+        self.stdout, self.stderr = os.fdopen(read_out), os.fdopen(read_err)
+        with os.fdopen(write_out, "wb") as out, os.fdopen(write_err, "wb") as err:
+            self._begun = self._parent.begin(_source([*map(str, words)]), out, err)
+            self.pid = self._begun.__enter__()
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self):
+        if self.returncode is None and self._parent.has_answer():
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Its status, as of subprocess; it is ended if it takes longer than so many seconds."""
+        if self.returncode is None:
+            self.returncode, late = self._parent.ended(self.pid, timeout or self._limit)
+            self._begun.__exit__(None, None, None)
+            self._parent.close()
+            assert not late, late
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        out, err = ("" if each.closed else each.read() for each in (self.stdout, self.stderr))
+        self.wait(timeout)
+        return out, err
 
 
 def fprobe(*words, timeout=60, code=0, cwd=None, **extra):

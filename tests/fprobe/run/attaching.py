@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
-from command import forked
+from command import Command, forked
 
 TARGET = Path(__file__).with_name("attached_target.py")
 COMMAND = [sys.executable, "-m", "fprobe.cli"]
@@ -46,10 +46,10 @@ def fprobe(*words, timeout=LIMIT):
 @contextlib.contextmanager
 def attached(*words):
     """A command that has attached; it ends by Ctrl-C inside the block, or after it."""
-    process = subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    line = process.stderr.readline()
-    assert line.startswith("fprobe: attached to "), line + process.stderr.read()
+    process = Command(words, LIMIT)
     try:
+        line = process.stderr.readline()
+        assert line.startswith("fprobe: attached to "), line + process.stderr.read()
         yield process
     finally:
         if process.poll() is None:
