@@ -47,7 +47,7 @@ _CHUNK = 1 << 16
 )  # fmt: skip
 @click.option(
     "--output", "-o", metavar="FILE", shell_complete=candidates.files,
-    help="Write a trace.dat instead, for fprobe report --format tree, folded or chrome.",
+    help="Write a trace.dat instead, for fprobe report --format tree, folded or perfetto.",
 )  # fmt: skip
 @call_option
 @program_options

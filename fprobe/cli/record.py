@@ -1,4 +1,4 @@
-"""The verbs for trace.dat: `fprobe record` runs the program and writes one, `fprobe report` shows it."""
+"""`fprobe record`: runs the program and writes the records of its probe events to a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fprobe.cli.running import Outcome
     from fprobe.cli.surviving import Survival
     from fprobe.export.recording import Arriving, Recording
-    from fprobe.export.trace_dat_reader import Trace
     from fprobe.recorded_events import Event
     from ftrace.tracing.instances.trace_array import TraceArray
 
@@ -298,69 +297,3 @@ def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], rec
 def _counts(events: dict[str, Event]) -> tuple[int, int]:
     """Hits and misses."""
     return sum(each.hits for each in events.values()), sum(each.missed for each in events.values())
-
-
-_REPORT_EPILOG = """\b
-Examples:
-  fprobe report
-  fprobe report calls.dat --format tree
-  fprobe report calls.dat --format folded > calls.folded
-  fprobe report calls.dat --format chrome > calls.json
-  fprobe report --json | jq 'select(.event == "reads") | .count'
-
-tree, folded and chrome show calls, either from the function_graph tracer or from an entry event and a return event of the
-same function. chrome://tracing and ui.perfetto.dev open the format chrome.
-"""
-
-
-@click.command("report", epilog=_REPORT_EPILOG, short_help="Show a trace.dat.")
-@click.argument("file", metavar="[FILE]", default="trace.dat", shell_complete=candidates.files)
-@click.option(
-    "--format", "-f", "form", type=click.Choice(["kernel", "tree", "folded", "chrome"]), default="kernel",
-    show_default=True, help="How.",
-)  # fmt: skip
-@output_options
-def report_command(file: str, form: str, console: Console) -> None:
-    """Show the records of FILE (default: trace.dat), which `fprobe record` or trace-cmd has written.
-
-    With --json: an object for each record, with event, time_ns, cpu, tid, comm, lost and its fields.
-    """
-    from fprobe.cli.failure import FAILED, Failure, of_system
-    from fprobe.export.trace_dat_reader import Trace
-
-    try:
-        trace = Trace(file)
-    except OSError as error:
-        raise Failure(of_system(error)) from None
-    except ValueError as error:
-        raise Failure(str(error), FAILED) from None
-    try:
-        _show_trace(trace, form, console)
-    except ValueError as error:  # the file is damaged; what was read is shown
-        console.flush()
-        message = str(error)
-        raise Failure(message if message.startswith(file) else f"{file}: {message}", FAILED) from None
-    if trace.cut_off:
-        console.flush()
-        click.echo(f"fprobe: {file}: {trace.cut_off}; records may be missing at the end", err=True)
-
-
-def _show_trace(trace: Trace, form: str, console: Console) -> None:
-    if console.json:
-        from fprobe.export.records import objects
-
-        for item in objects(trace):
-            console.object(item)
-        return
-    console.lines(_lines(trace, form))
-
-
-def _lines(trace: Trace, form: str) -> Iterator[str]:
-    """The lines of a format. Calls are paired, and their module imported, only where the format shows them."""
-    if form == "kernel":
-        from fprobe.export.records import lines
-
-        return lines(trace)
-    from fprobe.export import calls
-
-    return {"tree": calls.tree_lines, "folded": calls.folded_lines, "chrome": calls.chrome_lines}[form](trace)

@@ -189,12 +189,12 @@ def _one_format(format_: str, as_json: bool) -> str:
 
 def _check_perfetto() -> None:
     """Raise Failure if the package that writes the format cannot be imported."""
+    from fprobe.export.perfetto import check_installed
+
     try:
-        import perfetto.trace_builder.proto_builder  # noqa: F401  # only whether it can be imported
-    except ImportError as error:
-        raise Failure(
-            f"--format perfetto needs the package perfetto, which cannot be imported ({error}): pip install 'fprobe[targets]'"
-        ) from None
+        check_installed()
+    except ModuleNotFoundError as error:
+        raise Failure(str(error)) from None
 
 
 def _check_no_report(output: str | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ _VERBS = {
     "run": "Run a program with probes on the libraries that it loads, or on its own functions.",
     "top": "Show calls of library functions while a Python program runs.",
     "record": "Record probe events to a trace.dat.",
-    "report": "Show a trace.dat as text, tree, folded stacks or JSON.",
+    "report": "Show a trace.dat as text, tree, folded stacks or JSON, or convert it to Parquet.",
     "hist": "Count the hits of probe events by their fields.",
     "graph": "Show the call graph, as ftrace's function_graph does.",
     "profile": "Count and time functions, as ftrace's profiler does.",
@@ -36,7 +36,6 @@ _MODULES = {
     "explain": "functions",
     "help": "verbs",
     "list": "functions",
-    "report": "record",
     "top": "run",
 }
 """The modules of verbs that share one; any other verb is in the module of its name."""

@@ -1,4 +1,4 @@
-"""The calls of a trace.dat, from pairs of records to trees, folded stacks and Chrome trace events.
+"""The calls of a trace.dat, from pairs of records to trees, folded stacks and Perfetto's format.
 
 A call is a pair of funcgraph_entry and funcgraph_exit of the function_graph tracer, or a pair of hits of probes at a
 function's entry and return. Any other record is an instant.
@@ -6,12 +6,12 @@ function's entry and return. Any other record is an instant.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fprobe.export.perfetto import PerfettoTrace
 from fprobe.export.print_fmt import Addresses, arguments
 from fprobe.export.trace_dat_reader import Instance, Trace
 from fprobe.report.durations import duration
@@ -22,9 +22,8 @@ from ftrace.ring_buffer.reader import Record
 
 ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
 _GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
-_PHASES = {ENTER: "B", LEAVE: "E"}
 _PID = 1
-"""The process id of the top level in Chrome's format, a placeholder: a trace does not contain it."""
+"""The process id of the top level in Perfetto's format, a placeholder: a trace does not contain it."""
 
 
 @dataclass
@@ -196,37 +195,23 @@ def _frames(trace: Trace, step: Step) -> list[str]:
     return [trace.symbols.name(address).partition(" ")[0] for address in reversed(callers)]
 
 
-def chrome_lines(trace: Trace) -> Iterator[str]:
-    """The Trace Event Format of chrome://tracing and ui.perfetto.dev.
-
-    The lines of one JSON object: an event for each record, with times in microseconds, and the names of the threads. Each
-    trace array is a process there.
-    """
-    yield '{"displayTimeUnit": "ns", "traceEvents": ['
-    threads: set[tuple[int, int]] = set()
-    pids = {instance.name: pid for pid, instance in enumerate(trace.instances, _PID)}
-    for instance, step in _all_steps(trace):
-        threads.add((pids[instance.name], step.record.common.pid))
-        yield json.dumps(_chrome_event(trace, step, pids[instance.name])) + ","
-    processes = [_name("process", pid, 0, name or "fprobe") for name, pid in pids.items()]
-    names = [_name("thread", pid, tid, trace.comm(tid)) for pid, tid in sorted(threads)]
-    yield ",\n".join(map(json.dumps, [*processes, *names]))
-    yield "]}"
+def perfetto_trace(trace: Trace) -> bytes:
+    """A trace for ui.perfetto.dev. Each trace array is a process there. Raises ModuleNotFoundError without `perfetto`."""
+    made = PerfettoTrace()
+    for pid, instance in enumerate(trace.instances, _PID):
+        made.process(pid, instance.name or "fprobe")
+        for step in Calls(trace, instance).steps():
+            _add_step(made, trace, step, pid)
+    return made.serialize()
 
 
-def _chrome_event(trace: Trace, step: Step, pid: int) -> dict[str, Any]:
-    event = trace.formats.get(step.record.common.type)
-    found = {
-        "name": step.name,
-        "ph": _PHASES.get(step.kind, "i"),
-        "ts": step.record.stamp / 1000,
-        "pid": pid,
-        "tid": step.record.common.pid,
-        "args": event.values(step.record.data) if event is not None else {},
-    }
-    return found if step.kind in _PHASES else found | {"s": "t"}
-
-
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    place = {"pid": pid, "tid": tid} if tid else {"pid": pid}
-    return {"name": f"{kind}_name", "ph": "M", **place, "args": {"name": name}}
+def _add_step(made: PerfettoTrace, trace: Trace, step: Step, pid: int) -> None:
+    tid, event = step.record.common.pid, trace.formats.get(step.record.common.type)
+    made.thread(pid, tid, trace.comm(tid))
+    values = event.values(step.record.data) if event is not None else {}
+    if step.kind == ENTER:
+        made.begin(step.record.stamp, pid, tid, step.name, values)
+    elif step.kind == LEAVE:
+        made.end(step.record.stamp, pid, tid, values)
+    else:
+        made.instant(step.record.stamp, pid, tid, step.name, values)

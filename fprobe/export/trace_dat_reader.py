@@ -296,12 +296,19 @@ class Trace:
 
     # -- records ----------------------------------------------------------------------------------------------------
 
+    def pages(self, instance: Instance) -> Iterator[tuple[int, bytes]]:
+        """The sub-buffers of a trace array, each with its slot; those of a slot in order of time."""
+        return ((cpu.slot, page) for cpu in instance.cpus for page in self._pages_of(instance, cpu))
+
     def _of_cpu(self, instance: Instance, cpu: Cpu) -> Iterator[Record]:
-        size = instance.page_size
         with _of_file(self.path):
-            for data in self._chunks(cpu) if instance.compressed else self._one_by_one(cpu, size):
-                for at in range(0, len(data), size):
-                    yield from records_of(cpu.slot, _part(data, at, size))
+            for page in self._pages_of(instance, cpu):
+                yield from records_of(cpu.slot, page)
+
+    def _pages_of(self, instance: Instance, cpu: Cpu) -> Iterator[bytes]:
+        size = instance.page_size
+        for data in self._chunks(cpu) if instance.compressed else self._one_by_one(cpu, size):
+            yield from (_part(data, at, size) for at in range(0, len(data), size))
 
     def _one_by_one(self, cpu: Cpu, size: int) -> Iterator[bytes]:
         return (self._bytes(at, size) for at in range(cpu.offset, cpu.offset + cpu.size, size))

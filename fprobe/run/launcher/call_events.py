@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from fprobe.export.perfetto import PerfettoTrace
 from fprobe.report.nesting import Call, Nesting
 from fprobe.report.tree import HEADER, CallTree
 from fprobe.run import session
@@ -20,9 +21,6 @@ ROW = struct.Struct("<3Q")
 """The beginning of a row: its thread, the calls it had no space for, and the number of its events."""
 _KIND = 3
 _ENTER, _LEAVE_BELOW = 1, 3
-_SEQUENCE = 1
-_MONOTONIC = 3
-"""perfetto.protos.BuiltinClock.BUILTIN_CLOCK_MONOTONIC"""
 
 
 class Event(NamedTuple):
@@ -130,49 +128,18 @@ def perfetto_trace(recorded: Sequence[RecordedProcess], first: tuple[int, int], 
     `first`: ticks, and CLOCK_MONOTONIC in nanoseconds at the same moment; `rate`: ticks per nanosecond.
     Raises ModuleNotFoundError if the package `perfetto` is not installed.
     """
-    from perfetto.trace_builder.proto_builder import TraceProtoBuilder
-
-    builder = TraceProtoBuilder()
+    trace = PerfettoTrace()
     for process in recorded:
-        _describe_process(builder, process)
-        threads = sorted({event.thread for event in process.call_events.events})
-        for thread in threads:
-            _describe_thread(builder, process.pid, thread)
+        trace.process(process.pid, " ".join(process.command))
+        for thread in sorted({event.thread for event in process.call_events.events}):
+            trace.thread(process.pid, thread)
         for call, begins in calls(process.call_events.events):
             event = call.entry if begins else call.leave
             if event is None:
                 continue
             time = first[1] + round((event.time - first[0]) / rate)
-            _slice(builder, time, _track(process.pid, call.thread), str(process.names.function(call.ip)), begins)
-    return bytes(builder.serialize())
-
-
-def _describe_process(builder: Any, process: RecordedProcess) -> None:
-    descriptor = builder.add_packet().track_descriptor
-    descriptor.uuid = _track(process.pid)
-    descriptor.process.pid = process.pid
-    descriptor.process.process_name = " ".join(process.command).encode("utf-8", "replace").decode()
-
-
-def _describe_thread(builder: Any, pid: int, thread: int) -> None:
-    descriptor = builder.add_packet().track_descriptor
-    descriptor.uuid, descriptor.parent_uuid = _track(pid, thread), _track(pid)
-    descriptor.thread.pid, descriptor.thread.tid = pid, thread
-
-
-def _slice(builder: Any, time: int, track: int, name: str, begins: bool) -> None:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-
-    packet = builder.add_packet()
-    packet.timestamp, packet.timestamp_clock_id = time, _MONOTONIC
-    packet.trusted_packet_sequence_id = _SEQUENCE
-    event = packet.track_event
-    event.type = TrackEvent.TYPE_SLICE_BEGIN if begins else TrackEvent.TYPE_SLICE_END
-    event.track_uuid = track
-    if begins:
-        event.name = name
-
-
-def _track(pid: int, thread: int = 0) -> int:
-    """The uuid of the track of a process, or of one of its threads."""
-    return pid << 32 | thread
+            if begins:
+                trace.begin(time, process.pid, call.thread, str(process.names.function(call.ip)))
+            else:
+                trace.end(time, process.pid, call.thread)
+    return trace.serialize()

@@ -32,7 +32,7 @@ def test_record_says_what_was_recorded(recorded):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_report_as_text_tree_folded_and_chrome(run, recorded):
+def test_report_as_text_tree_and_folded(run, recorded):
     path, _ = recorded
     text = run("report", str(path)).out
     assert " in: (fact+0x0/" in text and " n=0x3\n" in text and "<- fact [prog]) v=6\n" in text
@@ -41,9 +41,16 @@ def test_report_as_text_tree_folded_and_chrome(run, recorded):
     folded = run("report", str(path), "--format", "folded").out
     stack, value = folded.splitlines()[-1].rsplit(" ", 1)
     assert (stack.endswith("fact;fact;fact") and int(value) > 0) or "func_square" in folded
-    events = json.loads(run("report", str(path), "--format", "chrome").out)["traceEvents"]
-    phases = [event["ph"] for event in events]
-    assert phases.count("B") == phases.count("E") == 3 and {"M"} < set(phases)
+
+
+def test_the_suffix_means_the_format_and_removed_ones_say_what_to_give(run, recorded, tmp_path):
+    path, _ = recorded
+    run("report", str(path), "-o", str(tmp_path / "calls.folded"))
+    assert (tmp_path / "calls.folded").read_text() == run("report", str(path), "--format", "folded").out
+    both = run("report", str(path), "-o", "x.folded", "--format", "tree", code=2)
+    assert "-o x.folded means the format folded, and --format is tree" in both.err
+    removed = run("report", str(path), "--format", "chrome", code=2)
+    assert "give --format perfetto" in removed.err and removed.err.count("\n") == 1
 
 
 def test_report_json_is_an_object_for_each_record(run, recorded):

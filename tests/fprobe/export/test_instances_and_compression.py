@@ -159,18 +159,26 @@ def test_text_and_objects_name_the_instance(recorded):
 
 
 def test_calls_are_paired_within_an_instance(recorded):
-    import json
-
     trace = Trace(recorded("none"))
     tree = list(calls.tree_lines(trace))
     at = tree.index("# instance sub")
     assert sum("ic_sub(" in line for line in tree[at:]) == 2000 and not any("ic_sub(" in line for line in tree[:at])
     assert any(line.startswith("instance:sub;") and ";ic_sub " in line for line in calls.folded_lines(trace))
-    events = json.loads("".join(calls.chrome_lines(trace)))["traceEvents"]
-    assert {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"} == {
+
+
+def test_each_instance_is_a_process_of_perfetto(recorded):
+    pytest.importorskip("perfetto")
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as PerfettoTrace
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+    made = PerfettoTrace.FromString(calls.perfetto_trace(Trace(recorded("none"))))
+    tracks = [each.track_descriptor for each in made.packet if each.HasField("track_descriptor")]
+    assert {each.process.pid: each.process.process_name for each in tracks if each.HasField("process")} == {
         1: "fprobe", 2: "sub", 3: "other"
     }  # fmt: skip
-    assert {event["pid"] for event in events if event["ph"] in "BE"} == {2}
+    of_track = {each.uuid: each.thread.pid for each in tracks if each.HasField("thread")}
+    slices = [each.track_event for each in made.packet if each.HasField("track_event")]
+    assert {of_track[each.track_uuid] for each in slices if each.type != TrackEvent.TYPE_INSTANT} == {2}
 
 
 @pytest.mark.parametrize("compression", sampled(COMPRESSIONS, 2))

@@ -1,0 +1,59 @@
+"""The formats of what is written: their names for --format, and the suffixes of -o that mean them, in every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from fprobe.cli.failure import Failure
+
+
+class Format(NamedTuple):
+    """A format. `suffixes`: of the names of its files; `is_binary`: not for a terminal."""
+
+    suffixes: tuple[str, ...]
+    is_binary: bool = False
+
+
+FORMATS = {
+    "text": Format((".txt",)),
+    "tree": Format(()),
+    "json": Format((".json",)),
+    "ndjson": Format((".ndjson", ".jsonl")),
+    "csv": Format((".csv",)),
+    "folded": Format((".folded",)),
+    "flame": Format((".html",)),
+    "speedscope": Format((".speedscope.json",)),
+    "perfetto": Format((".pftrace", ".perfetto-trace"), is_binary=True),
+    "parquet": Format((".parquet",), is_binary=True),
+    "trace.dat": Format((".dat",), is_binary=True),
+}
+_REMOVED = {
+    "chrome": "the format chrome is not written any more: give --format perfetto, which ui.perfetto.dev opens, too",
+    "kernel": "the format kernel is called text: give --format text",
+}
+
+
+def format_of(name: str | None, output: str | None, allowed: Collection[str], default: str) -> str:
+    """What --format and the suffix of -o mean. Raises Failure if they contradict, or for a format that is not `allowed`."""
+    if name in _REMOVED:
+        raise Failure(_REMOVED[name])
+    there = ", ".join(each for each in FORMATS if each in allowed)
+    if name is not None and name not in allowed:
+        raise Failure(f"--format is {name}; there are: {there}")
+    meant = _of_suffix(output) if output is not None else None
+    if meant is None or meant == name:
+        return name or default
+    if name is not None:
+        raise Failure(f"-o {output} means the format {meant}, and --format is {name}: give one of them")
+    if meant not in allowed:
+        raise Failure(f"-o {output} means the format {meant}, which is not written here; there are: {there}")
+    return meant
+
+
+def _of_suffix(output: str) -> str | None:
+    """The format of the longest suffix; None for a name without one that is known."""
+    found = [
+        (len(suffix), name) for name, each in FORMATS.items() for suffix in each.suffixes if output.endswith(suffix)
+    ]
+    return max(found)[1] if found else None

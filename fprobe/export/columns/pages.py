@@ -1,0 +1,217 @@
+"""The records of sub-buffers as arrays: where they are, their fields, and the calls that they are the entries and returns of."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fprobe.export.columns import transposing as native
+from fprobe.export.formats import EventFormat
+
+ROWS = 1 << 17
+"""Calls that wait to be written."""
+_SMALLEST = 8
+"""Bytes of the smallest record in a sub-buffer."""
+_FRAMES = 1 << 8
+MOST_FRAMES = 1 << 16
+"""Calls in progress of a thread; deeper ones are given up, with all that they are in."""
+_TYPES = 1 << 16
+_COLUMNS = {
+    "entered": ctypes.c_int64, "duration": ctypes.c_int64, "own": ctypes.c_int64, "ax": ctypes.c_uint64,
+    "tid": ctypes.c_int32, "function": ctypes.c_int32, "stack": ctypes.c_int32, "depth": ctypes.c_int32,
+    "origin": ctypes.c_int32,
+}  # fmt: skip
+Located: Any = native.Located
+NULL = 0
+"""The number of no function and of no stack."""
+
+
+class Numbers:
+    """Numbers for keys, which native code looks up: see `transposing.Table`."""
+
+    def __init__(self) -> None:
+        self.record: Any = native.Table.ctypes()
+        self._make(1 << 10)
+
+    def _make(self, size: int) -> None:
+        self._arrays = (ctypes.c_uint64 * size)(), (ctypes.c_uint32 * size)(), (ctypes.c_uint64 * (size // 2 + 1))()
+        keys, numbers, listed = self._arrays
+        self.record.keys, self.record.numbers = ctypes.addressof(keys), ctypes.addressof(numbers)
+        self.record.listed = ctypes.addressof(listed)
+        self.record.mask, self.record.count = size - 1, 0
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.record)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be added to it."""
+        return bool((self.record.count + 1) * 2 > self.record.mask)
+
+    def grow(self) -> None:
+        """Have twice the space."""
+        listed, count = self._arrays[2], self.record.count
+        self._make((self.record.mask + 1) * 2)
+        native.image().call("refill", self.address, ctypes.addressof(listed), count)
+
+    def keys(self, first: int) -> list[int]:
+        """The keys with the numbers from `first` on."""
+        return self._arrays[2][first : self.record.count + 1]
+
+    def __len__(self) -> int:
+        return int(self.record.count)
+
+
+@dataclass
+class Batch:
+    """The records of sub-buffers. `found`: an array of Located, of which `count` are used.
+
+    `types`: those of records that are more than an entry or a return of the function_graph tracer.
+    """
+
+    found: Any
+    count: int
+    types: tuple[int, ...]
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.found)
+
+    def of_type(self, number: int, offset: int) -> Chosen:
+        """The records of a type."""
+        times, chosen = (ctypes.c_int64 * self.count)(), (ctypes.c_uint32 * self.count)()
+        where = ctypes.addressof(times), offset & (1 << 64) - 1, ctypes.addressof(chosen)
+        count = native.image().call("records_of_type", self.address, self.count, number, *where)
+        return Chosen(self, count, times, chosen)
+
+
+@dataclass
+class Chosen:
+    """Records of one type, and their times."""
+
+    batch: Batch
+    count: int
+    times: Any
+    indices: Any
+
+    def column(self, offset: int, size: int) -> bytearray:
+        """A field of `size` bytes of each record, one after the other."""
+        found = bytearray(max(self.count * size, 1))
+        out = (ctypes.c_uint8 * len(found)).from_buffer(found)
+        where = ctypes.addressof(self.indices), self.count, offset, size, ctypes.addressof(out)
+        native.image().call("gather", self.batch.address, *where)
+        return found
+
+    def records(self) -> Iterator[bytes]:
+        """Each record as bytes."""
+        for index in self.indices[: self.count]:
+            each = self.batch.found[index]
+            yield ctypes.string_at(each.data, each.length)
+
+
+class Pages:
+    """Finds the records of sub-buffers, and makes calls of them. `is_full`: called when ROWS calls wait; it takes them.
+
+    `offset` is added to all times. Raises ValueError for a damaged sub-buffer.
+    """
+
+    def __init__(self, offset: int, is_full: Callable[[], None]) -> None:
+        self.functions, self.stacks, self._returning = Numbers(), Numbers(), Numbers()
+        self._is_full = is_full
+        self.arrays = {name: (kind * ROWS)() for name, kind in _COLUMNS.items()}
+        self.rows: Any = native.Rows.ctypes()
+        for name, array in self.arrays.items():
+            setattr(self.rows, name, ctypes.addressof(array))
+        self.rows.capacity = ROWS
+        self._seen, self._types = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
+        self._kinds, self._address_at = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
+        self._pairing: Any = native.Pairing.ctypes()
+        record = self._pairing
+        record.kinds, record.address_at = ctypes.addressof(self._kinds), ctypes.addressof(self._address_at)
+        record.functions, record.stacks = self.functions.address, self.stacks.address
+        record.returning, record.rows = self._returning.address, ctypes.addressof(self.rows)
+        record.offset = offset
+        self._threads: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._space: Any = (Located.ctypes * 0)()
+
+    def know(self, formats: Mapping[int, EventFormat]) -> None:
+        """Take the entries and returns of calls from the formats of events."""
+        for number, event in formats.items():
+            for kind, name in _KINDS.get(event.name, _OF_PROBES) if event.group == "ftrace" else _OF_PROBES:
+                place = next((field.offset for field in event.fields if field.name == name), None)
+                if place is not None:
+                    self._kinds[number], self._address_at[number] = kind, place
+                    break
+
+    def take(self, origin: int, slot: int, data: bytearray, page_size: int) -> Batch:
+        """The records of consecutive sub-buffers of a slot, of which calls are made. They are valid while `data` is."""
+        if len(self._space) * _SMALLEST < len(data):
+            self._space = (Located.ctypes * (len(data) // _SMALLEST))()
+        image, pairing = native.image(), ctypes.addressof(self._pairing)
+        where = ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data), page_size
+        count = image.call("locate_all", *where, ctypes.addressof(self._space))
+        if count == native.DAMAGED:
+            raise ValueError("damaged sub-buffer")
+        seen, types = ctypes.addressof(self._seen), ctypes.addressof(self._types)
+        number = image.call("other_types", pairing, ctypes.addressof(self._space), count, seen, types)
+        batch = Batch(self._space, count, tuple(self._types[:number]))
+        while image.call("note_returning", pairing, batch.address, count) < count:
+            self._returning.grow()
+        self._pair(self._thread(origin, slot), batch)
+        return batch
+
+    def _pair(self, thread: tuple[Any, Any], batch: Batch) -> None:
+        done, record = 0, thread[0]
+        while done < batch.count:
+            where = ctypes.addressof(self._pairing), ctypes.addressof(record), batch.address, done, batch.count
+            done = native.image().call("pair", *where)
+            if done < batch.count:
+                self._make_space(record)
+
+    def _make_space(self, thread: Any) -> None:
+        if self.rows.count == ROWS:
+            self._is_full()
+        elif thread.depth == MOST_FRAMES:
+            self._give_up(thread)
+        elif thread.depth == thread.capacity:
+            self._more_frames(thread)
+        for each in (self.functions, self.stacks):
+            if each.is_full and len(each) < native.MOST_STACKS:
+                each.grow()
+
+    def _thread(self, origin: int, slot: int) -> tuple[Any, Any]:
+        key = origin, slot
+        if key not in self._threads:
+            thread: Any = native.Thread.ctypes()
+            thread.origin = origin
+            self._threads[key] = thread, None
+            self._more_frames(thread)
+        return self._threads[key]
+
+    def _more_frames(self, thread: Any) -> None:
+        key = next(key for key, (each, _) in self._threads.items() if each is thread)
+        old, size = self._threads[key][1], max(_FRAMES, thread.capacity * 2)
+        frames = (native.Frame.ctypes * size)()
+        if old is not None:
+            ctypes.memmove(frames, old, ctypes.sizeof(old))
+        thread.frames, thread.capacity = ctypes.addressof(frames), size
+        self._threads[key] = thread, frames
+
+    def _give_up(self, thread: Any) -> None:
+        while not native.image().call("give_up", ctypes.addressof(self._pairing), ctypes.addressof(thread)):
+            self._is_full()
+
+    def end(self) -> None:
+        """Nothing follows: calls in progress become rows without durations."""
+        for thread, _ in self._threads.values():
+            self._give_up(thread)
+
+
+_KINDS = {
+    "funcgraph_entry": [(native.GRAPH_ENTRY, "func")],
+    "funcgraph_exit": [(native.GRAPH_EXIT, "func")],
+}
+_OF_PROBES = [(native.PROBE_RETURN, "__probe_func"), (native.PROBE_ENTRY, "__probe_ip")]

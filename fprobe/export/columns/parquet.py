@@ -1,0 +1,277 @@
+"""Parquet files of records, written while they are recorded: columns as in `layout`, read by any engine.
+
+Sub-buffers come in as for a trace.dat. A row group is written when enough rows wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import stat
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fprobe.export.columns.layout import Origin, description, wall_clock_offset
+from fprobe.export.columns.pages import Batch, Pages
+from fprobe.export.columns.tables import Place, Source, Tables
+from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
+from ftrace.ring_buffer.clock import find as find_clock
+from sandbox.process.writing import write_all
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MISSING = "Parquet needs the package pyarrow, which cannot be imported ({error}): pip install 'fprobe[arrow]'"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ROWS = 1 << 17
+"""Rows of events in a row group."""
+_PENDING = 1 << 18
+"""Bytes of consecutive sub-buffers of a slot that are taken at once."""
+_MOST_WAITING = 512
+"""Tables of events that wait to be written."""
+_SLACK = 1 << 16
+"""Bytes of a row group besides its columns, and of the end of the file besides what it says of row groups."""
+_OF_A_COLUMN = 512
+"""Bytes that the end of the file has of a column in a row group, at most."""
+_KEEP_SIZE = 1
+
+
+def check_installed() -> None:
+    """Raise ModuleNotFoundError, with what to do, if pyarrow cannot be imported."""
+    try:
+        import pyarrow.compute
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ModuleNotFoundError(MISSING.format(error=error)) from None
+
+
+class ParquetFile:
+    """A file that is being written. It gets mode 0600; its old content is deleted.
+
+    `clock`: of the records; `page_size`: of a sub-buffer; `instances`: names of the trace arrays, by their numbers;
+    `anchored`: whether the clock is the present one of this machine, so that times can be those of the wall clock.
+
+    Check first that pyarrow is there: `check_installed`. Raises OSError: ELOOP for a symbolic link, EEXIST for what is no
+    regular file, EBUSY if another process is writing it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        source: Source,
+        *,
+        clock: str = "local",
+        page_size: int = 4096,
+        instances: Iterable[str] = ("",),
+        anchored: bool = True,
+    ) -> None:
+        self.path, self.page_size, self.pages = path, page_size, 0
+        self._source, self._clock = source, clock
+        self._instances = list(instances)
+        self._offset = wall_clock_offset() if anchored and find_clock(clock).in_ns else None
+        self._places: list[Place] = []
+        self._origins: dict[Place, int] = {}
+        self._pages = Pages(self._offset or 0, self._write_calls)
+        self._pages.know(source.formats)
+        self._known = len(source.formats)
+        self._tables: Tables | None = None
+        self._pending, self._pending_of = bytearray(), (0, 0)
+        self._events: list[pyarrow.Table] = []
+        self.rows = 0
+        self.failure: OSError | None = None
+        """The error that has ended writing: a full disk."""
+        self.unwritten = 0
+        """Rows that were not written, because of it."""
+        self._file = _Sink(path)
+
+    def add(self, slot: int, page: bytes, buffer: int = 0, pid: int | None = None) -> None:
+        """Take a sub-buffer of a slot of a trace array. Raises ValueError if it is damaged."""
+        self.pages += 1
+        key = self._origin(Place(pid, self._instances[buffer])), slot
+        if key != self._pending_of or len(self._pending) >= _PENDING:
+            self._take_pending()
+            self._pending_of = key
+        self._pending += page
+
+    def _take_pending(self) -> None:
+        if not self._pending:
+            return
+        data, self._pending = self._pending, bytearray()
+        origin, slot = self._pending_of
+        if len(self._source.formats) != self._known:
+            self._pages.know(self._source.formats)
+            self._known = len(self._source.formats)
+        batch = self._pages.take(origin, slot, data, self.page_size)
+        self._lost(data, batch, origin)
+        self._events += self._made.events(batch, origin)
+        if sum(each.num_rows for each in self._events) >= _ROWS or len(self._events) >= _MOST_WAITING:
+            self._write_events()
+
+    def finish(self, lost: int = 0, processes: Iterable[Origin] = ()) -> None:
+        """Write the rest and the end of the file. Raises OSError if even that has no space."""
+        try:
+            self._take_pending()
+            self._pages.end()
+            self._write_calls()
+            self._write_events()
+            self._file.finish(self._made, description(self._clock, self._offset, processes, lost))
+        finally:
+            self._file.close()
+
+    @property
+    def _made(self) -> Tables:
+        """Made when the first rows are: events that are defined until then get their columns."""
+        if self._tables is None:
+            self._tables = Tables(self._source, self._pages, self._places, self._offset or 0)
+        return self._tables
+
+    def _origin(self, place: Place) -> int:
+        if place not in self._origins:
+            self._origins[place] = len(self._places)
+            self._places.append(place)
+        return self._origins[place]
+
+    def _lost(self, data: bytearray, batch: Batch, origin: int) -> None:
+        """Rows for the records that are missing before sub-buffers."""
+        found = [_lost_before(data[at : at + self.page_size]) for at in range(0, len(data), self.page_size)]
+        missing = [number for number in found if number != 0]
+        if missing:
+            first = (each for each in batch.found[: batch.count] if each.lost)
+            for number, each in zip(missing, first, strict=False):
+                time = each.stamp + (self._offset or 0)
+                self._events.append(self._made.lost(time, each.tid, number, origin))
+
+    def _write_calls(self) -> None:
+        if self._pages.rows.count:
+            self._write(self._made.calls())
+
+    def _write_events(self) -> None:
+        import pyarrow as pa
+
+        if self._events:
+            tables, self._events = self._events, []
+            self._write(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+
+    def _write(self, table: pyarrow.Table) -> None:
+        if self.failure is None:
+            try:
+                self._file.write(table)
+                self.rows += table.num_rows
+                return
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                self.failure = error
+        self.unwritten += table.num_rows
+
+
+def _lost_before(page: bytearray) -> int | None:
+    """Number of records missing before a sub-buffer; None if it is unknown."""
+    word = int.from_bytes(page[8:16], "little")
+    if not word & MISSED_EVENTS:
+        return 0
+    at = HEADER + (word & COMMIT_MASK)
+    is_stored = word & MISSED_STORED and at + 8 <= len(page)
+    return int.from_bytes(page[at : at + 8], "little") if is_stored else None
+
+
+class _Sink:
+    """The file itself. Before each row group the space for the end is reserved, so that a full disk leaves a whole file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = _opened(path)
+        self._writer: Any = None
+        self._stream: Any = None
+        self._groups = 0
+
+    def write(self, table: pyarrow.Table) -> None:
+        """Write a row group. Raises OSError before anything is written if there is no space for it."""
+        self._begin(table.schema)
+        self._reserve(table.nbytes + _SLACK + self._size_of_end(table.num_columns))
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._groups += 1
+
+    def finish(self, tables: Any, metadata: dict[str, str]) -> None:
+        """Write the end."""
+        self._begin(tables.schema)
+        self._writer.add_key_value_metadata(metadata)
+        self._writer.close()
+        self._stream.flush()
+        os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_CUR))
+
+    def close(self) -> None:
+        """Close the file, which another process may write then."""
+        os.close(self._descriptor)
+
+    def _begin(self, schema: pyarrow.Schema) -> None:
+        if self._writer is None:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            self._reserve(_SLACK + self._size_of_end(len(schema)))
+            self._stream = pa.PythonFile(_Raw(self._descriptor), mode="w")
+            self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd", store_schema=False)
+
+    def _size_of_end(self, columns: int) -> int:
+        return _SLACK + (self._groups + 1) * (columns + 64) * _OF_A_COLUMN
+
+    def _reserve(self, size: int) -> None:
+        at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY and at + size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self._path)
+        _allocate(self._descriptor, at, size, self._path)
+
+
+class _Raw:
+    """A descriptor as the file that pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: Any) -> int:
+        write_all(self._descriptor, data)
+        return len(data)
+
+    def tell(self) -> int:
+        return os.lseek(self._descriptor, 0, os.SEEK_CUR)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _allocate(descriptor: int, at: int, size: int, path: str) -> None:
+    """Reserve space after the end of a file. A file system that cannot do that has none reserved."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    library.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if library.fallocate(descriptor, _KEEP_SIZE, at, size) and ctypes.get_errno() in DISK_FULL:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+
+
+def _opened(path: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileExistsError(errno.EEXIST, "not a regular file; give another name with -o", path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            reason = "another process is writing this file; give another name with -o"
+            raise OSError(errno.EBUSY, reason, path) from None
+        os.fchmod(descriptor, 0o600)
+        os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
