@@ -24,7 +24,7 @@ from ftrace.hit.account import (
     row_of,
     self_time,
 )
-from ftrace.hit.nodes import place_at_entry, place_at_return
+from ftrace.hit.nodes import place_at_entry, place_at_return, true_parent
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import THREAD_CPUTIME, system_now
 from ftrace.hit.x86_64.pt_regs import pt_regs
@@ -196,7 +196,10 @@ def table_in_child() -> void:
 @native(inline=True)
 def call_begins(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
     """`data`: null if the return is not waited for. The clock of wall time is the last one that is read."""
-    cell = timed_cell(table, ip, ret_ip)
+    caller = ret_ip
+    if table.account.by == BY_CALLER:
+        caller = true_parent(current(), ret_ip)  # as at the return
+    cell = timed_cell(table, ip, caller)
     if cell != null:
         cell.hits += 1
         if data == null:
@@ -265,8 +268,9 @@ def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], da
     """Count the entry, and keep it."""
     table = cast(ptr[CallTable], probe.action)
     place = place_at_entry(current(), regs.sp, ip)
-    table_event(table, ip, place << 2 | ENTER, ret_ip)
-    call_begins(table, table.account.measures, ip, ret_ip, data)
+    caller = true_parent(current(), ret_ip)
+    table_event(table, ip, place << 2 | ENTER, caller)
+    call_begins(table, table.account.measures, ip, caller, data)
     return 0
 
 

@@ -17,6 +17,7 @@ from sandbox.native import (
     cast,
     global_var,
     i64,
+    likely,
     native,
     null,
     ptr,
@@ -25,6 +26,7 @@ from sandbox.native import (
     u8,
     u32,
     u64,
+    unlikely,
     void,
     zeroed,
 )
@@ -158,6 +160,18 @@ def real_caller(node: ptr[Node]) -> u64:
             caller = older.parent
         older = below(older)
     return caller
+
+
+@native(inline=True)
+def true_parent(task: ptr[Task], parent: u64) -> u64:
+    """The same for a call whose entry handlers are running: it may have a node by now. `parent`: what is in its return slot."""
+    node = task.top
+    if likely(parent - EXIT_FROM_STUB != node.stub and node != task.bottom):
+        node = below(node)
+    while unlikely(parent - EXIT_FROM_STUB == node.stub):
+        parent = node.parent
+        node = below(node)
+    return parent
 
 
 @native

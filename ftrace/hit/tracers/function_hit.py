@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, KERNEL_STACK, write_stack
-from ftrace.hit.nodes import EXIT_FROM_STUB, below
+from ftrace.hit.nodes import true_parent
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import clock_now
 from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
@@ -78,16 +78,6 @@ class FunctionState(Structure):
     tasks: ptr[TaskFilter]
     careful: ptr[u64]  # the word is 0 if there are neither thread filters nor last_calls
     last_calls: u64  # func-no-repeats: address of the first slot's LastCall; 0: repeated calls are recorded
-
-
-@native(inline=True)
-def true_parent(task: ptr[Task], parent: u64) -> u64:
-    """The caller, even if the function was reached by a tail call from a function whose return is hooked."""
-    node = task.top
-    while unlikely(parent - EXIT_FROM_STUB == node.stub):
-        parent = node.parent
-        node = below(node)
-    return parent
 
 
 @native(inline=True)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from built_library import build_library, needs_compilers
 from sampled import sampled
 
 from fprobe.run.tracee.patterns import Pattern, new_functions
@@ -91,6 +92,35 @@ def test_callers_in_recorded_calls(launch, asking):
     done = launch("--trace", "libc:malloc", source=CALLS.format(module="bz2", path=asking, end=""))
     callers = {call["caller"] for call in done.report["processes"][0]["calls"]}
     assert not [caller for caller in callers if caller.startswith("0x")]
+
+
+JUMPING = """
+#define APART __attribute__((noinline, noclone))
+int last(int n);
+APART int middle(int n) { return last(n - 1); }
+APART int last(int n) { return n > 0 ? middle(n) : n; }
+int outer(int n) { return middle(n) + 1; }
+"""
+
+
+@pytest.fixture(scope="module")
+def jumping(tmp_path_factory):
+    """A library whose function `middle` ends with a jump to `last`, and that one with a jump to `middle`."""
+    library = tmp_path_factory.mktemp("jumping") / "libjumping.so"
+    build_library(library, JUMPING, "-foptimize-sibling-calls")
+    return library
+
+
+@needs_compilers
+@pytest.mark.parametrize("options", [["--stat", "libjumping:*", "--by", "caller"], ["--trace", "libjumping:*"]])
+def test_a_function_that_was_jumped_to_has_its_true_caller(launch, jumping, options):
+    source = f"import ctypes; library = ctypes.CDLL({str(jumping)!r}); [library.outer(3) for _ in range(5)]"
+    (process,) = launch(*options, source=source).report["processes"]
+    rows = [row for row in process["functions"] + process.get("calls", []) if row.get("caller")]
+    found = {(row.get("name") or row["function"], row["caller"].split("+")[0]) for row in rows}
+    assert {("middle", "outer"), ("last", "outer")} <= found and not [
+        pair for pair in found if pair[1].startswith("0x")
+    ]
 
 
 COMPILED = r"""
