@@ -20,6 +20,7 @@ from kprobes.return_probe import ReturnEntryHandler, ReturnHandler, kretprobe
 from kprobes.targets import Target, Where, compiled_in, has_glob, is_followed, items_of, may_follow, places, symbol_of
 from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import short_switch_interval
+from sandbox.process.renamed import renamed
 
 _REFUSED = (errno.EINVAL, errno.EILSEQ, errno.EOPNOTSUPP, errno.ENOSPC)
 """Errors that are due to the place, not to the process: a glob skips such a place."""
@@ -38,6 +39,8 @@ class _Probes(Attaching):
     _register_locked: ClassVar[Callable[[Any], None]]
     """Registers one probe, within `patching()`."""
     _unregister: ClassVar[Callable[[list[Any]], None]]
+
+    nmissed = renamed("nmissed", "missed")
 
     def __init__(self, target: Target, make: Callable[[Where], Any], count: Count | PythonCount | None) -> None:
         self.target = target

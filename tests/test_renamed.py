@@ -6,7 +6,7 @@ import pytest
 
 import kprobes
 from fprobe.attachment import Attachment
-from ftrace.core.attaching import Attaching
+from kprobes.attachment import _Probes
 from sandbox.process.renamed import renamed
 
 
@@ -30,10 +30,13 @@ def test_a_name_of_a_class():
 
 
 def test_the_names_of_attachments():
-    assert [vars(kind)[name].__doc__ for kind, name in ((Attaching, "nmissed"), (Attachment, "functions"))] == [
-        "The old name of `missed`.",
-        "The old name of `targets`.",
-    ]
+    for kind, name, new in ((_Probes, "nmissed", "missed"), (Attachment, "functions", "targets")):
+        assert vars(kind)[name].__doc__ == f"The old name of `{new}`."
+
+
+def test_attachments_have_no_old_name_that_they_never_had():
+    """A program tells by it which kind of attachment it has."""
+    assert not hasattr(Attachment, "nmissed") and not hasattr(_Probes, "functions")
 
 
 def test_the_switch_of_kprobes_is_read_and_set_by_one_name():

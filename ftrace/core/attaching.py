@@ -18,7 +18,6 @@ from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.summary import Summary
 from sandbox.process.fork import ProcessBound
 from sandbox.process.once import cached_property, once
-from sandbox.process.renamed import renamed
 
 This = TypeVar("This", bound="Attaching")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -45,7 +44,6 @@ class Attaching(Summary, ProcessBound, abc.ABC):
 
     target: Any
     _has_warned = False
-    nmissed = renamed("nmissed", "missed")
 
     @property
     @abc.abstractmethod
