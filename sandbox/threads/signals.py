@@ -109,7 +109,9 @@ class SignalRecord(Structure):
 records = global_var(array[SignalRecord, 32], name="signal_records")
 blocked_offset = global_var(u64, 0, name="trap_blocked_offset")
 """Where, from %fs, a thread has TRAP_BLOCKED if the program has blocked SIGTRAP there; 0: masks are as the program sets them."""
-TRAP_BLOCKED, TRAP_PENDING = 16, 1
+blocked_epoch = global_var(u64, 0, name="trap_blocked_epoch")
+"""A multiple of EPOCH: the word's other bits. They differ in a word from before masks were last left as the program sets them."""
+TRAP_BLOCKED, TRAP_PENDING, EPOCH = 16, 1, 256
 restorer = extern("sandbox_restorer", fn[void])
 
 
@@ -147,7 +149,11 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
 @native
 def is_kept_pending(signal: u32) -> bool_:
     """Whether the program has blocked this signal, which was sent, in this thread. It is sent again when it is unblocked."""
-    if signal != SIGTRAP or blocked_offset == 0 or read_fs(blocked_offset) & TRAP_BLOCKED == 0:
+    if (
+        signal != SIGTRAP
+        or blocked_offset == 0
+        or read_fs(blocked_offset) & ~TRAP_PENDING != blocked_epoch | TRAP_BLOCKED
+    ):
         return False
     cast(ptr[u64], read_fs(0) + blocked_offset)[0] |= TRAP_PENDING
     return True

@@ -113,6 +113,27 @@ def test_text_of_the_c_library_is_given_back():
     assert ctypes.string_at(start, end - start) == before
 
 
+@isolated(cold=True)  # the program's handler is there before fprobe's
+def test_a_mask_that_was_set_while_they_were_given_back_is_what_is_known():
+    import signal
+
+    from ftrace.core.sites.signal_masks import keep_traps_unblocked, restore_masks
+
+    def blocked(how, *signals):
+        return signal.SIGTRAP in signal.pthread_sigmask(how, signals)
+
+    seen = []
+    signal.signal(signal.SIGTRAP, lambda number, _: seen.append(number))
+    assert keep_traps_unblocked()
+    assert not blocked(signal.SIG_BLOCK, signal.SIGTRAP) and blocked(signal.SIG_BLOCK)
+    restore_masks()
+    blocked(signal.SIG_UNBLOCK, signal.SIGTRAP)
+    assert keep_traps_unblocked()
+    signal.raise_signal(signal.SIGTRAP)
+    assert seen and not blocked(signal.SIG_BLOCK)
+    assert not blocked(signal.SIG_BLOCK, signal.SIGTRAP) and blocked(signal.SIG_UNBLOCK, signal.SIGTRAP)
+
+
 @isolated
 def test_nothing_is_replaced_without_a_breakpoint():
     import ctypes

@@ -20,6 +20,7 @@ from sandbox.memory import mappings
 from sandbox.memory.pages import is_denied
 from sandbox.process import fork, hooks
 from sandbox.process.once import once
+from sandbox.threads.signals import EPOCH
 from sandbox.x86_64.encoding import jump
 
 log = logging.getLogger("ftrace")
@@ -112,6 +113,9 @@ def restore_masks() -> None:
             for text in _texts():
                 _write(text, text.jumps, text.originals, text.copies)
             runtime().image.call("give_traps")
+            runtime().image.variable(
+                "trap_blocked_epoch"
+            ).value += EPOCH  # threads' words do not change any more: they are old
             _is_on[0] = False
 
 

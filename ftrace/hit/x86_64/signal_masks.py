@@ -5,7 +5,8 @@ place of the first leads to an *island*, which calls the routine of that number 
 changes rax, rcx and r11 only, and so do these.
 
 `signal_mask_words` are ftrace.hit.signal_masks.MaskWords. The word of a thread at %fs + `offset` says what the program has
-asked for there: BLOCKED if it has blocked SIGTRAP, with PENDING if one has been sent since.
+asked for there: BLOCKED if it has blocked SIGTRAP, with PENDING if one has been sent since. Its other bits are
+`trap_blocked_epoch`, or it says nothing (sandbox.threads.signals).
 
 An island has 128 bytes:
 
@@ -163,6 +164,15 @@ _SIGPROCMASK = f"""
     jnz 9f
     movabs $signal_mask_words, %rcx
     mov 16(%rcx), %rcx
+    movabs $trap_blocked_epoch, %rax
+    mov (%rax), %rax
+    mov %fs:(%rcx), %r11
+    xor %rax, %r11
+    cmp $0xff, %r11
+    jbe 1f
+    mov %rax, %fs:(%rcx)
+1:
+    xor %eax, %eax
     test %rdx, %rdx
     jz 2f
     mov %fs:(%rcx), %r11
@@ -186,9 +196,9 @@ _SIGPROCMASK = f"""
     andq ${~BLOCKED}, %fs:(%rcx)
     or %r11, %fs:(%rcx)
 5:
-    cmpq ${PENDING}, %fs:(%rcx)
+    cmpb ${PENDING}, %fs:(%rcx)
     jne 9f
-    movq $0, %fs:(%rcx)
+    movb $0, %fs:(%rcx)
     push %rdi
     push %rdx
     mov ${SYS_GETTID}, %eax
