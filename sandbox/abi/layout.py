@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import keyword
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -236,7 +237,10 @@ def _row(kind: Record) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
     names = [name for name, _ in kind.fields]
     if not names or names[0] == "_0":
         return tuple
-    row = namedtuple(kind.name.rpartition(" ")[2] or "record", names, rename=True)  # type: ignore[misc]
+    name = kind.name.rpartition(" ")[2]
+    if not name.isidentifier() or keyword.iskeyword(name):  # a C++ template's, for example, or one without a name
+        name = "record"
+    row = namedtuple(name, names, rename=True)  # type: ignore[misc]
     return cast("Callable[[Iterable[Any]], tuple[Any, ...]]", row._make)
 
 

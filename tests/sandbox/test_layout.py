@@ -107,6 +107,12 @@ def test_named_fields_give_a_namedtuple_and_take_a_mapping():
     assert repr(value) == "pair(x=0, y=2.5)"
 
 
+@pytest.mark.parametrize("name", ["pair<int, char const*>", "basic_string<char>::{...}", "class", "union {...}", ""])
+def test_values_of_a_record_whose_name_is_none_in_python(name):
+    value = layout.decode(layout.encode((1, 2.5), kind := Record(PAIR.fields, name), "p"), kind)
+    assert repr(value) == "record(x=1, y=2.5)"
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "error", "message"),
     [
