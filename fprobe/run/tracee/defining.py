@@ -19,22 +19,31 @@ from ftrace.ring_buffer.backing import Shared, share, shared
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
 from sandbox.memory import mappings
 
-_PLACE = re.compile(r"[prf]\S*\s+(?P<function>[^\s+%]+)")
+_PLACE = re.compile(r"[prf]\S*\s+(?P<place>[^\s%]+)")
+_OFFSET = re.compile(r"[+-](?:0[xX][\da-fA-F]+|\d+)$")
 
 
 class _Definition:
-    """A definition. `pattern`: the functions that it names; None if it has a numeric address or is malformed."""
+    """A definition."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.pattern = None
+        self._patterns: list[Pattern] = []
+        """What may be the function: names may end like an offset."""
         found = _PLACE.match(text)
-        if found is not None and not found["function"][0].isdigit():
-            self.pattern = Pattern(found["function"])
-            self.text = f"{text[: found.start('function')]}{self.pattern.meant}{text[found.end('function') :]}"
+        if found is not None and not found["place"][0].isdigit():
+            whole = Pattern(found["place"])
+            self._patterns = [whole, Pattern(bare)] if (bare := _OFFSET.sub("", whole.text)) != whole.text else [whole]
+            self.text = f"{text[: found.start('place')]}{whole.meant}{text[found.end('place') :]}"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The function that it names; None if it has a numeric address or is malformed."""
+        return next((each for each in self._patterns if each.found()), self._patterns[-1] if self._patterns else None)
 
     @property
     def can_be_defined(self) -> bool:
+        """Whether its function, if it names one, is loaded."""
         return self.pattern is None or bool(self.pattern.found())
 
 

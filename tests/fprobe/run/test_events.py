@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
+from built_library import build_library, needs_compilers
+
 PACKS = """
 import os, sys, zlib
 def pack(times):
@@ -51,6 +53,22 @@ def test_functions_of_libraries_that_are_loaded_later(launch):
     events = done.report["processes"][0]["probe_events"]
     assert [each["event"] for each in events] == ["asked", "opened"]
     assert events[1]["fields"]["value"] == 0
+
+
+NAMES = ("a/b", "a+b", "a+4", "ns::f")
+ODD = "".join(
+    f'int f{n}(int x) __asm__("\\"{name}\\""); int f{n}(int x) {{ return x; }}' for n, name in enumerate(NAMES)
+)
+
+
+@needs_compilers
+def test_symbols_that_look_like_more_than_a_name(launch, tmp_path):
+    build_library(library := tmp_path / "libodd.so", ODD)
+    source = f"import ctypes; library = ctypes.CDLL({str(library)!r}); [library[name](7) for name in {NAMES}]"
+    events = [f"{kind}:{kind}{n} libodd:{name}" for n, name in enumerate(NAMES) for kind in "prf"]
+    done = launch(*[word for event in [*events, "p:at libodd:a+4+0x0"] for word in ("-e", event)], source=source)
+    recorded = [event["event"] for event in done.report["processes"][0]["probe_events"]]
+    assert sorted(recorded) == sorted([f"{kind}{n}" for n in range(len(NAMES)) for kind in "prf"] + ["at"])
 
 
 def test_a_wrong_definition_is_told_and_the_program_runs(launch):
