@@ -57,7 +57,7 @@ def _shown(suggested: Iterable[tuple[Image, Iterator[str]]]) -> dict[str, str]:
     for image, names in suggested:
         stem = "" if image.module else f"{_shortest(image)}:"
         for name in map(_written, islice(names, _ENOUGH)):
-            shown.setdefault(name, f"{stem}{name}")
+            shown.setdefault(name, stem + name.replace("[", "[[]"))  # every other glob matches itself
     return shown
 
 

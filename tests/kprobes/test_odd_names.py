@@ -76,6 +76,20 @@ def test_each_is_probed_by_its_name() -> None:
         assert (probe.functions, probe.hits) == (["ns::f"], 1)
 
 
+@isolated
+def test_a_name_with_a_bracket_is_suggested_as_a_glob_that_matches_it() -> None:
+    import fprobe
+    import sandbox
+
+    module = sandbox.load('define i64 @"-[T f]"(i64 %n) noinline { ret i64 %n }', name="odd")
+    with pytest.raises(OSError, match=r"did you mean (\S+ \S+)\?$") as raised:
+        fprobe.attach("-[T f]", action=fprobe.Count()).attach()
+    suggested = str(raised.value).rpartition("did you mean ")[2][:-1]
+    with fprobe.attach(suggested, action=fprobe.Count()) as probe:
+        module["-[T f]"](1)
+    assert probe.hits == 1
+
+
 @isolated(timeout=60)
 def test_the_files_of_tracefs_have_them_too() -> None:
     import sandbox
