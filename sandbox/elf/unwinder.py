@@ -7,6 +7,7 @@ function's language-specific data (.gcc_except_table).
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from sandbox.elf.dwarf_reader import Reader
 from sandbox.elf.ehframe import encodings
@@ -31,6 +32,21 @@ def unwinder() -> ctypes.CDLL | None:
                 return None
             raise
     return _loaded[0]
+
+
+def registrars() -> tuple[Any, Any]:
+    """The functions that register and unregister sections with the unwinder of the process's C++ code."""
+    library = unwinder()
+    if library is None:
+        return _nobody, _nobody
+    functions = (library.__register_frame, library.__deregister_frame)
+    for function in functions:
+        function.argtypes, function.restype = (ctypes.c_void_p,), None
+    return functions
+
+
+def _nobody(_section: object) -> None:
+    """Used if the process has no unwinder."""
 
 
 class _Bases(ctypes.Structure):

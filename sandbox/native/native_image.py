@@ -3,62 +3,29 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandbox.compile.cache import default_cache
 from sandbox.native import Unit
+from sandbox.native.linking import LinkedObject, of_process
 from sandbox.process.once import cached_property
 from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, symbol_table
 
-if TYPE_CHECKING:
-    from sandbox.elf import tables
-
-_process = ctypes.CDLL(None)
 _NONE: Mapping[str, int] = MappingProxyType({})
-
-
-def _process_has(name: str) -> bool:
-    """Whether code that is linked can refer to `name`. LLVM silently resolves an unknown symbol to 0."""
-    from llvmlite import binding
-
-    return hasattr(_process, name) or binding.address_of_symbol(name) is not None
-
-
-def _symbols(object_code: bytes) -> Iterator[tuple[str, tables.ElfSymbol]]:
-    """The symbols of an object, with their names."""
-    from sandbox.elf import tables
-
-    file = tables.ElfFile(object_code)
-    table = file.sections_of_type(tables.SHT_SYMTAB)[0]
-    strings = file.strings(table)
-    return ((tables.string_at(strings, entry.name_offset), entry) for entry in file.symbols(table))
-
-
-def _undefined(object_code: bytes) -> set[str]:
-    """The symbols that an object needs from elsewhere."""
-    from sandbox.elf import tables
-
-    return {name for name, entry in _symbols(object_code) if entry.info >> 4 == tables.STB_GLOBAL and not entry.section}
 
 
 class Linked:
     """The process's side of an image, apart from the Python object."""
 
-    def __init__(self, name: str, engine: Any) -> None:
+    def __init__(self, name: str, code: LinkedObject) -> None:
         self.name = name
-        self.engine = engine
+        self.code = code
         self.is_published = False
-        self._claimed: frozenset[int] = frozenset()
         self.seen_by_debuggers: gdbjit.Registration | None = None
-
-    def claim(self, addresses: Iterable[int]) -> None:
-        """Tell the code at `addresses` from that of others."""
-        self._claimed = frozenset(addresses)
-        gdbjit.own_code.update(self._claimed)
 
     def withdraw(self) -> None:
         """Unmap the code and remove its names. No thread may be in it, or enter it."""
@@ -67,8 +34,7 @@ class Linked:
             source_lines.remove(self.name)
         if self.seen_by_debuggers:
             self.seen_by_debuggers.withdraw()
-        self.engine.close()
-        gdbjit.own_code.difference_update(self._claimed)
+        self.code.close()
 
 
 class NativeImage:
@@ -94,25 +60,17 @@ class NativeImage:
         """Objects that its code refers to, and that must live as long."""
         self.object_code = object_code
         """The object that it was linked from."""
-        from llvmlite import binding
-
-        from sandbox.native.back.compile import target_machine
-
-        machine = target_machine()
-        empty = binding.parse_assembly(f'target triple = "{machine.triple}"')
-        self._engine = binding.create_mcjit_compiler(empty, machine)
-        setattr(self._engine, gdbjit.OWN, True)
-        self.linked = Linked(name, self._engine)
-        """The registrations that `linked.withdraw()` removes."""
         self._absolute: Mapping[str, int] = {**uses._absolute, **absolute} if uses is not None else absolute
         given = {**uses._addresses, **self._absolute} if uses is not None else absolute
-        for symbol in _undefined(object_code) & given.keys():
-            binding.add_symbol(symbol, given[symbol])
-        with gdbjit.making_own():
-            self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
-            self._engine.finalize_object()
-            self._addresses: dict[str, int] = self._resolved()
-            self.linked.claim(self._addresses.values())
+
+        def resolve(symbol: str) -> int | None:
+            found = given.get(symbol)
+            return of_process(symbol) if found is None else found
+
+        code = LinkedObject(name, object_code, resolve)
+        self.linked = Linked(name, code)
+        """The registrations that `linked.withdraw()` removes."""
+        self._addresses: dict[str, int] = code.addresses
         self._functions: dict[str, Any] = {}
 
     def address(self, symbol: str) -> int:
@@ -121,18 +79,6 @@ class NativeImage:
             return self._addresses[symbol]
         except KeyError:
             raise LookupError(f"no symbol {symbol!r} in the native image") from None
-
-    def _resolved(self) -> dict[str, int]:
-        """The address of every symbol, read once: the JIT has a lock that may be taken during a fork."""
-        missing = sorted(name for name in _undefined(self.object_code) if not _process_has(name))
-        if missing:
-            raise LookupError(f"{self.name} refers to {missing[0]}, which is not defined in this process")
-        engine = self._engine
-        return {
-            name: engine.get_function_address(name) or engine.get_global_value_address(name)
-            for name, entry in _symbols(self.object_code)
-            if entry.info >> 4 and entry.section
-        }
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:

@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ _NOACTION, _REGISTERED, UNREGISTERED = 0, 1, 2
 T = TypeVar("T")
 OPT_OUT = "FPROBE_NO_GDB_JIT"
 """Set this environment variable to keep loaded code from debuggers."""
+
+LLVMS_LIBRARY = "libllvmlite.so"
+is_wanted = [True]
+"""Whether LLVM's library is loaded for the interface. Without it there is none, and no code of LLVM's, until it is there."""
 
 
 _libc = ctypes.CDLL(None)
@@ -132,25 +137,25 @@ def listed(read: Callable[[list[JitEntry]], T]) -> T:
 
     While it runs, nobody changes the list or the objects.
     """
-    interface = _find_interface()
+    interface = _interface()
     return interface.read(read) if interface else read([])
 
 
 def newest() -> int:
     """The address of the list's newest entry; 0 if there is none. Takes no lock."""
-    interface = _find_interface()
+    interface = _interface()
     return interface.newest() if interface else 0
 
 
 def hook_address() -> int:
     """The address of the function that is called when the list has changed; 0 if there is none."""
-    interface = _find_interface()
+    interface = _interface()
     return interface.hook if interface else 0
 
 
 def relevant() -> tuple[int, bool] | None:
     """In the hook: the address of the entry that is reported, and whether it is being removed."""
-    interface = _find_interface()
+    interface = _interface()
     return interface.relevant() if interface else None
 
 
@@ -158,7 +163,7 @@ def register(image: bytes) -> Registration | None:
     """Show `image` to debuggers; None if that was opted out of, or LLVM's library does not have the interface."""
     if os.environ.get(OPT_OUT):
         return None
-    interface = _find_interface()
+    interface = _interface()
     return Registration(image, interface) if interface else None
 
 
@@ -225,18 +230,17 @@ class _Interface:
 _VALUES = struct.Struct("<QQ")
 
 
-def llvms_library() -> Path:
-    """The file of llvmlite's LLVM."""
-    from llvmlite.binding import ffi
-
-    return Path(ffi.lib._name)
+def _interface() -> _Interface | None:
+    if not is_wanted[0] and not any(name.endswith("llvmlite.binding.ffi") for name in list(sys.modules)):
+        return None
+    return _find_interface()
 
 
 @once
 def _find_interface() -> _Interface | None:
     from llvmlite.binding import ffi
 
-    found = _found_before(llvms_library())
+    found = _found_before(Path(ffi.lib._name))
     if not all(found):
         return None
     base = elf.load_base(ffi.lib._handle)

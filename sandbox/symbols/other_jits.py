@@ -16,12 +16,12 @@ from sandbox.elf.tables import ElfError
 from sandbox.memory.pages import read
 from sandbox.symbols.gdbjit import (
     DESCRIPTOR,
+    LLVMS_LIBRARY,
     REGISTER,
     UNREGISTERED,
     Descriptor,
     Entry,
     JitEntry,
-    llvms_library,
     static_symbols,
 )
 from sandbox.symbols.libraries import libraries
@@ -45,7 +45,7 @@ class Interface(NamedTuple):
 
 def interfaces() -> list[Interface]:
     """The interfaces of all loaded libraries except LLVM's."""
-    found = ((library.base, _found_in(library.path)) for library in libraries() if library.name != llvms_library().name)
+    found = ((library.base, _found_in(library.path)) for library in libraries() if library.name != LLVMS_LIBRARY)
     return [Interface(base + found[0], base + found[1]) for base, found in found if found]
 
 

@@ -23,6 +23,14 @@ def jump(site: int, target: int) -> bytes:
     return _OPCODE + displacement(target, site + JMP32_SIZE)
 
 
+FAR_JUMP = 14
+
+
+def far_jump(target: int) -> bytes:
+    """A jump to any address, which is a word behind it: FAR_JUMP bytes, no register is changed."""
+    return bytes.fromhex("ff2500000000") + target.to_bytes(8, "little")
+
+
 def fork_counter(word: int) -> bytes:
     """Code of a `void (void)` that adds one to the 64-bit word at address `word`, as one step."""
     load = b"\x48\xb8" + word.to_bytes(8, "little")  # movabs $word, %rax

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from isolation import isolated
+from llvmlite import binding
 from llvmlite.binding import ffi
 
-from sandbox.native.back.compile import compile_ir
+from sandbox.native.back.compile import compile_ir, target_machine
 from sandbox.native.back.module import TRIPLE
-from sandbox.native.native_image import NativeImage
 from sandbox.symbols import gdbjit
 from sandbox.symbols.libraries import libraries
 
@@ -49,6 +49,13 @@ define i64 @outer_crash(i64 %a) !dbg !7 {
 
 def object_of_one_function() -> bytes:
     return compile_ir(f'target triple = "{TRIPLE}"\ndefine i64 @one() {{ ret i64 1 }}\n')
+
+
+def engine_with_one_function() -> binding.ExecutionEngine:
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(object_of_one_function()))
+    engine.finalize_object()
+    return engine
 
 
 def entries() -> list[bytes]:
@@ -98,12 +105,12 @@ def test_llvm_and_we_change_the_list_by_turns(objects):
     before = entries()
     thread = threading.Thread(target=come_and_go)
     thread.start()
-    images = [NativeImage("linked", object_of_one_function()) for _ in range(objects)]
+    engines = [engine_with_one_function() for _ in range(objects)]
     over.set()
     thread.join()
-    assert len(entries()) == len(before) + 2 * len(images)  # MCJIT has a module of its own beside the object
-    for image in images[::2] + images[1::2]:
-        image.linked.withdraw()
+    assert len(entries()) == len(before) + 2 * len(engines)  # MCJIT has a module of its own beside the object
+    for engine in engines[::2] + engines[1::2]:
+        engine.close()
     assert entries() == before
     first.withdraw()
 

@@ -51,9 +51,10 @@ def objects_for(
 
 
 def _kind(settings: Settings) -> dict[str, object]:
-    """The settings on which objects depend."""
+    """The settings on which objects depend. With events, it matters whether their functions have other probes, too."""
     text = settings._asdict()
-    return text | {name: bool(text[name]) for name in ("patterns", "stacks", "handled", "children")}
+    plain = ("children",) if settings.events else ("patterns", "stacks", "handled", "children")
+    return text | {name: bool(text[name]) for name in plain}
 
 
 def _listed(cache: Cache, known: str) -> list[str]:

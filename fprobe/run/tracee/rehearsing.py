@@ -14,7 +14,7 @@ from sandbox.compile import cache
 from sandbox.symbols.perfmap import perf_map
 
 _PATTERN = ("libc:getpid",)
-"""What is probed instead of the functions that are meant: the code is the same for all."""
+"""What is probed instead of the functions that are meant: the code is the same for all, but for those that have events, too."""
 
 
 def rehearse(options: dict[str, Any], libraries: Sequence[str]) -> list[str]:
@@ -28,10 +28,9 @@ def rehearse(options: dict[str, Any], libraries: Sequence[str]) -> list[str]:
         with contextlib.suppress(OSError):
             ctypes.CDLL(library)
     settings = session.Settings(**options)
+    meant = {name: getattr(settings, name) for name in ("patterns", "stacks", "handled")}
     settings = settings._replace(
-        patterns=settings.patterns and _PATTERN,
-        stacks=settings.stacks and _PATTERN,
-        handled=settings.handled and _PATTERN,
+        **{name: texts and _PATTERN + texts * bool(settings.events) for name, texts in meant.items()}
     )
     counts, journal = session.create(settings)
     arming = Arming(session.address_of(counts, journal), settings)

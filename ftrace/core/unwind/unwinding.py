@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 from ftrace.hit.x86_64 import frames
 from sandbox.elf.debugimage import CodeSymbol, debug_image
-from sandbox.elf.unwinder import unwinder
+from sandbox.elf.unwinder import registrars
 from sandbox.symbols import gdbjit
 from sandbox.threads import tasks
-
-
-def _registrars() -> tuple[Any, Any]:
-    """The functions that register and unregister sections with the unwinder of the process's C++ code."""
-    library = unwinder()
-    if library is None:
-        return _nobody, _nobody
-    functions = (library.__register_frame, library.__deregister_frame)
-    for function in functions:
-        function.argtypes, function.restype = (ctypes.c_void_p,), None
-    return functions
-
-
-def _nobody(_section: object) -> None:
-    """Used if the process has no unwinder."""
 
 
 class FrameDescription:
@@ -32,14 +16,14 @@ class FrameDescription:
 
     def __init__(self, name: str, start: int, size: int, section: bytes) -> None:
         self._section = ctypes.create_string_buffer(section, len(section))
-        _registrars()[0](self._section)
+        registrars()[0](self._section)
         where = ctypes.addressof(self._section)
         image = debug_image(start, size, [CodeSymbol(name, start, size)], section, where)
         self._seen_by_debuggers = gdbjit.register(image)
 
     def withdraw(self) -> None:
         """Unregister it."""
-        _registrars()[1](self._section)
+        registrars()[1](self._section)
         if self._seen_by_debuggers is not None:
             self._seen_by_debuggers.withdraw()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,27 @@ def test_the_program_is_as_before_after_each_detachment(target):
         assert done.returncode == 0 and "deflate [libz]" in done.stdout, done.stderr
         assert target.ask("state") == before
         assert target.ask("text") == text
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (("stat", "libz:*"), 28 << 10),
+        (("run", "--stacks", "libz:deflate", "-e", "r:ended libz:deflate $retval"), 45 << 10),
+    ],
+)
+def test_llvm_is_not_loaded_there_when_all_code_comes_ready(target, words, most):
+    """`most`: kilobytes that it may have more, for modules, tables and code."""
+
+    def memory():
+        status = Path(f"/proc/{target.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
+    before = memory()
+    with attached(words[0], "-p", target.pid, *words[1:]) as process:
+        assert "llvmlite" not in Path(f"/proc/{target.pid}/maps").read_text()
+        assert memory() - before < most
+        interrupted(process)
 
 
 def test_a_killed_attacher_leaves_the_program_as_before(target):
