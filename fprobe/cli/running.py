@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from fprobe.cli.interrupting import ctrl_c
-from sandbox.native import Unit, fn, global_var, i32, native, struct, u64, void
+from sandbox.native import *
 from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 

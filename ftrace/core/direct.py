@@ -19,7 +19,7 @@ from ftrace.hit.x86_64.direct import DIRECT_CALL
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from sandbox.memory.mappings import code_address
-from sandbox.native import Structure, Unit, cast, extern, fn, i32, load, native, ptr, struct, u64, void
+from sandbox.native import *
 from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 

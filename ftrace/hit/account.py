@@ -7,19 +7,7 @@ table it is says how large its cells are, as a constant of the compiled code.
 from __future__ import annotations
 
 from ftrace.hit.hashing import first_place
-from sandbox.native import (
-    Structure,
-    array,
-    cast,
-    leading_zeros,
-    likely,
-    native,
-    null,
-    ptr,
-    struct,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import current
 
 BUCKETS = 240

@@ -7,26 +7,7 @@ from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import clock_now, scaled_by
 from ftrace.hit.ring_buffer.records import Mark, Reservation, Ring, RingBuffer
 from ftrace.hit.ring_buffer.writer import commit, reserve
-from sandbox.native import (
-    Structure,
-    addressof,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    likely,
-    load,
-    native,
-    null,
-    ptr,
-    rdtsc,
-    struct,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 
 RECORD_SIZE = 32
 CALL = 19

@@ -6,20 +6,7 @@ Open addressing. An entry keeps its address for good; its word may become 0. `ft
 from __future__ import annotations
 
 from ftrace.hit.hashing import first_place
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 
 @struct

@@ -10,18 +10,7 @@ from __future__ import annotations
 
 from ftrace.hit.python_left import has_left_python
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    addressof,
-    bool_,
-    cast,
-    fn,
-    global_var,
-    native,
-    null,
-    ptr,
-    u64,
-    volatile_load,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import block_signals
 from sandbox.threads.tasks import ASYNCHRONOUS, Guard, current
 

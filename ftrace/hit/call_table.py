@@ -28,27 +28,7 @@ from ftrace.hit.nodes import place_at_entry, place_at_return, true_parent
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import THREAD_CPUTIME, system_now
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    atomic_add,
-    atomic_cas,
-    bool_,
-    cast,
-    global_var,
-    i32,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    rdtsc,
-    store,
-    struct,
-    syscall,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_MMAP, SYS_MREMAP

@@ -7,7 +7,7 @@ where the program itself would honour it.
 
 from __future__ import annotations
 
-from sandbox.native import addressof, array, extern, fn, i32, native, null, ptr, u32, void, zeroed
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 
 _ENABLE, _DISABLE = 0, 1

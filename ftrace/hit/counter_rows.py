@@ -6,7 +6,7 @@ be missing in the other.
 
 from __future__ import annotations
 
-from sandbox.native import array, bool_, cast, i64, native, null, ptr, syscall, u8, u64, zeroed
+from sandbox.native import *
 from sandbox.threads.system_calls import set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, COUNTERS, STRIDE, task_get
 from sandbox.x86_64.syscalls import SYS_LSEEK, SYS_MADVISE, SYS_MMAP

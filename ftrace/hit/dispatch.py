@@ -40,29 +40,7 @@ from ftrace.hit.recursion import CREDIT, FAST, FTRACE, INSIDE, LIST, LIST_NORMAL
 from ftrace.hit.rethook import drop_above, drop_dead, node_fill, node_release, node_reserve
 from ftrace.hit.x86_64.pt_regs import USER_CS, pt_regs
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SITE_SIZE
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    atomic_or,
-    bool_,
-    cast,
-    extern,
-    fn,
-    i32,
-    load,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    sizeof,
-    struct,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Node, Task, counters, current, task_get
 
 HOOKED, DECLINED, REDIRECTED = 0, 1, 2

@@ -14,22 +14,7 @@ from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, PYTHON, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    addressof,
-    array,
-    cast,
-    extern,
-    fn,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    trap,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Node, Task, counters, current
 
 lost_return = extern("ftrace_lost_return", fn[void, u64, u64])

@@ -10,25 +10,7 @@ from ftrace.hit.cancellation import handlers_left
 from ftrace.hit.nodes import below, entry_ip
 from ftrace.hit.parking import EMPTY
 from ftrace.hit.rethook import node_abandon
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i64,
-    native,
-    null,
-    ptr,
-    struct,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import Fault, Guard, Task, current
 

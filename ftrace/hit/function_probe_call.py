@@ -10,26 +10,7 @@ from typing import TypeAlias
 from ftrace.hit.address_table import Table, look_up, table_set
 from ftrace.hit.unwind.walk import StackPoint
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    atomic_add,
-    atomic_cas,
-    bool_,
-    cast,
-    fn,
-    i32,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 
 ProbeFunction: TypeAlias = fn[void, u64, u64, ptr[pt_regs]]
 """func(ip, probe, regs): what a command does. `probe`: the address of its FunctionProbe."""

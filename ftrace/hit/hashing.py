@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import native, u64
+from sandbox.native import *
 
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 """2**64 divided by the golden ratio."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ftrace.hit.python_call import enter_interpreter, gil_release, switched_off, this_thread
 from ftrace.hit.python_objects import Object, decref
-from sandbox.native import addressof, bool_, cast, extern, fn, global_var, load, native, null, ptr, read_fs, u8, u64
+from sandbox.native import *
 
 interpreter_of = extern("PyThreadState_GetInterpreter", fn[ptr[u8], ptr[u8]])
 first_interpreter = extern("PyInterpreterState_Head", fn[ptr[u8]])

@@ -26,24 +26,7 @@ from ftrace.hit.parking import EMPTY, spare_stubs
 from ftrace.hit.python_left import python_handlers_left
 from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import FAST, PAUSED
-from sandbox.native import (
-    addressof,
-    array,
-    bool_,
-    cast,
-    fn,
-    global_var,
-    native,
-    ptr,
-    read_fs,
-    signal_fence,
-    store,
-    u8,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.blocked_sp import blocked_sp
 from sandbox.threads.tasks import NODE, Node, Task, errno_location
 

@@ -10,26 +10,7 @@ from __future__ import annotations
 from ftrace.hit.parking import EMPTY, is_spare
 from ftrace.hit.records import ARMED_IN_NODE, ProbeList
 from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT
-from sandbox.native import (
-    addressof,
-    array,
-    bool_,
-    cast,
-    global_var,
-    i64,
-    likely,
-    native,
-    null,
-    ptr,
-    read_fs,
-    syscall,
-    u8,
-    u32,
-    u64,
-    unlikely,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import NODE, Node, Task
 from sandbox.x86_64.syscalls import SYS_RT_SIGPROCMASK, SYS_SIGALTSTACK
 

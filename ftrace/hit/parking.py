@@ -9,7 +9,7 @@ the same frame and the same stub. The slot's contents are copied to the heap and
 from __future__ import annotations
 
 from ftrace.hit.x86_64.stubs import STUB_SIZE
-from sandbox.native import addressof, bool_, cast, global_var, native, ptr, u8, u64, void
+from sandbox.native import *
 from sandbox.threads.tasks import NODE, Node, Task
 
 PARKED = 1 << 63

@@ -11,30 +11,7 @@ from __future__ import annotations
 from ftrace.hit.records import Probe
 from ftrace.hit.recursion import INSIDE
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_and,
-    atomic_cas,
-    atomic_or,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    load,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    store,
-    struct,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current, task_get
 
 PIDS = 1 << 22

@@ -12,22 +12,7 @@ Used for sites (ftrace.hit.text_poke) and for the jumps of kprobes (kprobes.jump
 
 from __future__ import annotations
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    bool_,
-    cast,
-    i64,
-    native,
-    ptr,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    volatile_store,
-)
+from sandbox.native import *
 from sandbox.x86_64.encoding import INT3
 
 BREAKPOINTS, TAILS, HEADS = STAGES = range(3)

@@ -14,29 +14,7 @@ from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.parking import EMPTY
 from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
 from ftrace.hit.recursion import CREDIT, SWITCH
-from sandbox.native import (
-    addressof,
-    atomic_add,
-    atomic_and,
-    atomic_cas,
-    atomic_or,
-    bool_,
-    cast,
-    i64,
-    load,
-    native,
-    pause,
-    ptr,
-    signal_fence,
-    single_add,
-    single_sub,
-    sizeof,
-    syscall,
-    u32,
-    u64,
-    void,
-    volatile_load,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import process_barrier
 from sandbox.threads.tasks import COUNTERS, CREDIT_UNIT, HITS_MASK, Counters, Task, claimed_high, counters, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD

@@ -30,31 +30,7 @@ from ftrace.hit.python_objects import (
 )
 from ftrace.hit.unwind.walk import StackPoint
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    atomic_sub,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
 

@@ -5,7 +5,7 @@ Nothing can be done about that, so it is said, and no other handler is called in
 
 from __future__ import annotations
 
-from sandbox.native import bool_, cast, global_var, i64, native, null, ptr, syscall, u64, void
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 from sandbox.x86_64.syscalls import SYS_WRITE
 

@@ -11,21 +11,7 @@ from __future__ import annotations
 
 from ftrace.hit.left_hits import is_left_by_blocked
 from ftrace.hit.nodes import below
-from sandbox.native import (
-    addressof,
-    bool_,
-    cast,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    syscall,
-    u32,
-    u64,
-    volatile_load,
-    volatile_store,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import nap, process_barrier
 from sandbox.threads.tasks import NODES, Node, Task, claimed_high, current, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD

@@ -7,26 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    extern,
-    fn,
-    i32,
-    i64,
-    native,
-    offsetof,
-    ptr,
-    sizeof,
-    struct,
-    u8,
-    u16,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import HIT_WITH_CREDIT, Node
 
 # Probe.flags: a hit takes the slow path if they are not 0.

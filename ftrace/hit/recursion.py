@@ -7,7 +7,7 @@ site's list until it has finished with it: unregistering waits for that (ftrace.
 
 from __future__ import annotations
 
-from sandbox.native import cast, i64, native, null, ptr, u32, u64, void
+from sandbox.native import *
 from sandbox.threads.tasks import Task, task_get
 
 INSIDE = 1

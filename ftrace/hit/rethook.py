@@ -43,25 +43,7 @@ from ftrace.hit.parking import EMPTY, is_parked, look_for_parked, park, slot_of,
 from ftrace.hit.pid_list import join_lists
 from ftrace.hit.pools import gather_credits, nodes_of, pool_give
 from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
-from sandbox.native import (
-    addressof,
-    array,
-    atomic_cas,
-    bool_,
-    cast,
-    i64,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    syscall,
-    u8,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import CLAIMED, DATA_STACK, Node, Task, claimed_high, counters, current, task_at, task_free
 from sandbox.x86_64.syscalls import SYS_GETTID
 

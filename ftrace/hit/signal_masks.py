@@ -8,26 +8,7 @@ byte is the last of its word is there a breakpoint meanwhile.
 from __future__ import annotations
 
 from ftrace.hit.text_poke import store_site
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_and,
-    atomic_or,
-    bool_,
-    cast,
-    global_var,
-    i64,
-    native,
-    ptr,
-    struct,
-    syscall,
-    u8,
-    u64,
-    void,
-    volatile_store,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import barrier_page, block_signals, process_barrier, set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64.encoding import INT3

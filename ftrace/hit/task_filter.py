@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.pid_list import PidList, is_listed
-from sandbox.native import Structure, addressof, bool_, cast, native, null, ptr, struct, u64, unlikely, volatile_load
+from sandbox.native import *
 from sandbox.threads.tasks import current, task_get
 
 

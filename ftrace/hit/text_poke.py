@@ -30,28 +30,7 @@ from ftrace.hit.x86_64.stubs import (
     TO_EXIT_SLOW,
     TO_SLOT,
 )
-from sandbox.native import (
-    Structure,
-    addressof,
-    bool_,
-    cast,
-    global_var,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    store,
-    struct,
-    trailing_zeros,
-    u8,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    volatile_store,
-)
+from sandbox.native import *
 from sandbox.threads.signals import ucontext
 from sandbox.x86_64.encoding import INT3, JMP32, NOP5
 

@@ -13,23 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ftrace.hit.records import SHARED_BUSY
 from kprobes.hit.control import NO_PREEMPTION, get_kprobe_ctlblk
 from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, PlaceRecord, find_record
-from sandbox.native import (
-    addressof,
-    array,
-    bool_,
-    cast,
-    global_var,
-    i64,
-    native,
-    null,
-    ptr,
-    syscall,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, ucontext
 from sandbox.threads.tasks import TEXT, Task, Text, current
 from sandbox.x86_64.syscalls import SYS_WRITE

@@ -14,22 +14,7 @@ from kprobes.hit.control import IN_STUB, finish, get_kprobe_ctlblk, is_running, 
 from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
 from kprobes.hit.records import HIT_SSDONE, PlaceRecord, find_record
-from sandbox.native import (
-    addressof,
-    array,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    native,
-    null,
-    ptr,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 
 killed = global_var(u64, 0, name="kprobe_ftrace_killed")

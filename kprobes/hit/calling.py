@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.x86_64.pt_regs import USER_CS, USER_SS, pt_regs
 from kprobes.hit.control import get_kprobe_ctlblk
 from kprobes.hit.records import PlaceRecord
-from sandbox.native import Structure, bool_, cast, extern, fn, i32, native, ptr, struct, u32, u64, void
+from sandbox.native import *
 from sandbox.threads.contexts import NMI
 from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import Task

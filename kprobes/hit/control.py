@@ -13,26 +13,7 @@ from ftrace.hit.nodes import off_signal_stack
 from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import CREDIT, INSIDE
 from kprobes.hit.records import HIT_ACTIVE
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    struct,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import KPROBE_CTLBLK, Task, current
 

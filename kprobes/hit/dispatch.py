@@ -29,24 +29,7 @@ from kprobes.hit.records import (
     ChildList,
     PlaceRecord,
 )
-from sandbox.native import (
-    addressof,
-    array,
-    atomic_add,
-    cast,
-    extern,
-    fn,
-    i32,
-    load,
-    native,
-    ptr,
-    signal_fence,
-    trap,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import IN_NO_LIST, Task
 
 RESUME, STEP_IT = 0, 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.records import NO_REGISTER, Emulated, Operand
 from kprobes.x86_64.emulation import LOOP_ALWAYS, LOOP_EQUAL, POPF_FLAGS, Operation
-from sandbox.native import addressof, array, bool_, cast, extern, fn, native, ptr, u32, u64, zeroed
+from sandbox.native import *
 from sandbox.x86_64.operand import Segment
 
 load_word = extern("kprobe_load", fn[u64, u64, u64, u64])

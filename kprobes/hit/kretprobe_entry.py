@@ -28,27 +28,7 @@ from kprobes.hit.records import (
     Kretprobe,
     PlaceRecord,
 )
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    atomic_cas,
-    bool_,
-    cast,
-    extern,
-    fn,
-    i32,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import NODE, Node, Task, current
 
 hit_reserve = extern("hit_reserve", fn[bool_, ptr[Hit]])

@@ -8,23 +8,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ftrace.hit.address_table import Table, look_up
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    fn,
-    global_var,
-    i32,
-    load,
-    native,
-    null,
-    ptr,
-    struct,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 # Child.flags
 OFF = 1

@@ -32,21 +32,7 @@ from kprobes.hit.records import (
     find_record,
     find_slot,
 )
-from sandbox.native import (
-    addressof,
-    array,
-    bool_,
-    cast,
-    extern,
-    fn,
-    native,
-    null,
-    ptr,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.signals import ucontext
 from sandbox.threads.system_calls import block_signals, set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS, Task

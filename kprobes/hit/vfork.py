@@ -10,7 +10,7 @@ from __future__ import annotations
 from ftrace.hit.address_table import Table
 from kprobes.hit.records import PlaceRecord, current_table
 from sandbox.memory.pages import PAGE
-from sandbox.native import cast, fn, global_var, i32, i64, native, ptr, syscall, u8, u64, void
+from sandbox.native import *
 from sandbox.threads.system_calls import block_signals, set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64.encoding import INT3

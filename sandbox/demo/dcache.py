@@ -5,7 +5,7 @@ from __future__ import annotations
 from sandbox.demo.lib import SLASH, alloc_bit, clear_bit
 from sandbox.demo.sched import get_current
 from sandbox.demo.structures import Dentry, Inode, Nameidata
-from sandbox.native import addressof, bool_, cast, extern, fn, i32, native, null, ptr, sizeof, u8, u32, u64, void
+from sandbox.native import *
 
 copy_user = extern("__copy_user", fn[u64, ptr[u8], ptr[u8], u64])
 link_path_walk = extern("link_path_walk", fn[i32, ptr[u8], ptr[Nameidata], u32])

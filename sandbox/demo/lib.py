@@ -6,23 +6,7 @@ from errno import ENAMETOOLONG
 
 from sandbox.demo.sched import get_current
 from sandbox.demo.structures import LOG_SIZE, SeqFile
-from sandbox.native import (
-    addressof,
-    array,
-    cast,
-    extern,
-    fn,
-    i32,
-    i64,
-    native,
-    ptr,
-    trailing_zeros,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
 GOLDEN_RATIO = 0x9E3779B97F4A7C15

@@ -24,25 +24,7 @@ from sandbox.demo.structures import (
     tasks,
 )
 from sandbox.demo.syscall import do_syscall
-from sandbox.native import (
-    addressof,
-    array,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    i64,
-    native,
-    null,
-    ptr,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 
 READ, WRITE, OPEN, CLOSE, LSEEK, MMAP, FSYNC, UNLINK, FSTATFS, SCHED_YIELD = 0, 1, 2, 3, 5, 6, 7, 8, 9, 10
 NO_SUCH_CALL, NO_SUCH_FD = 1234, 99

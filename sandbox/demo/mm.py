@@ -19,7 +19,7 @@ from sandbox.demo.structures import (
     Inode,
     Task,
 )
-from sandbox.native import addressof, cast, extern, fn, i32, i64, native, null, ptr, u8, u32, u64, void, zero_fill
+from sandbox.native import *
 
 ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 MAP_BASE, MAP_GRANULE = 4 << 20, 4096

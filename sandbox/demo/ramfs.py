@@ -20,23 +20,7 @@ from sandbox.demo.structures import (
     File,
     Inode,
 )
-from sandbox.native import (
-    addressof,
-    bool_,
-    cast,
-    extern,
-    fn,
-    i32,
-    i64,
-    native,
-    null,
-    ptr,
-    u8,
-    u32,
-    u64,
-    void,
-    zero_fill,
-)
+from sandbox.native import *
 
 copy_to_user = extern("copy_to_user", fn[u64, ptr[u8], ptr[u8], u64])
 copy_from_user = extern("copy_from_user", fn[u64, ptr[u8], ptr[u8], u64])

@@ -3,24 +3,7 @@
 from __future__ import annotations
 
 from sandbox.demo.structures import TASKS, Rq, Task, jiffies, task_owner, tasks
-from sandbox.native import (
-    addressof,
-    atomic_add,
-    atomic_cas,
-    cast,
-    extern,
-    fn,
-    load,
-    native,
-    null,
-    pause,
-    ptr,
-    read_fs,
-    store,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 PARKED = 1
 SLICE = 3000

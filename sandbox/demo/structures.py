@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import array, extern, fn, i32, i64, ptr, struct, u8, u32, u64
+from sandbox.native import *
 
 PAGE_SIZE = 512
 PAGES_PER_FILE = 8

@@ -19,23 +19,7 @@ from sandbox.demo.vfs import (
     vfs_statfs,
     vfs_write,
 )
-from sandbox.native import (
-    addressof,
-    array,
-    cast,
-    extern,
-    fn,
-    i32,
-    i64,
-    native,
-    null,
-    ptr,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 
 NR_SYSCALLS = 12
 

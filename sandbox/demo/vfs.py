@@ -32,28 +32,7 @@ from sandbox.demo.structures import (
     OpenFlags,
     nr_files,
 )
-from sandbox.native import (
-    addressof,
-    atomic_add,
-    atomic_sub,
-    bool_,
-    cast,
-    extern,
-    fn,
-    i32,
-    i64,
-    native,
-    null,
-    popcount,
-    ptr,
-    sizeof,
-    u8,
-    u32,
-    u64,
-    void,
-    zero_fill,
-    zeroed,
-)
+from sandbox.native import *
 
 MAX_ERRNO = 4095
 RAMFS_MAGIC = 0x858458F6

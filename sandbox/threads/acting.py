@@ -5,7 +5,7 @@ A thread that serves another process's request does what the kernel would do wit
 
 from __future__ import annotations
 
-from sandbox.native import cast, native, null, ptr, u8, u32, u64
+from sandbox.native import *
 from sandbox.threads.system_calls import TASK_COMM_LEN, get_task_comm
 from sandbox.threads.tasks import current, task_get
 

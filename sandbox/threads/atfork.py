@@ -8,28 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    atomic_add,
-    atomic_exchange,
-    atomic_sub,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.process import fork
 from sandbox.process.shared_text import changes
 from sandbox.threads.system_calls import nap

@@ -8,20 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    i64,
-    native,
-    ptr,
-    struct,
-    syscall,
-    u8,
-    u64,
-)
+from sandbox.native import *
 from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_GETDENTS64, SYS_OPEN, SYS_OPENAT, SYS_READ
 
 if TYPE_CHECKING:

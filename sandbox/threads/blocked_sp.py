@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import addressof, array, cast, i64, native, ptr, syscall, u8, u64, zeroed
+from sandbox.native import *
 from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_OPEN, SYS_READ
 
 _O_CLOEXEC = 0o2000000

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sandbox.native import bool_, cast, fn, native, null, ptr, signal_fence, syscall, u32, u64, void
+from sandbox.native import *
 from sandbox.threads.signals import SIGSYS, is_sent, ucontext
 from sandbox.threads.tasks import ContextCall, Task, current, task_get
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_TGKILL

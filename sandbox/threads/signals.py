@@ -12,28 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    i64,
-    load,
-    native,
-    ptr,
-    read_fs,
-    struct,
-    syscall,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_TGKILL
 

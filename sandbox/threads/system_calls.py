@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.memory.pages import PAGE
-from sandbox.native import addressof, array, cast, global_var, i64, native, ptr, syscall, u8, u64, void, zeroed
+from sandbox.native import *
 from sandbox.x86_64.syscalls import (
     SYS_CLOCK_GETTIME,
     SYS_MEMBARRIER,

@@ -9,30 +9,7 @@ This allocates nothing.
 
 from __future__ import annotations
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_cas,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i32,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    read_fs,
-    store,
-    struct,
-    syscall,
-    u8,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import set_signal_mask
 from sandbox.x86_64.syscalls import SYS_GETTID
 

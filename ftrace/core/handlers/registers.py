@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrace.core.runtime import runtime
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import NativeFunction, addressof, array, cast, native, probe_read, ptr, u64, void, zeroed
+from sandbox.native import *
 from sandbox.process.integers import S64_MIN, U32_MAX, U64_MAX, between
 
 REGISTER_ARGUMENTS = ("di", "si", "dx", "cx", "r8", "r9")

@@ -12,7 +12,7 @@ from typing import Any
 
 from ftrace.core.runtime import runtime
 from sandbox.memory import mappings
-from sandbox.native import Structure, addressof, array, atomic_add, cast, native, ptr, struct, u8, u64
+from sandbox.native import *
 from sandbox.native.containers import PREFIX, Container, Operation
 from sandbox.native.front.structs import Struct, ctypes_type
 from sandbox.native.types import Int, Type

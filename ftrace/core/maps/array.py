@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ftrace.core.maps.areas import Map, MapState, Total, area_of, at, element_size, spare
-from sandbox.native import native, ptr, u64, unlikely
+from sandbox.native import *
 from sandbox.native.containers import Operation, check_value_type
 from sandbox.native.types import Int
 from sandbox.process.integers import U64_MAX, between

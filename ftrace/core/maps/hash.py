@@ -8,7 +8,7 @@ from typing import Any
 
 from ftrace.core.maps.areas import AreaHeader, Map, MapState, Total, area_of, at, element_size, spare
 from ftrace.hit.hashing import first_place
-from sandbox.native import addressof, atomic_add, atomic_cas, atomic_sub, cast, load, native, ptr, u8, u64
+from sandbox.native import *
 from sandbox.native.containers import Operation, check_value_type
 from sandbox.native.front.structs import Struct
 from sandbox.native.types import Int, Type

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ftrace.core.maps.areas import MAX_AREA, Map, MapState, area_of, at, spare
 from ftrace.core.summary import table
-from sandbox.native import cast, leading_zeros, native, ptr, u64, unlikely, void
+from sandbox.native import *
 from sandbox.native.containers import Operation
 from sandbox.native.types import Int
 from sandbox.process.bars import LONGEST, bar

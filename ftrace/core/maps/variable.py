@@ -12,7 +12,7 @@ from typing import Any
 
 from ftrace.core.maps.areas import Total
 from ftrace.core.runtime import runtime
-from sandbox.native import Structure, addressof, cast, native, ptr, struct, u8, u64
+from sandbox.native import *
 from sandbox.native.containers import Container, Operation, check_value_type
 from sandbox.native.front.annotations import Namespace
 from sandbox.native.front.structs import Struct

@@ -6,26 +6,7 @@ from ftrace.hit.ring_buffer.consuming import swap
 from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
 from ftrace.hit.ring_buffer.writer import commit, reserve, write
 from ftrace.hit.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    copy,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    syscall,
-    u8,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 
 PRINT = 5
 """The type of print records (TRACE_PRINT)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.unwind.walk import StackPoint
-from sandbox.native import Structure, addressof, cast, native, ptr, store, struct, syscall, u8, u64, void
+from sandbox.native import *
 from sandbox.threads.tasks import current
 from sandbox.x86_64.syscalls import SYS_WRITE
 

@@ -16,31 +16,7 @@ from ftrace.hit.task_filter import TaskFilter, ignores_task
 from ftrace.hit.unwind.walk import StackPoint
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.stubs import RETURN_POINT
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    extern,
-    fn,
-    fn_preserve_most,
-    i32,
-    i64,
-    likely,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    volatile_store,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.acting import shown_comm
 from sandbox.threads.tasks import Task, current, task_get
 

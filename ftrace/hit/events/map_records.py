@@ -24,32 +24,7 @@ from ftrace.hit.events.records import Call
 from ftrace.hit.events.tracing_map import MapHeader, TracingMap, find_or_make, look_up
 from ftrace.hit.hashing import GOLDEN
 from ftrace.hit.unwind.walk import StackPoint
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    atomic_cas,
-    atomic_exchange,
-    bool_,
-    cast,
-    extern,
-    fn,
-    load,
-    native,
-    null,
-    ptr,
-    signal_fence,
-    store,
-    struct,
-    u8,
-    u64,
-    unlikely,
-    void,
-    volatile_load,
-    volatile_store,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 
 MAX_HIST_CNT = 4

@@ -6,7 +6,7 @@ not be read when the record was made, and matches nothing.
 
 from __future__ import annotations
 
-from sandbox.native import addressof, array, bool_, cast, i64, native, ptr, read_fs, syscall, u8, u32, u64, zeroed
+from sandbox.native import *
 from sandbox.x86_64.syscalls import SYS_GETCPU
 
 

@@ -7,29 +7,7 @@ from ftrace.hit.events.records import Call
 from ftrace.hit.ring_buffer.clock_state import clock_now, system_now
 from ftrace.hit.ring_buffer.records import RingBuffer
 from ftrace.hit.unwind.walk import StackPoint
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    i8,
-    i16,
-    i32,
-    i64,
-    leading_zeros,
-    likely,
-    native,
-    null,
-    ptr,
-    struct,
-    u8,
-    u16,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.acting import shown_comm
 
 U8, I8, U16, I16, U32, I32, WORD = range(7)

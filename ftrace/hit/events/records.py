@@ -10,25 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ftrace.hit.unwind.walk import StackPoint
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_cas,
-    bool_,
-    cast,
-    fn,
-    likely,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u8,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 UNLIMITED = (1 << 64) - 1
 """The count of a trigger without a limit."""

@@ -6,24 +6,7 @@ be unmapped during a hit; then the text is the address itself.
 
 from __future__ import annotations
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    global_var,
-    load,
-    native,
-    offsetof,
-    probe_read,
-    probe_read_str,
-    ptr,
-    sizeof,
-    struct,
-    u8,
-    u64,
-    zeroed,
-)
+from sandbox.native import *
 
 ENCLOSING = 8
 """The maximum number of symbols that start inside another one."""

@@ -5,21 +5,7 @@ from __future__ import annotations
 from ftrace.hit.events.event_state import EventState, begin_judged_record, record_judged, release, scratch_of
 from ftrace.hit.events.operations import Value, put_text
 from ftrace.hit.unwind.walk import StackPoint
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    copy,
-    native,
-    null,
-    ptr,
-    struct,
-    u8,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import current
 
 MAX_FIELDS = 64

@@ -6,26 +6,7 @@ from ftrace.hit.events.map_records import hash_of, mix, put_key, running_task
 from ftrace.hit.events.operations import WORD, Hit, Program, Source, Value, begin_hit, compute, read_number
 from ftrace.hit.hashing import first_place
 from ftrace.hit.unwind.walk import StackPoint
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_cas,
-    cast,
-    likely,
-    load,
-    native,
-    null,
-    ptr,
-    single_add,
-    store,
-    struct,
-    u8,
-    u64,
-    unlikely,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.acting import shown_comm
 
 MAX_KEYS, MAX_VALUES = 3, 2

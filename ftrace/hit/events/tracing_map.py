@@ -9,24 +9,7 @@ that another was quicker gives its entry back. Nothing is removed: clearing repl
 from __future__ import annotations
 
 from ftrace.hit.hashing import first_place
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    atomic_cas,
-    atomic_sub,
-    bool_,
-    cast,
-    load,
-    native,
-    ptr,
-    store,
-    struct,
-    u8,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.acting import shown_comm
 
 HEADER = 128

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_add,
-    atomic_cas,
-    cast,
-    i64,
-    leading_zeros,
-    likely,
-    load,
-    multiply_high,
-    native,
-    ptr,
-    rdtsc,
-    sizeof,
-    store,
-    struct,
-    syscall,
-    u8,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.x86_64.syscalls import SYS_CLOCK_GETTIME
 
 SCALED, SYSTEM, COUNTER, TSC = 0, 1, 2, 3

@@ -4,21 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    global_var,
-    native,
-    ptr,
-    sizeof,
-    store,
-    struct,
-    u8,
-    u64,
-    void,
-)
+from sandbox.native import *
 from sandbox.threads.system_calls import get_task_comm
 
 CAPACITY = 4096

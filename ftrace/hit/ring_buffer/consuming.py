@@ -22,21 +22,7 @@ from ftrace.hit.ring_buffer.records import (
     meta_at,
     page_at,
 )
-from sandbox.native import (
-    addressof,
-    atomic_cas,
-    atomic_sub,
-    bool_,
-    cast,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 
 @native(name="ring_take_oldest")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sandbox.native import native, u64
+from sandbox.native import *
 
 PAGE_SHIFT = 12
 PAGE_SIZE = 1 << PAGE_SHIFT

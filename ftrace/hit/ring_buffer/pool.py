@@ -6,20 +6,7 @@ A sub-buffer of 2^order pages is an aligned run of bits, so that freed ones need
 from __future__ import annotations
 
 from ftrace.hit.ring_buffer.records import Ring, meta_at
-from sandbox.native import (
-    addressof,
-    atomic_cas,
-    atomic_or,
-    cast,
-    const,
-    load,
-    native,
-    ptr,
-    store,
-    trailing_zeros,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 WORD = 64
 ONE = const(u64, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.hit.ring_buffer.clock_state import ClockState
 from ftrace.hit.ring_buffer.layout import META_SIZE, PAGE_SHIFT, SLOT_SIZE
-from sandbox.native import Structure, addressof, array, cast, native, ptr, struct, u8, u32, u64, volatile_load
+from sandbox.native import *
 
 # Slot.tail: offset of the next event, and number of events in the sub-buffer. One word, so that both change atomically.
 OFFSET_BITS, ENTRY_BITS = 20, 20

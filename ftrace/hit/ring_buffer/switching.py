@@ -29,29 +29,7 @@ from ftrace.hit.ring_buffer.records import (
     meta_at,
     page_at,
 )
-from sandbox.native import (
-    addressof,
-    array,
-    atomic_add,
-    atomic_cas,
-    atomic_sub,
-    bool_,
-    cast,
-    load,
-    native,
-    probe_read,
-    ptr,
-    signal_fence,
-    single_add,
-    single_cas,
-    store,
-    u32,
-    u64,
-    void,
-    volatile_load,
-    volatile_store,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task
 
 RETRIES = 8

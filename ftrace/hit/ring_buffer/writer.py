@@ -56,29 +56,7 @@ from ftrace.hit.ring_buffer.records import (
     slot_at,
 )
 from ftrace.hit.ring_buffer.switching import RETRIES, adopt, advance_commit, is_writing, recover, switch_page
-from sandbox.native import (
-    addressof,
-    bool_,
-    cast,
-    extern,
-    fn,
-    likely,
-    native,
-    null,
-    prefetch,
-    ptr,
-    signal_fence,
-    single_add,
-    single_cas,
-    u8,
-    u32,
-    u64,
-    unlikely,
-    void,
-    volatile_load,
-    volatile_store,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current, task_get
 
 SYMBOLS = ("ring_reserve", "ring_stamp", "ring_end")

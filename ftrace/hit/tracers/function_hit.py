@@ -11,25 +11,7 @@ from ftrace.hit.ring_buffer.writer import commit, reserve, reserve_for
 from ftrace.hit.task_filter import TaskFilter, ignores_task
 from ftrace.hit.unwind.walk import MAX_DEPTH, StackPoint, walk_stack
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    i32,
-    native,
-    ptr,
-    sizeof,
-    struct,
-    u16,
-    u32,
-    u64,
-    unlikely,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 
 TRACE_FN, TRACE_FUNC_REPEATS = 1, 19

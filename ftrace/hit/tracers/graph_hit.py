@@ -14,25 +14,7 @@ from ftrace.hit.ring_buffer.records import Mark, Reservation
 from ftrace.hit.ring_buffer.writer import commit, reserve_for
 from ftrace.hit.tracers.function_hit import FunctionState, is_recorded
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    i32,
-    likely,
-    native,
-    null,
-    ptr,
-    struct,
-    u32,
-    u64,
-    unlikely,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 
 TRACE_GRAPH_RET, TRACE_GRAPH_ENT = 10, 11

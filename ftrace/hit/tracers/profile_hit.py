@@ -9,20 +9,7 @@ from ftrace.hit.account import Account, Cell, cell_of_function, count_return, ro
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import ClockState, clock_now
 from ftrace.hit.tracers.graph_hit import slept
-from sandbox.native import (
-    Structure,
-    addressof,
-    cast,
-    i32,
-    native,
-    null,
-    ptr,
-    struct,
-    u64,
-    unlikely,
-    void,
-    volatile_load,
-)
+from sandbox.native import *
 
 
 @struct

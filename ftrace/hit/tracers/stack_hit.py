@@ -10,25 +10,7 @@ from ftrace.hit.records import Probe
 from ftrace.hit.unwind.call_frames import Reading
 from ftrace.hit.unwind.walk import StackPoint, step_to_known
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_cas,
-    cast,
-    i32,
-    likely,
-    native,
-    ptr,
-    read_fs,
-    store,
-    struct,
-    u64,
-    void,
-    volatile_load,
-    volatile_store,
-    zeroed,
-)
+from sandbox.native import *
 
 STACK_TRACE_ENTRIES = 500
 _WORD = 8

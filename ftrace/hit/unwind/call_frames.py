@@ -7,23 +7,7 @@ may be unloaded meanwhile.
 
 from __future__ import annotations
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    copy,
-    i64,
-    native,
-    probe_read,
-    ptr,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 RBP, RSP, RIP = 6, 7, 16
 """DWARF's numbers of registers."""

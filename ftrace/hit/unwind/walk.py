@@ -13,26 +13,7 @@ from __future__ import annotations
 from ftrace.hit.python_left import LEFT
 from ftrace.hit.rethook import rethook_find_ret_addr
 from ftrace.hit.unwind.call_frames import RBP, RSP, Reading, find_rules
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    bool_,
-    cast,
-    copy,
-    global_var,
-    i32,
-    i64,
-    load,
-    native,
-    null,
-    probe_read,
-    ptr,
-    struct,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Node, current
 
 MAX_DEPTH = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ftrace.hit.x86_64.entry_detour import BODY, DETOUR_SIZE, HOOKED, HOOKED_SLOW, ROUTINE, SLOT_AT
 from ftrace.hit.x86_64.preserving_stub import AFTER_CALL, DROP_RETURN_PRESERVING
 from ftrace.hit.x86_64.stubs import RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
-from sandbox.native import Structure, addressof, cast, i8, i64, native, ptr, struct, u8, u32, u64, void
+from sandbox.native import *
 from sandbox.native.x86_64.entry_bytes import CALL, CONDITIONAL, JUMP, MOST_READ, RELATIVE, NativeEntry
 from sandbox.native.x86_64.reading import word_at
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import Structure, struct, u64
+from sandbox.native import *
 
 USER_CS, USER_SS = 0x33, 0x2B
 """Selectors of 64-bit code and of the stack in user space."""

@@ -10,21 +10,7 @@ import struct as binary
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    i64,
-    native,
-    ptr,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.native.x86_64.reading import Read, read, word_at
 from sandbox.x86_64.instruction import Flow, Instruction, decode
 from sandbox.x86_64.relocate import refuse_to_move

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.native import Structure, addressof, array, bool_, cast, i32, i64, native, ptr, struct, u8, u32, u64, void
+from sandbox.native import *
 
 RSP, RBP, RSI, RDI = 4, 5, 6, 7
 UNSEEN, UNKNOWN, NONE = -(1 << 30), -(1 << 30) + 1, -(1 << 30) + 2

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sandbox.native import addressof, bool_, cast, i32, i64, native, ptr, u8, u32, u64, void, zeroed
+from sandbox.native import *
 from sandbox.native.x86_64.plain_paths import (
     ARGUMENTS,
     KEPT,

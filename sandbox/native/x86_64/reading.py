@@ -6,23 +6,7 @@ For scans of whole libraries, where a Python object for each instruction would t
 
 from __future__ import annotations
 
-from sandbox.native import (
-    Structure,
-    array,
-    bool_,
-    cast,
-    global_var,
-    i8,
-    i32,
-    i64,
-    native,
-    ptr,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 NO_REGISTER = 16
 
