@@ -23,7 +23,6 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.account import BY_CALLER, BY_NOTHING, BY_THREAD, CELL, CPU, SELF, TIMED_CELL, WALL, Account
 from ftrace.hit.actions import RECORD_SIZE
 from ftrace.hit.call_table import CALL_SIZES, HANDLERS, CallTable
-from ftrace.hit.ring_buffer.layout import event_size
 from ftrace.ring_buffer.buffer import Buffer
 from sandbox.native.handler import Fields
 from sandbox.process.fork import ProcessBound
@@ -123,7 +122,9 @@ class _Calls:
     """A ring buffer for calls; closed when no probe, action or reader refers to it any more."""
 
     def __init__(self, capacity: int) -> None:
-        self.buffer = Buffer("record", size_kb=-(-capacity * int(event_size(RECORD_SIZE) or 0) // 1024))
+        self.buffer = Buffer(
+            "record", size_kb=-(-capacity * (4 + RECORD_SIZE) // 1024)
+        )  # an event has a header of 4 bytes
         weakref.finalize(self, self.buffer.close).atexit = False
 
 

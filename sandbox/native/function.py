@@ -51,7 +51,7 @@ class Options(NamedTuple):
 class NativeFunction(Callee):
     """A function of the native language.
 
-    Calling it runs its Python model (see `model`); the machine code is made by a `Unit`.
+    A `Unit` makes its machine code; Python cannot call it, but for one of a program (`@sandbox.function`).
     """
 
     def __init__(self, function: FunctionType, options: Options, names: dict[str, Any]) -> None:
@@ -68,14 +68,12 @@ class NativeFunction(Callee):
     def __repr__(self) -> str:
         return f"<native function {self.name}>"
 
-    def __call__(self, *arguments: int) -> int | bool | None:
-        """The result by the Python model of the language.
-
-        Raises TypeError when the function touches memory or the machine, or for arguments that are not ints,
-        OverflowError when one does not fit its type.
-        """
-        result: int | bool | None = self._model(*arguments)
-        return result
+    def __call__(self, *_arguments: Any) -> Any:
+        """Raises TypeError: it has no meaning outside machine code."""
+        raise TypeError(
+            f"{self.name} is native code, which only native code calls; for a function that Python can call, too, "
+            "use @sandbox.function"
+        )
 
     @property
     def name(self) -> str:
@@ -144,12 +142,6 @@ class NativeFunction(Callee):
         from sandbox.native.front import source
 
         return source.find(self.__wrapped__, self.text.lines)
-
-    @cached_property
-    def _model(self) -> Callable[..., Any]:
-        from sandbox.native import model
-
-        return model.python(self.typed)
 
 
 @overload

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_machine import Machine
+from native_model import model
 from sampled import sampled
 
 from sandbox.native.types import Bool, Int
@@ -50,7 +51,7 @@ def combinations(types: tuple[Any, ...]) -> list[tuple[int, ...]]:
 
 def agree(machine: Machine, calls: list[tuple[str, tuple[int, ...]]]) -> None:
     for (name, arguments), compiled in zip(calls, machine.call(calls), strict=True):
-        modelled = CORPUS[name](*arguments)
+        modelled = model(CORPUS[name])(*arguments)
         assert compiled == modelled, f"{name}{arguments}: compiled {compiled}, by the model {modelled}"
 
 

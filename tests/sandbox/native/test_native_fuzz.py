@@ -13,6 +13,7 @@ import native_corpus
 import pytest
 from native_generate import ProgramWriter, mutate
 from native_machine import Machine, define, isolated
+from native_model import model
 from native_rejected import cases, prelude
 
 import sandbox.native
@@ -24,8 +25,7 @@ from sandbox.native.types import Bool
 
 SECONDS_PER_PROGRAM = 5
 DECLARING = [
-    f"{name}.py"
-    for name in ("types", "structs", "declarations", "annotations", "function", "intrinsics", "model", "unit")
+    f"{name}.py" for name in ("types", "structs", "declarations", "annotations", "function", "intrinsics", "unit")
 ]
 ALLOWED = ("memory_get", "wrong")
 
@@ -47,7 +47,7 @@ def generated_programs_agree(seeds: range) -> None:
         functions = functions_of(define(source))
         rng = random.Random(seed)
         calls = [(f.name, random_inputs(f, rng)) for f in functions for _ in range(12)]
-        expected = [{f.name: f for f in functions}[name](*arguments) for name, arguments in calls]
+        expected = [model({f.name: f for f in functions}[name])(*arguments) for name, arguments in calls]
         for opt in (0, 2):
             with Machine(functions, opt, checked=True) as machine:
                 compiled = machine.call(calls)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from native_machine import define
+from native_model import model
 from native_rejected import Case, cases, prelude
 
 from sandbox.native import (
@@ -70,13 +71,13 @@ def test_what_is_defined_further_down_may_be_used() -> None:
     names = define(
         "@native\ndef f(a: u64) -> u64:\n    return g(a)\n\n@native\ndef g(a: u64) -> u64:\n    return a\n", **prelude()
     )
-    assert names["f"](3) == 3
+    assert model(names["f"])(3) == 3
 
 
 def test_a_name_that_never_comes_is_an_error_at_the_first_use() -> None:
     source = "@native\ndef f(a: u64) -> u64:\n    return g(a)\n\ndef later():\n    g = 1\n"
     with pytest.raises(NativeError, match="unknown name 'g'"):
-        define(source, **prelude())["f"](1)
+        define(source, **prelude())["f"].check()
 
 
 def test_functions_without_source_are_refused() -> None:

@@ -1,14 +1,15 @@
 """The Python model: the meaning of functions without pointers, in Python with integers that wrap.
 
-This is the second back end. It shares nothing with the lowering to LLVM, so that the two can be compared.
+A second back end, which shares nothing with the lowering to LLVM: the tests compare the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
-from sandbox.native.front.declarations import Callee
+from sandbox.native import NativeFunction
 from sandbox.native.front.structs import Struct
 from sandbox.native.tree import (
     Assign,
@@ -43,11 +44,13 @@ from sandbox.native.tree import (
 from sandbox.native.types import Array, Bool, Int, Type
 
 
-def python(function: TypedFunction) -> Callable[..., Any]:
-    """A Python function that computes what *function* computes.
+@cache
+def model(native: NativeFunction) -> Callable[..., Any]:
+    """A Python function that computes what *native* computes.
 
-    Raises TypeError when *function* touches memory through pointers, global variables or the machine.
+    Raises TypeError when *native* touches memory through pointers, global variables or the machine.
     """
+    function = native.typed
     writer = _Writer(function)
     code = compile(writer.source(), f"<model of {function.name}>", "exec")
     names: dict[str, Any] = {**_NAMES, **writer.callees}
@@ -159,7 +162,7 @@ class _Writer:
                 return f"{name}({self._value(left)}, {self._value(right)})"
             case Cast(operand=operand) if isinstance(operand.type, (Int, Bool)) and isinstance(node.type, Int):
                 return self._wrapped(node.type, f"int({self._value(operand)})")
-            case Call(target=target) if isinstance(target, Callee):
+            case Call(target=target) if isinstance(target, NativeFunction):
                 return self._call(node, target)
             case IntrinsicCall(name=name) if name in _INTRINSICS:
                 return self._intrinsic(node)
@@ -174,9 +177,9 @@ class _Writer:
             return self._wrapped(type_, f"({left} {operator} {right})")
         return self._wrapped(type_, f"{name}({left}, {right})")
 
-    def _call(self, node: Call, target: Callee) -> str:
+    def _call(self, node: Call, target: NativeFunction) -> str:
         name = f"f{len(self.callees)}_{target.name}"
-        self.callees[name] = target
+        self.callees[name] = lambda *arguments: model(target)(*arguments)
         return f"{name}({', '.join(map(self._value, node.arguments))})"
 
     def _intrinsic(self, node: IntrinsicCall) -> str:
