@@ -48,7 +48,7 @@ _IMPORTS = (
     "program_generator", "programs", "sandbox.demo", "sandbox.demo.main", "sandbox.symbols.disassembly", "sandbox.symbols.dwarf",
     *(f"sandbox.loading.{name}" for name in ("adoption", "calls", "csource", "load", "native_program", "sharedobject", "thunks")),
     *(f"sandbox.native.{name}" for name in ("back.lowering", "front.checker", "front.fields", "front.frontend", "front.graph")),
-    "sandbox.native.front.lint", "sandbox.native.model", "sandbox.images.numba.description", "sandbox.images.numba.images",
+    "sandbox.native.front.lint", "sandbox.images.numba.description", "sandbox.images.numba.images",
     "ftrace.core.direct", "ftrace.tracing.events.boot", "ftrace.tracing.events.hit.handlers", "ftrace.tracing.files.tracing_on",
     "ftrace.core.filters.function_probes", "ftrace.core.filters.lookup", "ftrace.core.handlers.native_handler",
     "ftrace.hit.python_call",
@@ -59,8 +59,8 @@ _IMPORTS = (
     "kprobes.hit.assembly", "kprobes.x86_64.detour", "kprobes.x86_64.single_handlers",
     "fprobe.actions", "fprobe.attachment", "fprobe.calls.log", "fprobe.events.lines", "fprobe.export.formats",
     "fprobe.export.trace_dat_reader", "fprobe.handlers.native", "fprobe.numba", "fprobe.run.launcher.report",
-    *(f"fprobe.cli.{verb}" for verb in ("calls", "conclusion", "counted", "disasm", "doctor", "filters", "functions", "graph")),
-    *(f"fprobe.cli.{verb}" for verb in ("hist", "matching", "native", "profile", "program", "record", "running", "stat")),
+    *(f"fprobe.cli.{verb}" for verb in ("calls", "conclusion", "counted", "disasm", "doctor", "functions")),
+    *(f"fprobe.cli.{verb}" for verb in ("hist", "matching", "native", "program", "record", "running", "stat")),
     *(f"fprobe.cli.{verb}" for verb in ("trace", "tracefs", "values", "verbs", "views")),
 )  # fmt: skip
 """None of them makes a runtime (as fprobe.tracefs does) or a per-task variable (as kprobes.library_loads does)."""

@@ -16,8 +16,6 @@ _VERBS = {
     "record": "Record probe events to a trace.dat.",
     "report": "Show a trace.dat as text, tree, folded stacks or JSON, or convert it to Parquet.",
     "hist": "Count the hits of probe events by their fields.",
-    "graph": "Show the call graph, as ftrace's function_graph does.",
-    "profile": "Count and time functions, as ftrace's profiler does.",
     "events": "List events and the fields of their records.",
     "tracefs": "Read and write the files of tracefs, or run a shell on them.",
     "mount": "Mount the files of tracefs on a directory.",
@@ -29,6 +27,12 @@ _VERBS = {
     "help": "Show what a verb does, and its options, or a page of the documentation.",
 }
 
+
+_REMOVED = {
+    "graph": "`fprobe trace` shows nested calls; current_tracer and its options are files of `fprobe tracefs sh`",
+    "profile": "`fprobe stat` counts and times functions; function_profile_enabled is a file of `fprobe tracefs sh`",
+}
+"""Verbs of the version before, with the place where their users find the same."""
 
 _MODULES = {
     "completion": "verbs",
@@ -67,6 +71,8 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _REMOVED:
+            ctx.fail(f"fprobe {args[0]} is gone: {_REMOVED[args[0]]}")
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
             from sandbox.process.near import did_you_mean
 

@@ -47,29 +47,6 @@ def test_bad_histograms_are_refused(run, words, message):
     assert message in run("hist", "-e", "p:reads vfs_read n=%dx", *words, code=2).err
 
 
-def test_graph_nests_and_takes_a_depth(run, programs):
-    words = ["--program", str(programs / "prog.ll"), "--call", "main", "3"]
-    whole = run("graph", *words).out
-    assert " main [prog]() {" in whole and "    fact [prog]()" in whole and "nothing lost" in whole
-    flat = run("graph", "--depth", "1", *words).out
-    assert " main [prog]();" in flat and "fact" not in flat
-
-
-def test_a_recorded_graph_is_reported_as_a_tree(run, programs, tmp_path):
-    path = str(tmp_path / "graph.dat")
-    run("graph", "-o", path, "--program", str(programs / "prog.ll"), "--call", "main", "3")
-    tree = run("report", path, "--format", "tree").out
-    assert " | main() {" in tree and " |   fact() {" in tree
-    folded = dict(line.rsplit(" ", 1) for line in run("report", path, "--format", "folded").out.splitlines())
-    assert any(stack.endswith("main;fact;fact;fact") for stack in folded)
-
-
-def test_profile_counts_each_function(run, programs):
-    document = run("profile", "--json", "--program", str(programs / "prog.ll"), "--call", "main", "3").document
-    hits = {row["name"]: row["hits"] for row in document["functions"]}
-    assert hits["fact"] == 3 and hits["main"] == hits["func1"] == hits["func2"] == 1
-
-
 def test_events_lists_fields(run):
     done = run("events", "-e", "p:reads vfs_read a=+0(%di):u8[3] who=$comm")
     assert "kprobes:reads  unsigned long __probe_ip, u8 a[3], __data_loc char who[1]" in done.out

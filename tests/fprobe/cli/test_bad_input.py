@@ -12,15 +12,14 @@ from command import COMMAND, environment
 from sampled import sampled
 
 CASES = {
+    "a verb that is gone": (["graph", "vfs_*"], 2, "fprobe graph is gone: `fprobe trace` shows nested calls"),
+    "another verb that is gone": (["profile"], 2, "fprobe profile is gone: `fprobe stat` counts and times functions"),
     "no such function": (["explain", "vfs_raed"], 2, "no function of [demo] matches 'vfs_raed'; did you mean vfs_read"),
     "no such function to call": (["trace", "vfs_*", "--call", "demo_mian"], 2, "no function 'demo_mian' in module 'demo'"),
     "no such function to disassemble": (["disasm", "nope"], 2, "no function 'nope'"),
     "glob matches nothing": (["trace", "zzz*"], 2, "no function of [demo] matches 'zzz*'"),
     "name matches nothing": (["stat", "vfs_raed"], 2, "did you mean vfs_read"),
     "exclude matches nothing": (["trace", "vfs_*", "--exclude", "qq*"], 2, "--exclude 'qq*' matches no function"),
-    "nothing to graph": (["graph", "vfs_raed"], 2, "no function of [demo] matches 'vfs_raed'; did you mean vfs_read"),
-    "nothing to graph inside": (["graph", "--inside", "vfs_raed"], 2, "no function of [demo] matches 'vfs_raed'"),
-    "nothing to profile": (["profile", "get_current"], 2, "no function that matches can be probed: get_current"),
     "exclude leaves nothing": (["trace", "vfs_*", "-x", "vfs_*"], 2, "every function of [demo] that matches is excluded"),
     "a pattern only removes": (["trace", "!vfs_*"], 2, "nothing is left to probe"),
     "nothing can be probed": (["trace", "get_current"], 2, "get_current (notrace)"),
@@ -49,7 +48,6 @@ CASES = {
     "flavour for C": (["list", "--program", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be"),
     "seconds that are none": (["top", "--stat", "libz:*", "-d", "nan", "app.py"], 2, "nan is not a number of seconds"),
     "too many seconds": (["top", "--stat", "libz:*", "-d", "inf", "app.py"], 2, "inf is not in the range 0.05<=x<=86400"),
-    "too many levels": (["graph", "--depth", str(1 << 31)], 2, f"{1 << 31} is not in the range 1<=x<={(1 << 31) - 1}"),
     "probing is off": (["trace", "vfs_*"], 1, "probing is disabled by FPROBE_OFF"),
 }  # fmt: skip
 

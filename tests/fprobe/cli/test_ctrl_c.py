@@ -192,8 +192,3 @@ def test_a_reader_that_goes_away_ends_it(programs):
 def test_a_script_of_tracefs(programs, script):
     out = interrupted(programs, "tracefs", "--program", "spin.ll", "sh", "-c", script, when="ready")
     assert out.splitlines() == ["ready", "fprobe: interrupted"]
-
-
-def test_graph_of_a_program_that_records_without_a_pause(programs):
-    out = interrupted(programs, "graph", "--program", "endless.ll", when="main")
-    assert "main() interrupted" in out.splitlines()[-2] and "lost" in out.splitlines()[-1]

@@ -13,8 +13,6 @@ RUNNING = {
     "stat": ("stat", "fact", "--by", "caller"),
     "stat --hist": ("stat", "fact", "--hist"),
     "trace": ("trace", "fact"),
-    "profile": ("profile", "fact"),
-    "graph": ("graph", "fact"),
     "hist": ("hist", "-e", "p:at fact n=%di:u64", "keys=n"),
     "record": ("record", "-e", "p:at fact n=%di:u64"),
     "record --live": ("record", "-e", "p:at fact n=%di:u64", "--live"),
@@ -62,13 +60,6 @@ def test_explain_prints_a_list(run, programs):
         found = run("explain", *names, "--program", programs / "prog.ll", "--json").document
         assert [each["function"] for each in found] == names
         assert all(isinstance(each["address"], int) and each["size"] > 5 and "patched_by" in each for each in found)
-
-
-def test_the_profile_is_in_nanoseconds(run, programs):
-    (row,) = run("profile", "fact", "--program", programs / "prog.ll", "--call", "main", "3", "--json").document[
-        "functions"
-    ]
-    assert row["hits"] == 3 and row["total_ns"] >= row["average_ns"] > 0
 
 
 def test_causes_of_misses():

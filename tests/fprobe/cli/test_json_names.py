@@ -42,7 +42,6 @@ VERBS = {
     "stat by thread": ("stat", "*", *PROGRAM, "--by", "thread", "--json"),
     "stat by caller": ("stat", "*", *PROGRAM, "--by", "caller", "--json"),
     "trace": ("trace", "func_*", *PROGRAM, "--json"),
-    "profile": ("profile", "*", *PROGRAM, "--json"),
     "list": ("list", "func_*", *PROGRAM[:2], "--json"),
     "explain": ("explain", "func_*", *PROGRAM[:2], "--json"),
     "run": ("run", "--json", "--stat", "libz:crc32*", "--hist", "libz:adler*", "-c", PYTHON),
@@ -73,7 +72,6 @@ def test_names(verb):
 REFUSED = {
     "stat": ("stat", "nosuch", "--json"),
     "trace": ("trace", "nosuch", "--json"),
-    "profile": ("profile", "nosuch", "--json"),
     "list": ("list", "nosuch", "--json"),
     "explain": ("explain", "nosuch", "--json"),
     "report": ("report", "/nonexistent", "--json"),

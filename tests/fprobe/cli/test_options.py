@@ -46,7 +46,7 @@ def completed(*words):
 
 
 def test_verbs_are_completed():
-    first = ["trace", "stat", "run", "top", "record", "report", "hist", "graph", "profile", "events", "tracefs"]
+    first = ["trace", "stat", "run", "top", "record", "report", "hist", "events", "tracefs"]
     assert completed("") == [*first, "mount", "list", "disasm", "explain", "doctor", "completion", "help"]
     assert completed("di") == ["disasm"]
 

@@ -168,11 +168,3 @@ def test_records_survive_in_a_file_that_the_user_has_chosen(source, tmp_path):
     words = command(source, tmp_path / "trace.dat", "aborts", 2000)
     subprocess.run(words, capture_output=True, timeout=120, env=environment(FPROBE_BUFFER=pages))
     assert numbers(tmp_path / "trace.dat")[1][""] == list(range(2000))
-
-
-def test_a_graph_survives(source, tmp_path, run):
-    path = tmp_path / "graph.dat"
-    words = ["graph", "leaf", "-o", str(path), "--program", str(source), "--call", "aborts", "500"]
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120, env=environment())
-    assert done.returncode == -signal.SIGABRT and "has its records" in done.stderr
-    assert run("report", str(path), "--format", "tree").out.count("leaf();") == 500

@@ -174,7 +174,7 @@ def test_two_processes_are_one_report_that_ends_with_a_total(target):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("graph", "-p", "{}", "deflate"), "fprobe graph does not attach to running processes (-p)"),
+        (("events", "-p", "{}"), "fprobe events does not attach to running processes (-p)"),
         (("run", "-p", "{}"), "there is nothing to record"),
         (("run", "-p", "{}", "--stat", "libz:*", "app.py"), "not both"),
         (("stat", "-p", "{}"), "no function is named"),

@@ -99,7 +99,7 @@ def test_a_function_whose_text_is_kept_needs_no_file(monkeypatch) -> None:
     monkeypatch.setitem(linecache.cache, "<kept>", (len(text), None, text.splitlines(True), "<kept>"))
     namespace = prelude()
     exec(compile(text, "<kept>", "exec"), namespace)
-    assert namespace["f"](3) == 4
+    assert model(namespace["f"])(3) == 4
 
 
 SHELL = """import fprobe
