@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test tests lint style types stress masks libraries targets ftracetest mutants bench clean
+.PHONY: demo test tests lint style types stress masks libraries targets ftracetest mutants bench docs dist clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -68,5 +68,16 @@ mutants: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
 
+# A site of docs/ and of the public names, in build/site.
+docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python website/pages.py build/pages
+	$(BIN)/sphinx-build -q -W -b html -c website build/pages build/site
+
+# The wheel and the source distribution, in dist/.
+dist: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
