@@ -76,7 +76,6 @@ docs: $(VENV)/.installed
 
 # The wheel and the source distribution, in dist/.
 dist: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check build
 	$(BIN)/python -m build --outdir dist
 
 clean:

@@ -22,7 +22,7 @@ _READABLE, _WRITABLE = select.POLLIN | select.POLLRDNORM, select.POLLOUT | selec
 
 @dataclass
 class Opened:
-    """An open file. `position`: the offset of a request that goes on where the last one ended; a write leaves the handle's own."""
+    """An open file. `position`: where a request goes on that continues the last one; a write leaves the handle's own."""
 
     handle: Handle
     position: int = 0
