@@ -4,8 +4,8 @@
     count = walk_stack(addressof(point), entries, 64)
 
 The first address is the point's own; the others are return addresses, for hooked calls the real ones. Code that runs Python
-functions, perf's trampolines and the interpreter's JIT, is left out. A walk ends at other code that no table describes, such as
-the guard around calls from Python.
+functions, perf's trampolines and the interpreter's JIT, is left out. A walk ends at the guard around calls from Python, or with
+an address in other code that no table describes.
 """
 
 from __future__ import annotations
@@ -192,6 +192,17 @@ def step(point: ptr[StackPoint], reading: ptr[Reading], is_exact: bool_) -> bool
     return leave(point, end, bp_at)
 
 
+@native(inline=True)
+def is_own(address: u64) -> bool_:
+    return address - own_text < own_text_end - own_text
+
+
+@native
+def is_unknown(address: u64) -> bool_:
+    """Whether `address` returns to code of somebody else that no table describes, as the last one of a walk shows."""
+    return not is_own(address) and region_of(address - 1) == null and follows_call(address)
+
+
 @native
 def follows_call(address: u64) -> bool_:
     """Whether the bytes before `address` look like a call, so that it may be a return address."""
@@ -211,7 +222,7 @@ def cross(point: ptr[StackPoint]) -> bool_:
     Perf's trampolines have called with two words on the stack, their own and the return address. The interpreter's JIT keeps
     frame pointers from Python 3.15 on; before, rbp is what the interpreter's own code has left there.
     """
-    if point.ip - own_text < own_text_end - own_text:
+    if is_own(point.ip):
         return False
     code: u64 = 0
     if probe_read(addressof(code), point.ip - _TO_RETURN, _WORD) > 0:
@@ -219,14 +230,19 @@ def cross(point: ptr[StackPoint]) -> bool_:
             return leave(point, point.sp + 2 * _WORD, 0)
         if code == _SAVES_BP:
             return leave(point, point.sp + 2 * _WORD, point.sp)
-    if point.bp < point.sp or not leave(point, point.bp + 2 * _WORD, point.bp):
+    ahead: StackPoint = zeroed
+    copy(addressof(ahead), point)
+    if point.bp < point.sp or not leave(addressof(ahead), point.bp + 2 * _WORD, point.bp):
         return False
-    return region_of(point.ip - 1) != null and follows_call(point.ip)
+    if region_of(ahead.ip - 1) == null or not follows_call(ahead.ip):
+        return False
+    copy(point, addressof(ahead))
+    return True
 
 
 @native
 def step_to_known(point: ptr[StackPoint], reading: ptr[Reading], is_exact: bool_) -> bool_:
-    """`step`, and on to the first caller that a table describes."""
+    """`step`, and on to the first caller that a table describes. False: there is none; the point may have moved."""
     if not step(point, reading, is_exact):
         return False
     for _ in range(MAX_DEPTH):
@@ -247,6 +263,9 @@ def walk_stack(point: ptr[StackPoint], entries: ptr[u64], depth: u64) -> u64:
         entries[count] = point.ip
         count += 1
         if not step_to_known(point, addressof(reading), is_exact):
+            if count < depth and point.ip != entries[count - 1] and is_unknown(point.ip):
+                entries[count] = point.ip
+                count += 1
             return count
         is_exact = reading.is_signal_frame != 0
     return count
