@@ -30,6 +30,10 @@ _STARTUP = {
     "completed.0", "__dso_handle",
 }  # fmt: skip
 _DT_INIT_ARRAY, _DT_INIT_ARRAYSZ = 25, 27
+_EXECUTABLE_STACK = (
+    "; glibc 2.41 and later refuse that. Pointers to nested functions of gcc need it: use functions that are not nested. "
+    "Without such pointers (assembly may ask for it, too), use cflags=['-Wl,-z,noexecstack']"
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,10 @@ def _opened(path: Path, name: str) -> int:
     try:
         return int(ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)._handle)
     except OSError as error:
-        raise LinkError(f"module {name!r} cannot be opened: {str(error).removeprefix(f'{path}: ')}") from None
+        why = str(error).removeprefix(f"{path}: ")
+        if "executable stack" in why:
+            why += _EXECUTABLE_STACK
+        raise LinkError(f"module {name!r} cannot be opened: {why}") from None
     finally:
         _opening.is_on = False
 
