@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
@@ -20,7 +22,7 @@ from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.images.process_text import is_patchable
-from sandbox.symbols.table import Symbol, symbol_table
+from sandbox.symbols.table import Symbol, preference, symbol_table
 
 _BY_TIME = attrgetter("stamp", "slot")
 
@@ -249,12 +251,19 @@ def kallsyms() -> str:
     return symbol_lines([*ours, *theirs])
 
 
+def _likeness(symbol: Symbol) -> tuple[object, ...]:
+    return symbol.size == 0, preference(symbol.name)
+
+
 def symbol_lines(symbols: Iterable[Symbol]) -> str:
     """Functions as lines of /proc/kallsyms.
 
-    END_MARK follows each that no other adjoins. Those of the runtime have no module, as in text.
+    END_MARK follows each that no other adjoins. Those of the runtime have no module, as in text. Of several names for one address
+    there is the one that programmers write: readers take any.
     """
-    symbols = sorted(symbols, key=lambda symbol: symbol.address)
+    start = operator.attrgetter("address")
+    same = (list(each) for _, each in itertools.groupby(sorted(symbols, key=start), start))
+    symbols = [each[0] if len(each) == 1 else min(each, key=_likeness) for each in same]
     lines = []
     for number, symbol in enumerate(symbols):
         name = symbol.name.replace(" ", "_")

@@ -281,3 +281,15 @@ def test_symbols_end_where_nothing_follows():
     assert symbols.describe(0x1030) == "0x1030" and symbols.describe(0x500) == "0x500"
     assert symbols.describe(0x200F) == "h+0xf/0x10"
     assert UNKNOWN < 0
+
+
+def test_of_several_names_for_one_address_there_is_the_one_that_programmers_write():
+    """As glibc's strtol, strtoll, strtoimax, in any order of its symbols."""
+    from fprobe.export.recording import symbol_lines
+    from sandbox.symbols.table import Symbol
+
+    names = ("__isoc23_strtol", "strtoimax", "strtol", "strtoimax.localalias", "strtoll")
+    for order in (names, names[::-1]):
+        symbols = [Symbol(name, 0x1000, 0x15, "libc") for name in order]
+        text = symbol_lines([*symbols, Symbol("strtod", 0x2000, 0x10, "libc")])
+        assert [line.split()[2] for line in text.splitlines()] == ["strtol", "$end", "strtod", "$end"]
