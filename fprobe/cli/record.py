@@ -13,6 +13,8 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.attaching import refuse_with_pid
 from fprobe.cli.console import Console
+from fprobe.cli.failure import Failure
+from fprobe.cli.formats import format_of
 from fprobe.cli.options import (
     CallingCommand,
     ProgramTarget,
@@ -42,6 +44,7 @@ Examples:
   fprobe record -e 'r:sums func_sum $retval' --program prog.ll --call main 10
   fprobe record -e 'p:reads vfs_read' -B large -e 'p:writes vfs_write count=%dx:u64'
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
+  fprobe record -e 'p:reads vfs_read count=%dx:u64' -o reads.parquet
   fprobe record -p 4711 -e 'r:packed libz:deflate result=$retval:s32' --duration 10
   fprobe report trace.dat
 
@@ -49,6 +52,7 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
 """
 
 
+_FORMATS = ("trace.dat", "parquet")
 _ORDER = "fprobe.record.order"
 
 
@@ -75,8 +79,9 @@ class RecordingCommand(CallingCommand):
 )  # fmt: skip
 @click.option(
     "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
-    help="The file to write.",
+    help="The file to write, in the format of its suffix.",
 )  # fmt: skip
+@click.option("--format", "-f", "form", metavar="FORMAT", help="trace.dat or parquet; default: trace.dat.")
 @click.option(
     "--compression", type=click.Choice(["none", "zlib", "zstd"]), default="none", show_default=True,
     help="How to compress the file at the end; Debian's trace-cmd reads none and zstd.",
@@ -95,6 +100,7 @@ def record_command(
     filter_text: str | None,
     triggers: tuple[str, ...],
     output: str,
+    form: str | None,
     compression: str,
     size_kb: int | None,
     live: bool,
@@ -106,6 +112,7 @@ def record_command(
     Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end; with --live,
     an object per line, with a "type".
     """
+    form = format_of(form, output, _FORMATS, "trace.dat")
     if target.running is not None:
         from fprobe.cli.remote_record import record_running
         from fprobe.run.session import Settings
@@ -120,9 +127,11 @@ def record_command(
     from fprobe.cli.surviving import disk_errors, disk_failure, survive
 
     groups = _by_buffer(definitions, buffers)
+    if form != "trace.dat" and compression != "none":
+        raise Failure(f"--compression is for trace.dat; a file of the format {form} is compressed anyway")
     with input_errors():
         _make_space(size_kb)
-        survival = survive()
+        survival = survive(output if form == "parquet" else None)
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     ctrl_c.hold_for_run()
@@ -132,7 +141,7 @@ def record_command(
             if size_kb is not None:
                 for each in events.values():
                     each.array.buffer.size_kb = size_kb
-            recording = _recording(output, events, arriving, compression)
+            recording = _recording(output, events, arriving, compression, survival)
             survival.begin(recording)
         console.note(f"# recording {', '.join(_names(events))}, calling {call}")
         try:
@@ -196,7 +205,9 @@ def _attached(
         }
 
 
-def _recording(path: str, events: dict[str, Event], arriving: Arriving | None, compression: str) -> Recording:
+def _recording(
+    path: str, events: dict[str, Event], arriving: Arriving | None, compression: str, survival: Survival
+) -> Recording:
     from fprobe.cli.failure import Failure
     from fprobe.cli.surviving import NOT_TO_STANDARD_OUTPUT
     from fprobe.export.recording import Recording
@@ -204,7 +215,7 @@ def _recording(path: str, events: dict[str, Event], arriving: Arriving | None, c
     if path == "-":
         raise Failure(NOT_TO_STANDARD_OUTPUT)
     arrays = _arrays(events)
-    return Recording(path, arrays.pop(""), arriving, arrays, compression)
+    return Recording(path, arrays.pop(""), arriving, arrays, compression, survival.stream)
 
 
 def _arrays(events: dict[str, Event]) -> dict[str, TraceArray]:

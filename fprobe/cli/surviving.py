@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fprobe.cli.failure import Failure
+    from fprobe.export.columns.stream import PageReader, PageStream
     from fprobe.export.recording import Recording
-    from fprobe.export.trace_dat import TraceDat
     from fprobe.export.trace_dat_sections import Metadata
     from ftrace.ring_buffer.view import RingView
 
@@ -57,8 +57,10 @@ class _Plan(NamedTuple):
 class Survival:
     """In the child: the memory that the parent reads when the child has ended. See `backing.Shared`."""
 
-    def __init__(self, launcher: int, memory: int, size: int) -> None:
+    def __init__(self, launcher: int, memory: int, size: int, stream: PageStream | None = None) -> None:
         self._launcher, self._memory, self._size = launcher, memory, size
+        self.stream = stream
+        """Takes the records, if the parent makes a file of columns of them."""
         self._pid = os.getpid()
 
     def map_pages(self, size: int) -> int:
@@ -72,8 +74,12 @@ class Survival:
         return self._memory
 
     def begin(self, recording: Recording) -> None:
-        """Tell the parent about the file."""
+        """Tell the parent about the trace.dat."""
+        from fprobe.export.trace_dat import TraceDat
+
         file = recording.file
+        if not isinstance(file, TraceDat):
+            return
         names = [array.name for array in recording.arrays.values()]
         plan = _Plan(
             os.path.realpath(file.path), file.page_size, recording.compression, names, recording.first_metadata
@@ -98,18 +104,81 @@ class Survival:
         return records()
 
 
-def survive() -> Survival:
-    """Continue in a child. The parent waits for its end, finishes the file that it left unfinished, and ends as the child did."""
+def survive(columns: str | None = None) -> Survival:
+    """Continue in a child. The parent waits for its end, finishes the file that it left unfinished, and ends as the child did.
+
+    `columns`: the path of a Parquet file, which the parent writes. Raises Failure if it cannot be written, or pyarrow is missing.
+    """
     launcher = os.getpid()
     size = comms.SIZE + geometry(backing.pool_size()).size
     memory = mappings.map_inherited(size + _PLAN)
+    pipes = _Pipes(columns) if columns is not None else None
     child = Program.copy()
     if child.pid:
+        if pipes is not None:
+            _write_columns(child, pipes, memory, size)
         _outlive(child, memory, size)
-    survival = Survival(launcher, memory, size)
+    survival = Survival(launcher, memory, size, pipes.writer() if pipes is not None else None)
     if not os.environ.get(backing.PATH):
         backing.share(survival)
     return survival
+
+
+class _Pipes:
+    """The open file, and the pipes of a PageStream."""
+
+    def __init__(self, path: str) -> None:
+        from fprobe.cli.failure import input_errors
+        from fprobe.export.columns.parquet import Sink, check_found
+
+        with input_errors():
+            check_found()
+            self.sink = Sink(path)
+        self.path = path
+        self._pages, self._reply = os.pipe(), os.pipe()
+
+    def writer(self) -> PageStream:
+        """In the child: what it writes to."""
+        from fprobe.export.columns.stream import PageStream
+
+        self.sink.close()
+        os.close(self._pages[0])
+        os.close(self._reply[1])
+        return PageStream(self.path, self._pages[1], self._reply[0])
+
+    def reader(self, memory: int, lost: Callable[[], int]) -> PageReader:
+        """In the parent: what makes the file."""
+        from fprobe.export.columns.stream import PageReader
+
+        os.close(self._pages[1])
+        os.close(self._reply[0])
+        return PageReader(self.sink, self._pages[0], self._reply[1], lambda tid: comms.find_comm(memory, tid), lost)
+
+
+def _write_columns(child: Program, pipes: _Pipes, address: int, size: int) -> NoReturn:
+    """Write the file while the child records."""
+    from fprobe.export.columns.layout import origin_of
+
+    lost = lambda: sum(ring.lost(slot) for ring in _MemoryOfChild(address, size).all() for slot in ring.slots())  # noqa: E731
+    reader = pipes.reader(address, lost)
+    reader.start(origin_of(child.pid))
+    status = child.wait()
+    is_sudden = not reader.is_finished
+    try:
+        reader.end(lambda names: _rest(_MemoryOfChild(address, size), names))
+        if is_sudden and reader.is_finished:
+            print(f"fprobe: {_end(status)}; {pipes.path} has its records: {reader.rows:,} rows", file=sys.stderr)
+    except Exception as error:
+        print(f"fprobe: {pipes.path}: the rest of the recording cannot be saved: {error}", file=sys.stderr, flush=True)
+        status = status or 1 << 8
+    end_like(status)
+
+
+def _rest(memory: _MemoryOfChild, names: Sequence[str]) -> Iterator[tuple[int, int, bytes]]:
+    """The sub-buffers that the child has not written: number of the trace array, slot, and bytes."""
+    for number, name in enumerate(names):
+        for ring in memory.rings(name):
+            yield from ((number, slot, page) for slot in ring.slots() for page in _unread(ring, slot))
 
 
 def _outlive(child: Program, memory: int, size: int) -> NoReturn:
@@ -132,11 +201,9 @@ def _finish(memory: _MemoryOfChild, status: int) -> None:
     file = TraceDat.reopened(path, page_size, len(names), compression, metadata)
     if file is None:
         return
-    lost = 0
-    for number, name in enumerate(names):
-        for ring in memory.rings(name):
-            lost += sum(ring.lost(slot) for slot in ring.slots())
-            _append(file, ring, number)
+    lost = sum(ring.lost(slot) for name in names for ring in memory.rings(name) for slot in ring.slots())
+    for number, slot, page in _rest(memory, names):
+        file.add(slot, page, number)
     dropped = file.finish(replace(metadata, cmdlines=memory.cmdlines(metadata.cmdlines)))
     parts = [f"{lost:,} records lost"] if lost else []
     parts += [f"{dropped} pages of the newest records were dropped: the disk is full"] if dropped else []
@@ -147,12 +214,6 @@ def _end(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"the program was ended by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"the program ended with status {os.WEXITSTATUS(status)}"
-
-
-def _append(file: TraceDat, ring: RingView, number: int) -> None:
-    for slot in ring.slots():
-        for page in _unread(ring, slot):
-            file.add(slot, page, number)
 
 
 def _unread(ring: RingView, slot: int) -> Iterator[bytes]:
@@ -196,6 +257,10 @@ class _MemoryOfChild:
         if file is None:
             return []
         return [RingView(file, each.number, each.order) for each in file.rings() if each.name == name]
+
+    def all(self) -> Sequence[RingView]:
+        """All rings."""
+        return [each for entry in (self._file.rings() if self._file else ()) for each in self.rings(entry.name)]
 
     def cmdlines(self, before: str) -> str:
         """The names of the threads: those that are known, and those of threads that have recorded."""

@@ -15,6 +15,7 @@ _VERBS = {
     "top": "Show calls of library functions while a Python program runs.",
     "record": "Record probe events to a trace.dat.",
     "report": "Show a trace.dat as text, tree, folded stacks or JSON, or convert it to Parquet.",
+    "query": "Ask Parquet files by SQL.",
     "hist": "Count the hits of probe events by their fields.",
     "events": "List events and the fields of their records.",
     "tracefs": "Read and write the files of tracefs, or run a shell on them.",

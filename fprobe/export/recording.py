@@ -7,11 +7,11 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from fprobe.export.compression import NONE
 from fprobe.export.formats import EventFormat
 from fprobe.export.trace_dat import TraceDat
-from fprobe.export.trace_dat_pages import Owner, mark
 from fprobe.export.trace_dat_reader import Instance, merged, records_of
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.tracefs import tracefs
@@ -23,6 +23,9 @@ from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.images.process_text import is_patchable
 from sandbox.symbols.table import Symbol, preference, symbol_table
+
+if TYPE_CHECKING:
+    from fprobe.export.columns.stream import PageStream
 
 _BY_TIME = attrgetter("stamp", "slot")
 
@@ -84,7 +87,8 @@ class Recording:
     """Moves the records of trace arrays into a file: call `drain` repeatedly, and `finish` at the end.
 
     `array`: what the file has as its top level, by default that of tracefs; `instances`: further trace arrays, by the names
-    that the file gives them; `compression`: none, zlib or zstd. `arriving`: gets every record at the next `drain`, also of
+    that the file gives them; `compression`: none, zlib or zstd; `stream`: takes the sub-buffers in place of a trace.dat.
+    `arriving`: gets every record at the next `drain`, also of
     sub-buffers that are not full; the file then has more of them.
 
     Raises OSError if the file cannot be created: ELOOP for a symbolic link. Raises ValueError for an unknown compression, and
@@ -98,6 +102,7 @@ class Recording:
         arriving: Arriving | None = None,
         instances: Mapping[str, TraceArray] | None = None,
         compression: str = NONE,
+        stream: PageStream | None = None,
     ) -> None:
         self._arriving = arriving
         self.compression = compression
@@ -112,7 +117,14 @@ class Recording:
             buffer.clear()
         self.first_metadata = self.metadata
         """What the file has besides the records until it is finished."""
-        self.file = TraceDat(path, sizes[0] * 1024, len(self._buffers), compression, self.first_metadata)
+        self.stream = stream
+        self.file: TraceDat | PageStream
+        if stream is not None:
+            names = [array.name for array in self.arrays.values()]
+            stream.begin(sizes[0] * 1024, names, lambda: self.metadata)
+            self.file = stream
+        else:
+            self.file = TraceDat(path, sizes[0] * 1024, len(self._buffers), compression, self.first_metadata)
         self.failure: OSError | None = None
         """The error that ended writing, such as a full disk."""
         self.lost = 0
@@ -135,11 +147,9 @@ class Recording:
             self._move(number, self._newest(number, slot))
             return
         try:
-            self._buffers[number].drain(self.file.descriptor, slot, mark(Owner(number, slot)))
+            self.file.drain(self._buffers[number], slot, number)
         except OSError as failed:
             self._fail(failed)
-        finally:
-            self.file.account(slot, number)
 
     def finish(self, stop: Callable[[], None] = lambda: None) -> None:
         """Call `stop` to end the recording, then write the remaining records and the metadata. Raises OSError."""
@@ -186,12 +196,16 @@ class Recording:
             parts.append(
                 f"{self.dropped_pages} pages of the newest records were dropped to make space for the end of the file"
             )
-        return f"{self.kib:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
+        if self.stream is not None and self.stream.unwritten:
+            parts.append(f"the disk is full: {self.stream.unwritten:,} rows are missing")
+        size = f"{self.stream.rows:,} rows" if self.stream is not None else f"{self.kib:,} KiB of records"
+        return f"{size}; {'; '.join(parts) or 'nothing lost'}"
 
     @property
     def is_incomplete(self) -> bool:
         """Whether a full disk has cost records."""
-        return self.failure is not None or bool(self.dropped_pages)
+        is_cut = self.stream is not None and bool(self.stream.unwritten)
+        return self.failure is not None or bool(self.dropped_pages) or is_cut
 
     @property
     def progress(self) -> str:

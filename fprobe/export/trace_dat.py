@@ -9,12 +9,16 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fprobe.export import trace_dat_pages as pages
 from fprobe.export.compression import NONE, algorithm
 from fprobe.export.trace_dat_pages import GAP, Area, Owner
 from fprobe.export.trace_dat_sections import BUFFER, MAGIC, SECTION, U32, U64, VERSION, Metadata, Region, tail
 from sandbox.process.writing import write_all
+
+if TYPE_CHECKING:
+    from ftrace.ring_buffer.buffer import Buffer
 
 
 class TraceDat:
@@ -98,8 +102,15 @@ class TraceDat:
             raise
         self.owners.append(Owner(buffer, slot))
 
-    def account(self, slot: int, buffer: int = 0) -> None:
-        """Take over the sub-buffers of a slot that were written to `descriptor` directly, marked; cut off an incomplete one."""
+    def drain(self, buffer: Buffer, slot: int, number: int) -> None:
+        """Move the full sub-buffers of a slot of a trace array. Raises OSError; an incomplete one is cut off."""
+        try:
+            buffer.drain(self.descriptor, slot, pages.mark(Owner(number, slot)))
+        finally:
+            self._account(slot, number)
+
+    def _account(self, slot: int, buffer: int) -> None:
+        """Take over the sub-buffers of a slot that were written to the descriptor directly."""
         written = os.lseek(self.descriptor, 0, os.SEEK_CUR) - self._end
         self.owners += [Owner(buffer, slot)] * (written // self.page_size)
         if written % self.page_size:

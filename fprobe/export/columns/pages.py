@@ -10,7 +10,7 @@ from typing import Any
 from fprobe.export.columns import transposing as native
 from fprobe.export.formats import EventFormat
 
-ROWS = 1 << 17
+ROWS = 1 << 16
 """Calls that wait to be written."""
 _SMALLEST = 8
 """Bytes of the smallest record in a sub-buffer."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib.util
 import os
 import resource
 import stat
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 MISSING = "Parquet needs the package pyarrow, which cannot be imported ({error}): pip install 'fprobe[arrow]'"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_ROWS = 1 << 17
+_ROWS = 1 << 16
 """Rows of events in a row group."""
 _PENDING = 1 << 18
 """Bytes of consecutive sub-buffers of a slot that are taken at once."""
@@ -47,19 +48,28 @@ def check_installed() -> None:
         raise ModuleNotFoundError(MISSING.format(error=error)) from None
 
 
+def check_found() -> None:
+    """The same without the time that the import takes. Raises ValueError."""
+    try:
+        is_there = importlib.util.find_spec("pyarrow") is not None
+    except ValueError:  # something has replaced it by what is no module
+        is_there = False
+    if not is_there:
+        raise ValueError(MISSING.format(error="it is not there"))
+
+
 class ParquetFile:
-    """A file that is being written. It gets mode 0600; its old content is deleted.
+    """A file that is being written.
 
     `clock`: of the records; `page_size`: of a sub-buffer; `instances`: names of the trace arrays, by their numbers;
     `anchored`: whether the clock is the present one of this machine, so that times can be those of the wall clock.
 
-    Check first that pyarrow is there: `check_installed`. Raises OSError: ELOOP for a symbolic link, EEXIST for what is no
-    regular file, EBUSY if another process is writing it.
+    Check first that pyarrow is there: `check_installed`.
     """
 
     def __init__(
         self,
-        path: str,
+        sink: Sink,
         source: Source,
         *,
         clock: str = "local",
@@ -67,7 +77,7 @@ class ParquetFile:
         instances: Iterable[str] = ("",),
         anchored: bool = True,
     ) -> None:
-        self.path, self.page_size, self.pages = path, page_size, 0
+        self.page_size, self.pages = page_size, 0
         self._source, self._clock = source, clock
         self._instances = list(instances)
         self._offset = wall_clock_offset() if anchored and find_clock(clock).in_ns else None
@@ -84,7 +94,7 @@ class ParquetFile:
         """The error that has ended writing: a full disk."""
         self.unwritten = 0
         """Rows that were not written, because of it."""
-        self._file = _Sink(path)
+        self._file = sink
 
     def add(self, slot: int, page: bytes, buffer: int = 0, pid: int | None = None) -> None:
         """Take a sub-buffer of a slot of a trace array. Raises ValueError if it is damaged."""
@@ -177,8 +187,12 @@ def _lost_before(page: bytearray) -> int | None:
     return int.from_bytes(page[at : at + 8], "little") if is_stored else None
 
 
-class _Sink:
-    """The file itself. Before each row group the space for the end is reserved, so that a full disk leaves a whole file."""
+class Sink:
+    """The file itself. Before each row group the space for the end is reserved, so that a full disk leaves a whole file.
+
+    It gets mode 0600; its old content is deleted. Raises OSError: ELOOP for a symbolic link, EEXIST for what is no regular file,
+    EBUSY if another process is writing it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path

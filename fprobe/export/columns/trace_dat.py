@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fprobe.export.columns.parquet import ParquetFile
+from fprobe.export.columns.parquet import ParquetFile, Sink
 from fprobe.export.trace_dat_reader import Trace
 
 
@@ -23,7 +23,9 @@ def convert(trace: Trace, path: str) -> int:
     """
     names = [each.name for each in trace.instances]
     clock = trace.instances[0].clock if trace.instances else "local"
-    file = ParquetFile(path, _Known(trace), clock=clock, page_size=trace.page_size, instances=names, anchored=False)
+    file = ParquetFile(
+        Sink(path), _Known(trace), clock=clock, page_size=trace.page_size, instances=names, anchored=False
+    )
     try:
         for number, instance in enumerate(trace.instances):
             for slot, page in trace.pages(instance):

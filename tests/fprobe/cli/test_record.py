@@ -287,3 +287,52 @@ def test_no_event_is_given(run, words):
     assert run(*words, code=2).err == (
         "fprobe: no event is given; give -e DEFINITION, a line p, r or f, such as -e 'p:reads vfs_read count=%dx:u64'\n"
     )
+
+
+def _rows(path):
+    return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+
+
+def test_record_writes_parquet_while_the_program_runs(run, programs, tmp_path):
+    path = tmp_path / "run.parquet"
+    done = run(
+        "record", "-e", "f:in fact n=$arg1:u64", "-e", "f:out fact%return v=$retval", "-o", str(path),
+        "--program", str(programs / "prog.ll"), "--call", "main", "3",
+    )  # fmt: skip
+    assert "run.parquet: 9 rows; nothing lost" in done.out
+    rows = _rows(path)
+    assert [row["in"]["n"] for row in rows if row["event"] == "in"] == [3, 2, 1]
+    assert [row["stack"] for row in rows if row["kind"] == "call"] == ["fact;fact;fact", "fact;fact", "fact"]
+    assert abs(rows[0]["time_ns"] - time.time_ns()) < 3600 * 10**9 and len({row["pid"] for row in rows}) == 1
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_killed_program_loses_nothing_of_its_parquet(run, tmp_path):
+    source, path = tmp_path / "dies.c", tmp_path / "dies.parquet"
+    source.write_text(
+        "#include <signal.h>\n#include <unistd.h>\n"
+        '__attribute__((noinline)) long step(long x) { __asm__ volatile(""); return x + 1; }\n'
+        "int dies(long n) { long s = 0; while (n--) s = step(s); return kill(getpid(), 9); }\n"
+    )
+    done = run(
+        "record", "-e", "f:in step x=$arg1:u64", "-o", str(path), "--program", str(source), "--call", "dies", "1000",
+        code=-signal.SIGKILL,
+    )  # fmt: skip
+    assert "ended by SIGKILL" in done.err and "1,000 rows" in done.err
+    assert [row["in"]["x"] for row in _rows(path)] == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "/nowhere/x.parquet"], "/nowhere/x.parquet: No such file or directory"),
+        (["-o", "x.parquet", "--compression", "zlib"], "--compression is for trace.dat"),
+        (
+            ["-o", "x.folded"],
+            "-o x.folded means the format folded, which is not written here; there are: parquet, trace.dat",
+        ),
+    ],
+)
+def test_parquet_that_cannot_be_written_is_a_sentence(run, words, message):
+    done = run("record", "-e", "p:x vfs_read", *words, code=2)
+    assert message in done.err and done.err.count("\n") == 1

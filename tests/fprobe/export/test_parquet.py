@@ -14,6 +14,8 @@ from fprobe.export.recording import Recording
 from fprobe.export.trace_dat_reader import Trace
 
 pyarrow = pytest.importorskip("pyarrow")
+from fprobe.export.columns.layout import schema  # noqa: E402
+from fprobe.export.columns.parquet import check_found, check_installed  # noqa: E402
 from fprobe.export.columns.trace_dat import convert  # noqa: E402
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -117,3 +119,31 @@ def test_a_second_writer_is_refused(recorded, tmp_path):
         with pytest.raises(OSError, match="another process is writing this file"):
             convert(Trace(recorded), str(path))
     assert path.read_bytes() == b"kept"
+
+
+def test_without_pyarrow_a_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"pip install 'fprobe\[arrow\]'"):
+        check_found()
+    monkeypatch.setitem(sys.modules, "pyarrow.compute", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fprobe\[arrow\]'"):
+        check_installed()
+
+
+VERSION_1 = Path(__file__).with_name("version_1.parquet")
+
+
+def test_a_file_of_version_1_is_still_read():
+    """The file was written when version 1 began; columns may be added, but not change."""
+    table = parquet.read_table(VERSION_1)
+    assert table.schema.metadata[b"fprobe.schema_version"] == b"1"
+    rows = table.to_pylist()
+    calls_of = [row for row in rows if row["kind"] == "call"]
+    assert [(row["function"], row["stack"], row["depth"]) for row in calls_of] == [
+        ("fact", "fact;fact;fact", 2), ("fact", "fact;fact", 1), ("fact", "fact", 0)
+    ]  # fmt: skip
+    assert [row["in"]["n"] for row in rows if row["event"] == "in"] == [3, 2, 1]
+    types = dict(zip(table.column_names, map(str, table.schema.types), strict=True))
+    made = {field.name: "string" if "dictionary" in str(field.type) else str(field.type) for field in schema({}, {})}
+    assert {name: types[name] for name in made if name in types} == {name: made[name] for name in types if name in made}
+    assert set(types) - {"in", "out"} <= set(made)

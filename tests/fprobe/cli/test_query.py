@@ -1,0 +1,50 @@
+"""fprobe query: SQL on Parquet files, and what cannot be asked."""
+
+from pathlib import Path
+
+import pytest
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("duckdb")
+
+VERSION_1 = Path(__file__).parents[1] / "export/version_1.parquet"
+
+
+def test_query_prints_a_table_and_objects(run):
+    """A file that is given twice is read once."""
+    sql = "SELECT function, count(*) AS calls, max(host) AS host FROM trace WHERE kind = 'call' GROUP BY 1"
+    lines = run("query", VERSION_1, sql).out.splitlines()
+    assert lines[0].split() == ["function", "calls", "host"] and lines[1].split() == ["fact", "3", "here"]
+    assert run("query", VERSION_1, VERSION_1, sql, "--json").objects == [
+        {"function": "fact", "calls": 3, "host": "here"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        (
+            "SELECT functon FROM trace",
+            'Referenced column "functon" not found in FROM clause! Candidate bindings: "function"',
+        ),
+        ("SELEC", 'syntax error at or near "SELEC"'),
+        ("SELECT * FROM traces", "Table with name traces does not exist!"),
+    ],
+)
+def test_wrong_sql_is_one_sentence(run, sql, message):
+    done = run("query", VERSION_1, sql, code=1)
+    assert message in done.err and done.err.count("\n") == 1
+
+
+def test_query_refuses_what_it_cannot_read(run, tmp_path):
+    newer, other = tmp_path / "newer.parquet", tmp_path / "other.parquet"
+    table = pyarrow.table({"kind": ["call"]})
+    parquet.write_table(table, other)
+    parquet.write_table(table.replace_schema_metadata({"fprobe.schema_version": "2"}), newer)
+    sql = "SELECT 1 FROM trace"
+    assert "its columns are of version 2; this fprobe reads up to 1" in run("query", newer, sql, code=1).err
+    assert "fprobe has not written this file" in run("query", other, sql, code=1).err
+    assert "No files found" in run("query", tmp_path / "no.parquet", sql, code=1).err
+    (tmp_path / "text.parquet").write_text("no columns")
+    assert "text.parquet" in run("query", tmp_path / "text.parquet", sql, code=1).err
