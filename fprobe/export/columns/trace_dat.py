@@ -6,7 +6,7 @@ from fprobe.export.columns.parquet import ParquetFile, Sink
 from fprobe.export.trace_dat_reader import Trace
 
 
-class _Known:
+class Known:
     """What a trace.dat says of its records."""
 
     def __init__(self, trace: Trace) -> None:
@@ -24,7 +24,7 @@ def convert(trace: Trace, path: str) -> int:
     names = [each.name for each in trace.instances]
     clock = trace.instances[0].clock if trace.instances else "local"
     file = ParquetFile(
-        Sink(path), _Known(trace), clock=clock, page_size=trace.page_size, instances=names, anchored=False
+        Sink(path), Known(trace), clock=clock, page_size=trace.page_size, instances=names, anchored=False
     )
     try:
         for number, instance in enumerate(trace.instances):
