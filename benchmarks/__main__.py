@@ -22,6 +22,7 @@ from benchmarks import (
     peers,
     probes,
     processes,
+    reading,
     reference,
     report,
     scale,
@@ -56,6 +57,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *starting.rows(),
         *attaching.rows(calls),
         *mounted.rows(),
+        *reading.rows(),
         *scale.large_rows(functions, calls),
     ]
 

@@ -14,7 +14,7 @@ _COVERED = (
 )
 
 
-def _reason() -> str:
+def reason() -> str:
     """Why it cannot be run here; '' if it can."""
     if shutil.which("trace-cmd") is None:
         return "trace-cmd is not installed: apt-get install trace-cmd"
@@ -22,11 +22,15 @@ def _reason() -> str:
     return f"no namespace for trace-cmd: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-_missing = _reason()
+_missing = reason()
 needs_trace_cmd = pytest.mark.skipif(bool(_missing), reason=_missing)
+
+
+def command(*arguments: str) -> list[str]:
+    """The words that run it there."""
+    return [*_NAMESPACE, "sh", "-ec", _COVERED, "sh", "trace-cmd", *arguments]
 
 
 def trace_cmd(*arguments: str, encoding: str = "utf-8") -> str:
     """Its standard output. Raises CalledProcessError."""
-    command = [*_NAMESPACE, "sh", "-ec", _COVERED, "sh", "trace-cmd", *arguments]
-    return subprocess.run(command, capture_output=True, encoding=encoding, check=True, timeout=60).stdout
+    return subprocess.run(command(*arguments), capture_output=True, encoding=encoding, check=True, timeout=60).stdout
