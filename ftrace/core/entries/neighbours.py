@@ -66,9 +66,9 @@ def join_neighbours(selection: LocationSet) -> Resolution:
 
 
 def retreat_from(address: int) -> None:
-    """The byte at `address` is about to be changed by somebody else: no jump of ours may have it, or borrow it.
+    """Shrink or remove any of our jumps that covers or borrows the byte at `address`, which somebody else is about to change.
 
-    With the locks of both.
+    Caller holds ftrace's and kprobes' locks.
     """
     for block in tracer().table.of_images:
         if isinstance(block, DetouredBlock):

@@ -132,8 +132,8 @@ $leave
 """
 
 BOTH_FAST = """
-# A site with one native probe that has an exit handler. What can decline does so first; then the node is reserved (the
-# new top stored) before it is filled.
+# A site with one native probe that has an exit handler. All checks that can fail come first. The node is then reserved
+# (the new top stored) before it is filled, so that a signal sees a valid stack.
 #   stack inside: what is saved, return into the stub at $back(%rsp), return slot
 #   rdi = address of the return slot, then the probe, r8 = the new node; then the handler's arguments
 #   r10 = probe list, then what the function finds in rax, unless that is saved

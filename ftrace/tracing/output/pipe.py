@@ -23,7 +23,7 @@ _STAMP = 8
 """Bytes of the time stamp at the start of a sub-buffer."""
 _FOREVER = 1 << 64
 _BATCH = 4096
-"""Records that are consumed at a time where all are read, or if the text of one depends on the next."""
+"""Batch size where all records are read, or a record's text depends on its successor."""
 _LINE = 128
 """Bytes that few lines exceed: a read consumes hardly more records than it returns."""
 _POLL = 0.01
