@@ -211,6 +211,7 @@ def test_a_row_of_a_package_that_is_not_installed_is_skipped_with_a_sentence(tmp
     assert "half" not in done.stdout and "ref.swap" in done.stdout
 
 
+@pytest.mark.stress
 def test_a_run_of_skipped_rows_only_says_so_in_json(tmp_path, monkeypatch) -> None:
     (tmp_path / "frida.py").write_text("raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -248,6 +249,7 @@ def test_uprobes_that_the_kernel_refuses_are_skipped_with_its_reason(monkeypatch
     peers._no_uprobes.cache_clear()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("name", "calls"), [("library.frida", CALLS), ("library.uprobe", CALLS // 10)])
 def test_another_tracer_sees_the_calls_made(name: str, calls: int) -> None:
     done = small("--json", name)

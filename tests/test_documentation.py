@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from isolation import NUMBA, run_forked
+from sampled import sampled
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -46,7 +47,7 @@ def examples(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "index"), [(name, n) for name, printed in PRINTED.items() for n in range(len(printed))]
+    ("name", "index"), sampled([(name, n) for name, printed in PRINTED.items() for n in range(len(printed))], 10)
 )
 def test_an_example_runs(name, index, tmp_path):
     if name == "numba":

@@ -186,6 +186,7 @@ print(probe.hits, sum(numba_cached.caller.stats.cache_hits.values()), probe.coun
 """
 
 
+@pytest.mark.stress
 def test_code_from_numbas_cache_is_probed_in_a_second_process(tmp_path):
     (tmp_path / "numba_cached.py").write_text(_CACHED)
     source = _PROBED.format(path=str(tmp_path), cache=str(tmp_path / "cache"))
@@ -219,6 +220,7 @@ def test_installed_stubs_are_used_and_are_apart_in_numbas_cache(tmp_path):
     assert loaded.stdout == "3 0 2 PreparedBlock\n", loaded.stderr
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=TIME)
 def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
     import logging

@@ -106,7 +106,8 @@ LOADING = """
 """
 
 
-@pytest.mark.parametrize(("source", "passed"), [(LOADING, 3), pytest.param(PASSING, 24, marks=pytest.mark.stress)])
+@pytest.mark.stress
+@pytest.mark.parametrize(("source", "passed"), [(LOADING, 3), (PASSING, 24)])
 def test_every_flavour_on_request(run, source, passed):
     run(source, "--fprobe-flavour", "all").assert_outcomes(passed=passed)
 

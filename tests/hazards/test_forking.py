@@ -158,6 +158,7 @@ def test_a_fork_waits_for_those_that_are_getting_a_thread_state_and_they_get_the
         assert variable("coming").value == variable("held_off").value == 0
 
 
+@pytest.mark.stress
 @isolated(timeout=60)
 def test_threads_that_wait_for_each_other_part_after_some_seconds():
     module = load_c(THREADS)

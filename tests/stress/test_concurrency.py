@@ -41,6 +41,7 @@ MASKS = {
 }
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "mask", ["breakpoints", *(pytest.param(m, marks=pytest.mark.stress) for m in MASKS if m != "breakpoints")]
 )

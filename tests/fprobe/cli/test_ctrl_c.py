@@ -20,7 +20,7 @@ from sampled import sampled
 INTERRUPTED = 130
 
 
-OTHERS = [("spin.ll", 5), ("endless.ll", 1)]
+OTHERS = [("endless.ll", 5), ("spin.ll", 5), ("endless.ll", 1)]
 
 
 def interrupted(programs, *words, when, presses=1):
@@ -71,7 +71,7 @@ def wait_until(process, when):
 
 @pytest.mark.parametrize(
     ("program", "presses"),
-    [("spin.ll", 1), ("endless.ll", 5), *(pytest.param(*both, marks=pytest.mark.stress) for both in OTHERS)],
+    [("spin.ll", 1), *(pytest.param(*both, marks=pytest.mark.stress) for both in OTHERS)],
 )
 def test_trace(programs, program, presses):
     out = interrupted(programs, "trace", "*", "--program", program, when="main() {", presses=presses)
@@ -89,6 +89,7 @@ def test_trace_json(programs):
     assert objects[-1]["hits"] >= sum(item["type"] == "entry" for item in objects)
 
 
+@pytest.mark.stress
 def test_stat(programs):
     out = interrupted(programs, "stat", "*", "--program", "endless.ll", when="# counting")
     assert "main() interrupted" in out

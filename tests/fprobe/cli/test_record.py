@@ -167,6 +167,7 @@ def test_a_reader_that_leaves_ends_the_recording_and_keeps_the_file(programs, tm
     assert sum(1 for _ in Trace(str(path)).records()) > 0
 
 
+@pytest.mark.stress
 def test_a_terminal_shows_the_progress_of_a_recording(programs, tmp_path):
     path = str(tmp_path / "long.dat")
     job = Terminal(*COMMAND, "record", "-e", "p:spins tick", "-o", path, "--program", str(programs / "spin.ll"))
@@ -217,6 +218,7 @@ def test_events_are_recorded_into_the_instance_before_them(run, programs, tmp_pa
     assert " | fact(n=3) {" in tree.partition("# instance inner\n")[2]
 
 
+@pytest.mark.stress
 def test_live_names_the_instance_too(run, programs, tmp_path):
     words = ["record", "-B", "only", "-e", "p:adds fact n=%di:u64", "--live", "--json", "-o", str(tmp_path / "l.dat")]
     done = run(*words, "--program", str(programs / "prog.ll"), "--call", "main", "3")
@@ -271,6 +273,7 @@ def test_a_histogram_of_an_event_that_nothing_could_hit(run):
     assert run("hist", "-e", "p:z vfs_read", "keys=common_pid", "--json").document["absent"] == []
 
 
+@pytest.mark.stress
 def test_the_programs_failure_goes_first(run, tmp_path):
     (tmp_path / "exits.c").write_text("#include <stdlib.h>\nint main(void) { exit(0); }\n")
     words = ("record", "-e", "p:z dmo:vfs_read", "-o", tmp_path / "x.dat", "--program", tmp_path / "exits.c")

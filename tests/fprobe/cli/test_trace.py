@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import sampled
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_json_gives_strings_beside_addresses(run):
     assert entry["arguments"]["filename"] > 4096
 
 
-@pytest.mark.parametrize("flavour", ["fentry", "mcount", "patchable"])
+@pytest.mark.parametrize("flavour", sampled(["fentry", "mcount", "patchable"], 1))
 def test_flavours(run, programs, flavour):
     words = ("trace", "f*", "--program", "prog.ll", "--flavour", flavour, "--call", "main", "2", "-q")
     assert without_numbers(run(*words, cwd=programs).out) == (

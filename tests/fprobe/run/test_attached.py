@@ -240,6 +240,7 @@ def test_children_before_and_after_are_sections_of_their_own(forking):
     assert len(hits) == 3 and hits[later] > 0 and hits[forking.pid] == 0
 
 
+@pytest.mark.stress
 def test_children_do_not_count_unless_they_are_wanted_and_are_left(forking):
     with attached("stat", "-p", forking.pid, "libz:deflate", "--json") as process:
         assert forking.ask("left") == 0
@@ -315,6 +316,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.stress
 def test_threads_that_load_allocate_wait_start_and_have_signals_continue():
     made = Target("-c", BUSY)
     try:
@@ -362,6 +364,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.stress
 def test_modules_and_loggers_of_the_program_with_our_names_stay_its_own(tmp_path):
     for name in ("sandbox", "kprobes", "llvmlite"):
         (tmp_path / f"{name}.py").write_text("mine = True\n")
@@ -420,6 +423,7 @@ def test_calls_of_the_thread_that_attaches_are_not_counted():
         made.end()
 
 
+@pytest.mark.stress
 def test_a_process_that_executes_another_program_is_reported(tmp_path):
     code = "import os, zlib; print('ready', flush=True); input(); zlib.compress(b'x'); os.execv('/bin/sleep', ['sleep', '60'])"
     made = Target("-c", code)
@@ -439,6 +443,7 @@ __attribute__((constructor)) static void begin(void) { usleep(2000000); }
 """
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
 def test_a_library_that_is_being_loaded_is_waited_for_without_the_gil(tmp_path):
     """Our imports load libraries, too: waiting for the loader with the GIL would stop the program."""

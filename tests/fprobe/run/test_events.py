@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+import pytest
 from built_library import build_library, needs_compilers
 
 PACKS = """
@@ -46,6 +47,7 @@ def test_what_a_killed_program_and_its_forked_child_recorded(launch):
         ] * times
 
 
+@pytest.mark.stress
 def test_functions_of_libraries_that_are_loaded_later(launch):
     source = "import sqlite3\nsqlite3.connect(':memory:').close()"
     place = "libsqlite3:sqlite3_open_v2"

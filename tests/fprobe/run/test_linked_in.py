@@ -137,7 +137,11 @@ def run(python, *words):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [(PYTHON_NAME, ()), pytest.param(PYTHON_NAME, ("-s",), marks=pytest.mark.stress), ("service", ())],
+    [
+        (PYTHON_NAME, ()),
+        pytest.param(PYTHON_NAME, ("-s",), marks=pytest.mark.stress),
+        pytest.param("service", (), marks=pytest.mark.stress),
+    ],
     ids=["", "stripped", "other name"],
 )
 def test_zlib_in_the_executable_is_counted_at_both_ends(build, tmp_path, name, options):

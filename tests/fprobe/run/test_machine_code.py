@@ -234,6 +234,7 @@ def test_programs_that_cannot_be_run_with_probes(program, tmp_path):
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"fprobe: {path} {reason}\n")
 
 
+@pytest.mark.stress
 def test_a_library_that_cannot_be_loaded_is_named_and_the_program_continues(target, tmp_path, monkeypatch):
     broken = tmp_path / "libpython3.11.so.1.0"
     broken.write_bytes(b"\x7fELF")
@@ -265,6 +266,7 @@ def test_a_launcher_that_is_killed_releases_the_program(program):
     assert launcher.communicate(timeout=LIMIT)[0] == "1\n"
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis: apt-get install redis-server")
 def test_redis_serves_and_its_commands_are_counted(tmp_path):
     """Its allocator has threads that block all signals, and its command line is overwritten."""

@@ -70,6 +70,7 @@ def test_native_handlers_without_functions(launch, tmp_path):
     assert "fprobe: nothing was counted: no function of [libz.so.1] matches 'nosuchfunction'" in done.err
 
 
+@pytest.mark.stress
 def test_a_report_in_a_file_that_shows_nothing(launch, tmp_path):
     path = tmp_path / "flame.html"
     options = ("--stacks", "libz:deflate", "--format", "flame", "-o", str(path))
@@ -91,6 +92,7 @@ def test_each_function_that_cannot_be_probed_is_told(launch):
     assert all(each["reason"].endswith(" returns twice") for each in process["skipped"])
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_an_indirect_function_outside_its_library(launch, tmp_path):
     """One such, as of libc where its debug file is installed, kept every function of `libc:*` from being probed."""
@@ -120,6 +122,7 @@ def test_handlers_that_are_gone_at_the_end(launch, tmp_path):
     assert f"fprobe: the maps of native handlers could not be read: {tmp_path}/handlers.py: no such file" in done.err
 
 
+@pytest.mark.stress
 def test_handlers_by_a_relative_path_with_a_colon_in_a_program_that_changes_its_directory(tmp_path):
     directory = tmp_path / "a:b"
     directory.mkdir()
@@ -177,6 +180,7 @@ def test_top_without_space_for_its_output(full):
         assert done.stdout == "out\n"
 
 
+@pytest.mark.stress
 def test_top_with_standard_error_closed():
     source = COMPRESSES + "; import time; time.sleep(0.5); print('out')"
     command = [sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:deflate", "-d", "0.1", "-c", source]
@@ -255,6 +259,7 @@ def test_the_programs_own_failure_goes_first(launch):
     assert launch("--stat", "libnone:foo", source="pass", verb="top", as_json=False).returncode == 1
 
 
+@pytest.mark.stress
 def test_a_package_that_the_report_needs_is_missed_before_the_program_starts(launch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['perfetto'] = None")
     options = ("--trace", "libz:*", "--format", "perfetto", "-o", str(tmp_path / "report"))

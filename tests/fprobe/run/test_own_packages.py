@@ -65,6 +65,7 @@ def test_on_a_path_that_the_program_adds_later(tmp_path):
     assert _printed(_run("main.py", cwd=tmp_path)) == OWN
 
 
+@pytest.mark.stress
 def test_on_pythonpath_before_fprobe(tmp_path):
     """Ours are loaded from where they are, wherever the path of a child leads first."""
     _written(tmp_path / "before")
@@ -93,6 +94,7 @@ def test_a_namespace_package_without_a_regular_one_beside_it(tmp_path):
     assert _printed(_run("main.py", cwd=tmp_path)) == "mine\n"
 
 
+@pytest.mark.stress
 def test_its_objects_are_pickled_for_a_process_that_is_spawned(tmp_path):
     text = (
         f"{CALLS}import multiprocessing, sandbox\n"
@@ -105,6 +107,7 @@ def test_its_objects_are_pickled_for_a_process_that_is_spawned(tmp_path):
     assert _printed(_run(str(app / "main.py"), cwd=tmp_path)) == "sandbox own sandbox\n"
 
 
+@pytest.mark.stress
 def test_libraries_that_are_loaded_later_are_probed(tmp_path):
     """Our modules import others of ours while the program's are in sys.modules."""
     main = f"{USES}{PRINTS}import zlib\nfor n in range(3): zlib.crc32(b'x')\n"

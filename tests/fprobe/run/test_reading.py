@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from attaching import Target, attached, fprobe, interrupted
 from command import HAS_COMPILER
+from sampled import sampled
 
 LIBRARY = """
 static __attribute__((noinline)) long hidden(long x) { return x * 3; }
@@ -68,7 +69,7 @@ def test_what_needs_a_probe_is_refused(target, options):
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
-@pytest.mark.parametrize("way", ["replaced", "deleted"])
+@pytest.mark.parametrize("way", sampled(["replaced", "deleted"], 1))
 def test_a_library_that_is_replaced_on_disk_is_read_and_probed_as_it_is_in_memory(tmp_path, way):
     library = tmp_path / "libforeign.so"
     (tmp_path / "foreign.c").write_text(LIBRARY)

@@ -129,6 +129,7 @@ def test_the_own_process_and_a_thread_are_refused(target):
     refused(thread, f"is a thread of process {target.pid}; give {target.pid}")
 
 
+@pytest.mark.stress
 def test_the_parent_can_be_attached_to():
     code = f"""
 import json, os, subprocess, sys, threading, zlib
@@ -170,6 +171,7 @@ def test_root_attaches_to_a_process_of_another_user_that_can_read_fprobe():
         made.end()
 
 
+@pytest.mark.stress
 @root_only
 def test_a_user_that_cannot_read_fprobe_is_refused(monkeypatch, tmp_path):
     tmp_path.chmod(0o700)
@@ -352,7 +354,7 @@ def namespaced(tmp_path, *options, before=""):
 
 @pytest.mark.parametrize(
     "options",
-    sampled([["-m"], ["-p", "-f", "--mount-proc"], ["-U", "-r"], ["-U"]], 2),
+    sampled([["-m"], ["-p", "-f", "--mount-proc"], ["-U", "-r"], ["-U"]], 1),
     ids=["mount", "pid", "user", "nobody"],
 )
 def test_other_namespaces_work(tmp_path, options):
@@ -415,10 +417,13 @@ def test_a_root_directory_without_fprobe_is_refused_simulated(monkeypatch, targe
 
 @pytest.mark.parametrize(
     ("limit", "value", "said"),
-    [
-        (resource.RLIMIT_NOFILE, 12, "files open, and fprobe needs 16 descriptors: raise the limit with prlimit"),
-        (resource.RLIMIT_AS, 4 << 30, "has a limit of its address space (ulimit -v, 4,096 MiB)"),
-    ],
+    sampled(
+        [
+            (resource.RLIMIT_NOFILE, 12, "files open, and fprobe needs 16 descriptors: raise the limit with prlimit"),
+            (resource.RLIMIT_AS, 4 << 30, "has a limit of its address space (ulimit -v, 4,096 MiB)"),
+        ],
+        1,
+    ),
     ids=["descriptors", "address space"],
 )
 def test_a_process_at_its_limits_is_refused(target, limit, value, said):

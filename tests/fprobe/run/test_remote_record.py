@@ -10,6 +10,7 @@ import time
 
 import pytest
 from attaching import COMMAND, LIMIT, Target, attached, fprobe, wait_until
+from sampled import sampled
 
 RETURNS = "r:packed libz:deflate result=$retval:s32"
 
@@ -55,6 +56,7 @@ def test_what_a_small_buffer_has_lost_is_marked(target, tmp_path):
     assert len(records) == found["records"] and sum(record.get("lost") or 0 for record in records) == found["lost"]
 
 
+@pytest.mark.stress
 def test_records_that_do_not_pass_the_filter_are_not_recorded(target, tmp_path):
     path = tmp_path / "calls.dat"
     words = ("-e", RETURNS, "--filter", "result > 1", "-o", path, "--duration", "0.3", "--json")
@@ -83,6 +85,7 @@ def test_what_was_recorded_survives(tmp_path, killed):
     assert len(records) > 100 and ("records may be missing at the end" in err) == (killed == "attacher")
 
 
+@pytest.mark.stress
 def test_a_file_that_cannot_grow_keeps_what_it_has(target, tmp_path):
     path = tmp_path / "calls.dat"
     most = 400_000
@@ -103,12 +106,15 @@ def test_a_file_that_cannot_grow_keeps_what_it_has(target, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (("-o", "/nosuch/calls.dat"), "/nosuch/calls.dat: its directory cannot be written to"),
-        (("-o", "-"), "cannot be written to standard output"),
-        (("-B", "large", "-e", "p:x libz:inflate"), "--buffer is not for a running process"),
-        (("--live",), "--live is not for a running process"),
-    ],
+    sampled(
+        [
+            (("-o", "/nosuch/calls.dat"), "/nosuch/calls.dat: its directory cannot be written to"),
+            (("-o", "-"), "cannot be written to standard output"),
+            (("-B", "large", "-e", "p:x libz:inflate"), "--buffer is not for a running process"),
+            (("--live",), "--live is not for a running process"),
+        ],
+        2,
+    ),
 )
 def test_what_cannot_be_done_is_refused_before_the_process_is_touched(target, words, said):
     state, text = target.ask("state"), target.ask("text")

@@ -89,6 +89,7 @@ for name, calls in (("triple", 2), ("thrice", 3)):
 """
 
 
+@pytest.mark.stress
 def test_code_that_a_jit_compiles_later(launch):
     done = launch("--stat", "jit:t*", "--stat", "libz:deflate", source=COMPILES)
     assert (done.returncode, done.err) == (0, "")
@@ -128,6 +129,7 @@ def test_patterns_for_numba_while_a_part_of_it_is_imported(launch):
     assert (done.err, process["errors"], done.functions()["deflate"]["hits"]) == ("", [], 1)
 
 
+@pytest.mark.stress
 def test_a_program_that_makes_errors_of_warnings_and_takes_our_signals(launch):
     """Hazard: what is to be a remark in the report is raised where a library is loaded, and printed by the program at its end."""
     source = """
@@ -219,6 +221,7 @@ def test_a_fork_in_c_is_told_apart(launch, tmp_path):
     assert sorted(row["hits"] for process in done.report["processes"] for row in process["functions"]) == [2, 2]
 
 
+@pytest.mark.stress
 def test_a_directory_that_is_deleted(launch):
     """Hazard: the vDSO has a name, and no path."""
     source = """
@@ -231,6 +234,7 @@ def test_a_directory_that_is_deleted(launch):
     assert done.functions(1)["deflate"]["hits"] == 1
 
 
+@pytest.mark.stress
 def test_a_python_that_cannot_import_fprobe(launch, tmp_path):
     """As another version: it has the standard library alone. The program sees nothing of it."""
     other = tmp_path / "other"
@@ -307,6 +311,7 @@ def test_a_report_that_cannot_be_written(launch, tmp_path):
     assert done.err == f"fprobe: {tmp_path}/no/report: No such file or directory\n"
 
 
+@pytest.mark.stress
 def test_address_space_that_is_limited(launch):
     source = "import zlib; print(len(zlib.compress(b'x' * 1000)))"
     command = f"ulimit -v 4000000; exec {sys.executable} -m fprobe.cli run --stat libz:deflate -c {source!r}"
@@ -408,6 +413,7 @@ def test_patterns_of_several_options_overlap(launch):
     assert all(call["duration_ns"] > 0 and call["tid"] == process["pid"] for call in process["calls"])
 
 
+@pytest.mark.stress
 def test_the_perfetto_trace_by_its_own_definitions(launch, tmp_path):
     definitions = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="no package perfetto")
     path = tmp_path / "trace"
@@ -437,6 +443,7 @@ def test_a_format_without_what_it_shows(launch):
     assert done.err == "fprobe: --format perfetto shows what --trace records: give --trace PATTERN\n"
 
 
+@pytest.mark.stress
 def test_options_of_python_follow_two_dashes(launch):
     for option in ("-I", "-E", "-S"):
         isolated = launch("--stat", "libz:deflate", words=("--", option, "-c", "print(__debug__)"), as_json=False)

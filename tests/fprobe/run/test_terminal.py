@@ -73,6 +73,7 @@ def test_ctrl_z_stops_launcher_and_program(terminal, tmp_path):
     assert re.sub(r"\s+", "", seen[0]) == re.sub(r"\s+", "", seen[1])
 
 
+@pytest.mark.stress
 def test_ctrl_z_that_the_program_handles_stops_nothing(tmp_path):
     source = (
         "import signal; signal.signal(20, lambda *a: print('kept', flush=True)); print('ready', flush=True); input()"
@@ -125,6 +126,7 @@ assert program.wait() == 0
     subprocess.run([sys.executable, "-c", source], check=True, timeout=30)
 
 
+@pytest.mark.stress
 def test_a_program_that_stops_itself_stops_the_launcher(tmp_path):
     source = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('goes on')"
     ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
@@ -145,7 +147,7 @@ def test_the_program_outlives_a_launcher_that_is_killed(tmp_path):
     assert launcher.communicate(b"\n", timeout=30)[0] == b"done\n"
 
 
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.parametrize("send", sampled([os.kill, os.killpg], 1))
 def test_signals_reach_the_program_once(tmp_path, send):
     """Those that a process sends to the launcher alone, and those to its process group, which the program gets itself."""
     source = f"""
@@ -207,6 +209,7 @@ def test_a_terminal_that_has_no_escapes_gets_none(term):
     assert "\x1b" not in seen and seen.count("deflate [libz]") >= 2
 
 
+@pytest.mark.stress
 def test_top_follows_the_size_of_the_terminal(tmp_path):
     """Whatever COLUMNS says, and wherever standard output is."""
     ends = tmp_path / "ends"
