@@ -49,7 +49,9 @@ class Inodes:
         inode = self.number(path)
         kind = stat.S_IFDIR if isinstance(node, Directory) else stat.S_IFREG
         mode, uid, gid = self._owned(inode, path, node)
-        return Attributes(inode, node.size, kind | mode, node.links, uid, gid, self._time)
+        return Attributes(
+            inode, node.size, kind | mode, node.links, uid, gid, self._time, not path or kind == stat.S_IFREG
+        )
 
     def _owned(self, inode: int, path: str, node: Node) -> tuple[int, int, int]:
         return self._set.get(inode) or (node.mode if path else 0o700, os.geteuid(), os.getegid())

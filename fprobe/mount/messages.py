@@ -75,6 +75,8 @@ DIRECT_IO, NONSEEKABLE, NO_FLUSH, STREAM = 1, 1 << 2, 1 << 5, 1 << 4
 _MODE, _UID, _GID, _SIZE = 1, 2, 4, 8
 """FATTR_*: what a SETATTR changes."""
 _NOTIFY_POLL = 1
+_LONG = 1 << 20
+"""Seconds for which the kernel does not ask again."""
 
 
 class Request(NamedTuple):
@@ -98,7 +100,7 @@ class Transfer(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What stat() shows. `mode`: type and permission bits. `time`: of mounting, in seconds."""
+    """What stat() shows. `mode`: type and permission bits. `time`: of mounting, in seconds. `lasts`: only chmod() changes it."""
 
     inode: int
     size: int
@@ -107,6 +109,7 @@ class Attributes(NamedTuple):
     uid: int
     gid: int
     time: int
+    lasts: bool
 
 
 class Change(NamedTuple):
@@ -198,12 +201,12 @@ def init_reply(body: bytes) -> bytes:
 
 def attributes(of: Attributes) -> bytes:
     """The answer to GETATTR and SETATTR."""
-    return _ATTR_OUT.pack(0, 0, 0) + _attr(of)
+    return _ATTR_OUT.pack(_LONG * of.lasts, 0, 0) + _attr(of)
 
 
-def entry(of: Attributes) -> bytes:
-    """The answer to LOOKUP and MKDIR. The kernel asks again at each access: files come and go with events."""
-    return _ENTRY.pack(of.inode, 0, 0, 0, 0, 0) + _attr(of)
+def entry(of: Attributes, lasts: bool) -> bytes:
+    """The answer to LOOKUP and MKDIR. Unless the entry `lasts`, the kernel asks again at each access: as events come and go."""
+    return _ENTRY.pack(of.inode, 0, _LONG * lasts, _LONG * of.lasts, 0, 0) + _attr(of)
 
 
 def _attr(of: Attributes) -> bytes:

@@ -62,7 +62,7 @@ class Mount:
         self._watcher.kill()
         self._watcher.wait()
         # Where that did not end the connection, since something else holds it, each thread ends with a request of ours.
-        self._server.stop(lambda: os.fstat(top))
+        self._server.stop(lambda: os.statvfs(top))
         os.close(self._device)  # which ends the connection for all others
         self._device = -1
         os.close(top)

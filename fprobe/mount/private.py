@@ -59,7 +59,7 @@ def mounted(tree: Tracefs) -> Iterator[Path]:
     finally:
         top = os.open(place, os.O_PATH | os.O_CLOEXEC)
         _libc().umount2(os.fsencode(place), 2)
-        server.stop(lambda: os.fstat(top))
+        server.stop(lambda: os.statvfs(top))
         os.close(device)
         os.close(top)
         if made is not None:

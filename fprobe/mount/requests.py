@@ -22,7 +22,7 @@ _READABLE, _WRITABLE = select.POLLIN | select.POLLRDNORM, select.POLLOUT | selec
 
 @dataclass
 class Opened:
-    """An open file. `position`: where a request goes on that continues the last one; a write leaves the handle's own."""
+    """An open file. `position`: the offset of a request that goes on where the last one ended, also after a write."""
 
     handle: Handle
     position: int = 0
@@ -87,7 +87,7 @@ class Requests:
 
     def _look_up(self, request: Request) -> bytes:
         path = self._inodes.child(request.node, messages.name_in(request.body))
-        return messages.entry(self._inodes.attributes(path, self._tree.find(path)))
+        return messages.entry(self._inodes.attributes(path, self._tree.find(path)), lasts="/" not in path)
 
     def _attributes(self, request: Request) -> bytes:
         path = self._inodes.path(request.node)
@@ -199,7 +199,7 @@ class Requests:
     def _make_directory(self, request: Request) -> bytes:
         path = self._inodes.child(request.node, messages.mkdir_name(request.body))
         self._tree.mkdir(path)
-        return messages.entry(self._inodes.attributes(path, self._tree.find(path)))
+        return messages.entry(self._inodes.attributes(path, self._tree.find(path)), lasts=False)
 
     def _remove_directory(self, request: Request) -> bytes:
         self._tree.rmdir(self._inodes.child(request.node, messages.name_in(request.body)))

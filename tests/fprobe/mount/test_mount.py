@@ -196,8 +196,8 @@ def test_before_request_is_told_of_each_file_and_who_asks():
     with mount(top, before_request=lambda path, pid: seen.append((path, pid))):
         pid = int(sh("echo $$; cat current_tracer >/dev/null; :").strip())
         assert "current_tracer" in {path for path, _ in seen}
-        os.stat(top)
-        assert ("", os.getpid()) in seen
+        os.stat(top / "events")
+        assert ("events", os.getpid()) in seen
     """)
 
 
