@@ -35,11 +35,34 @@ _FORMS = {
 
 
 class LinkedObject:
-    """An object in memory of its own, until `close`.
+    """An object in memory of its own, until `close`. `addresses`: of the symbols that others may use.
 
     `resolve`: the address of a symbol that it has not; None if nobody has it. Raises LookupError for the first of those, OSError
     if memory is refused, OverflowError if a symbol is too far away, ValueError for a relocation that code of ours has not.
     """
+
+    def __init__(self, name: str, data: bytes, resolve: Callable[[str], int | None]) -> None:
+        linking = _Linking(name, data, resolve)
+        self._start, self._size = linking.start, linking.size
+        try:
+            self.addresses = linking.defined()
+            linking.fill()
+        except BaseException:
+            release(self._start, self._size)
+            raise
+        self._frames = linking.frames
+        if self._frames:
+            registrars()[0](self._frames)
+
+    def close(self) -> None:
+        """Unmap it. No thread may be in it, or enter it."""
+        if self._frames:
+            registrars()[1](self._frames)
+        release(self._start, self._size)
+
+
+class _Linking:
+    """What is known of an object while it is linked."""
 
     def __init__(self, name: str, data: bytes, resolve: Callable[[str], int | None]) -> None:
         self._file = tables.ElfFile(data)
@@ -52,15 +75,9 @@ class LinkedObject:
         self._spans: list[tuple[int, int, int]] = []
         """Offset, size and rights of each part of the memory."""
         self._offsets = self._laid_out()
-        self._image = bytearray(self._spans[-1][0] + self._spans[-1][1])
-        self.start = pages.mmap_at(None, len(self._image), _RIGHTS[_WRITABLE], pages.MAP_PRIVATE | pages.MAP_ANONYMOUS)
-        try:
-            self.addresses = self._defined()
-            self._fill()
-        except BaseException:
-            release(self.start, len(self._image))
-            raise
-        self._frames = self._described()
+        self.size = self._spans[-1][0] + self._spans[-1][1]
+        self._image = bytearray(self.size)
+        self.start = pages.mmap_at(None, self.size, _RIGHTS[_WRITABLE], pages.MAP_PRIVATE | pages.MAP_ANONYMOUS)
 
     def _laid_out(self) -> dict[int, int]:
         """The offset of each section in the memory. What can be executed is followed by far jumps, the rest by far addresses."""
@@ -87,11 +104,11 @@ class LinkedObject:
 
     def _words(self) -> int:
         """An upper bound of the symbols of its own whose addresses it reads from words."""
-        tables_of = self._file.relocation_sections()
-        loaded = [index for at, index in tables_of.items() if self._file.sections[at].flags & tables.SHF_ALLOC]
-        return sum(entry.type in _R_GOT for index in loaded for entry in self._file.relocations(index))
+        sections = self._file.sections
+        loaded = [n for at, n in self._file.relocation_sections().items() if sections[at].flags & tables.SHF_ALLOC]
+        return sum(entry.type in _R_GOT for number in loaded for entry in self._file.relocations(number))
 
-    def _defined(self) -> dict[str, int]:
+    def defined(self) -> dict[str, int]:
         """The address of each symbol that others may use."""
         return {
             name: self._address_of(name, symbol)
@@ -118,7 +135,8 @@ class LinkedObject:
             self._image[at : at + FAR_JUMP] = far_jump(address)
         return self._far[name]
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Write the sections, with the addresses that they refer to."""
         for index, offset in self._offsets.items():
             contents = self._file.contents(index)
             self._image[offset : offset + len(contents)] = contents
@@ -149,20 +167,11 @@ class LinkedObject:
         except struct.error:
             raise OverflowError(f"{self._name}: {name or 'a section'} is too far from its code") from None
 
-    def _described(self) -> int:
-        """Tell the unwinder of the code; the address of what it got, 0 if there is none."""
+    @property
+    def frames(self) -> int:
+        """The address of what tells the unwinder of the code; 0 if there is none."""
         found = [index for index in self._file.sections_named(".eh_frame") if index in self._offsets]
-        if not found:
-            return 0
-        frames = self.start + self._offsets[found[0]]
-        registrars()[0](frames)
-        return frames
-
-    def close(self) -> None:
-        """Unmap it. No thread may be in it, or enter it."""
-        if self._frames:
-            registrars()[1](self._frames)
-        release(self.start, len(self._image))
+        return self.start + self._offsets[found[0]] if found else 0
 
 
 def _kind_of(section: tables.Section) -> int:
