@@ -45,6 +45,8 @@ _PATIENCE = 20_000
 """How often the new thread yields the processor, at its end, until the stopped one is released."""
 _UNKNOWN = (errno.EBUSY, errno.ESRCH)
 """Errors after which it is not known whether a system call was made."""
+_UNCERTAIN, _UNANSWERED = errno.EINPROGRESS, errno.ECHILD
+"""What is answered then; and where nothing was."""
 _VERSION = re.compile(r"python3\.(\d+)")
 _OLDEST = 10
 _ANSWER = struct.Struct("<iQ")
@@ -212,7 +214,7 @@ def start(prepared: Prepared, pidfd: int) -> Running:
         answer += more
     os.close(reader)
     os.waitpid(child, 0)
-    number, base = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (errno.EIO, 0)
+    number, base = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (_UNANSWERED, 0)
     if number:
         raise _refusal(prepared.process.pid, number)
     return Running(prepared, base)
@@ -223,7 +225,7 @@ def start_held(prepared: Prepared, pidfd: int, program: HeldProgram) -> Running:
     try:
         return Running(prepared, _made_by(prepared, program.thread(prepared.process.system_call), pidfd))
     except OSError as error:
-        raise _refusal(prepared.process.pid, error.errno or errno.EIO) from None
+        raise _refusal(prepared.process.pid, error.errno or errno.EFAULT) from None
 
 
 def _refusal(pid: int, number: int) -> Refused:
@@ -233,6 +235,12 @@ def _refusal(pid: int, number: int) -> Refused:
         return Refused(_ended(pid), number)
     if number == errno.EBUSY:
         return Refused(f"no thread of process {pid} stopped within 100 ms; it was left as it is", number)
+    if number == _UNCERTAIN:
+        return Refused(f"process {pid} could not be controlled any more while it started a thread for fprobe", number)
+    if number == _UNANSWERED:
+        return Refused(f"the part of fprobe that stops process {pid} was ended; the process goes on. Try again", number)
+    if number == errno.EFAULT:
+        return Refused(f"process {pid} has changed its memory while a thread was started there; try again", number)
     return Refused(f"process {pid} could not start a thread: {os.strerror(number)}", number)
 
 
@@ -248,7 +256,7 @@ def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
             stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
             return 0, _made_by(prepared, stopped, pidfd)
         except OSError as error:
-            number = error.errno or errno.EIO
+            number = error.errno or errno.EFAULT
             if number not in (errno.ESRCH, errno.EBUSY):
                 break
     return number, 0
@@ -280,7 +288,7 @@ def _made_by(prepared: Prepared, thread: StoppedThread, pidfd: int) -> int:
             stopped.system_call(SYS_CLONE, _CLONE, stack, 0, at, pointer, r12=context)
         except OSError as error:
             if error.errno in _UNKNOWN:  # the new thread may be running
-                raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
+                raise OSError(_UNCERTAIN, os.strerror(_UNCERTAIN)) from None
             way_back.write_first()
             stopped.system_call(SYS_MUNMAP, base, room.whole)
             raise

@@ -77,7 +77,12 @@ class RemoteProcess:
 
     def read(self, address: int, size: int) -> bytes:
         """Bytes of its memory. Raises OSError, with ESRCH if it has ended, or has executed another program."""
-        found = os.pread(self.memory, size, address)
+        try:
+            found = os.pread(self.memory, size, address)
+        except OSError as error:
+            if error.errno != errno.EIO:  # else nothing is mapped there
+                raise
+            raise OSError(errno.EFAULT, f"memory of process {self.pid} could not be read at {address:#x}") from None
         if size and not found:
             raise OSError(errno.ESRCH, f"process {self.pid} has ended, or has executed another program")
         if len(found) != size:

@@ -110,7 +110,8 @@ def test_a_tracer_that_is_killed_leaves_a_thread_that_continues(kind, stack, mon
             prepared = inject.prepare(target.pid, "import sys; sys.injected = getattr(sys, 'injected', 0) + 1")
             try:
                 inject.start(prepared, pidfd).close()
-            except Refused:
+            except Refused as refused:
+                assert "was ended; the process goes on" in refused.strerror
                 assert target.ask() >= 0 and target.blocked == blocked, f"killed before request {last}"
                 prepared.process.close()
             else:
@@ -120,6 +121,26 @@ def test_a_tracer_that_is_killed_leaves_a_thread_that_continues(kind, stack, mon
         while not target.ask() and time.monotonic() < end:
             time.sleep(0.01)
         assert target.ask() > 0 and target.blocked == blocked
+    finally:
+        os.close(pidfd)
+        target.end()
+
+
+def test_memory_that_changes_meanwhile_is_named(monkeypatch):
+    target, real = Target("ask"), inject._WayBack
+    pidfd = os.pidfd_open(target.pid)
+
+    def in_no_memory(prepared, stopped):
+        prepared.process.read(1 << 20, 8)
+        return real(prepared, stopped)
+
+    try:
+        prepared = inject.prepare(target.pid, "pass")
+        monkeypatch.setattr(inject, "_WayBack", in_no_memory)
+        with pytest.raises(Refused, match=f"^.Errno 14. process {target.pid} has changed its memory while"):
+            inject.start(prepared, pidfd)
+        assert target.ask() == 0
+        prepared.process.close()
     finally:
         os.close(pidfd)
         target.end()
