@@ -22,6 +22,7 @@ from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
 from fprobe.run.session import Settings
+from sandbox.native.back.compile import state_of_files
 from sandbox.remote import inject, limits, reach
 from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
@@ -336,7 +337,7 @@ def check_memory_files() -> None:
 def _source(settings: Settings) -> str:
     """The text that the process runs."""
     address = f"{inject.CONTEXT} + {remote_thread.STATUS}"
-    call = f"{_ENTERING.read_text()}\nenter({address}, {_paths()!r}, {settings._asdict()!r})\n"
+    call = f"{_ENTERING.read_text()}\nenter({address}, {_paths()!r}, {state_of_files(settled=False)!r}, {settings._asdict()!r})\n"
     return f"{_executed('settle_again()')}{_in_own_names(call)}"
 
 

@@ -103,10 +103,10 @@ class _Atexit:
 
 
 class _Importer:
-    """`__import__` for our modules. `paths`: directories with our packages and those that they need."""
+    """`__import__` for our modules. `paths`: directories with our packages and those that they need, in that `edition`."""
 
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
+    def __init__(self, paths: list[str], edition: str) -> None:
+        self.paths, self.edition = paths, edition
         package = type(sys)(PREFIX)
         package.__path__ = list(paths)
         self._import = builtins.__import__
@@ -155,10 +155,12 @@ class _Importer:
 class _Entered:
     """Inside the block our modules can be imported."""
 
-    def __init__(self, paths: list[str]) -> None:
-        self._importer = vars(sys).get(_KEPT) or _Importer(paths)
+    def __init__(self, paths: list[str], edition: str) -> None:
+        self._importer = vars(sys).get(_KEPT) or _Importer(paths, edition)
         if self._importer.paths != paths:
             raise RuntimeError("another installation of fprobe was attached to it before, and its modules stay")
+        if getattr(self._importer, "edition", "") != edition:
+            raise RuntimeError("fprobe was updated after it had been attached to it, and its former modules stay there")
 
     def __enter__(self) -> None:
         self._before = set(sys.modules)
@@ -210,8 +212,8 @@ def _origin(value: object) -> int:
     return next((id(each.__globals__) for each in functions if isinstance(each, type(_origin))), 0)
 
 
-def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
-    """Attach, wait and leave. `address`: where to report; `paths`: of our packages; `settings`: a dictionary."""
+def enter(address: int, paths: list[str], edition: str, settings: dict[str, object]) -> None:
+    """Attach, wait and leave. `address`: where to report; `paths`: of our packages; `edition`: the state of their files."""
     report = Reporter(address)
     try:
         for _ in range(_LEAVES_WITHIN):
@@ -220,7 +222,7 @@ def enter(address: int, paths: list[str], settings: dict[str, object]) -> None:
             time.sleep(0.01)  # another one, which may be leaving since it was killed
         else:
             raise RuntimeError("another fprobe is attached to it; end that first")
-        entered = _Entered(paths)
+        entered = _Entered(paths, edition)
         with entered:
             name = f"{PREFIX}.fprobe.run.tracee.attached"
             __import__(name)
@@ -236,7 +238,7 @@ def rehearse(paths: list[str], settings: dict[str, object], libraries: list[str]
     """Do the same in a process that was made for that, and print the keys of the objects that were needed."""
     import json
 
-    with _Entered(paths):
+    with _Entered(paths, ""):
         name = f"{PREFIX}.fprobe.run.tracee.rehearsing"
         __import__(name)
         print(json.dumps(sys.modules[name].rehearse(settings, libraries)))

@@ -141,14 +141,14 @@ def _is_ours(unit: Unit) -> bool:
     )
 
 
-def state_of_files() -> str:
-    """The state of our files and the version of llvmlite, as a key; '' if a file may have changed since it was loaded."""
+def state_of_files(*, settled: bool = True) -> str:
+    """The state of our files and the version of llvmlite, as a key. `settled`: '' if one may have changed since it was loaded."""
     try:
         files = sorted(_files())
     except OSError:
         return ""
     newest = max(max(times) for _, _, *times in files)
-    return _digest(files) if newest < sandbox.IMPORTED - _MARGIN else ""
+    return _digest(files) if not settled or newest < sandbox.IMPORTED - _MARGIN else ""
 
 
 def _files() -> Iterator[tuple[str, int, int, int]]:

@@ -19,6 +19,7 @@ from attaching import COMMAND, LIMIT, TARGET, Target, attached, fprobe, interrup
 from command import HAS_COMPILER
 
 import fprobe as fprobe_module
+from fprobe.run.launcher import attached as launcher
 
 
 def test_load_between_armed_and_detached_is_counted_exactly(target):
@@ -337,6 +338,15 @@ def test_python_attaches_and_reads_inside_the_block_and_after_it(target):
     assert row["name"] == "deflate" and row["hits"] >= before and not process.errors
     assert {call["function"] for call in process.trace()} == {"deflateEnd"}
     assert process.event()[0]["fields"]["result"] == 1
+
+
+def test_an_update_of_fprobe_between_two_attachments_is_named(target, monkeypatch):
+    with fprobe_module.attach_to(target.pid, stat="libz:deflate"):
+        pass
+    monkeypatch.setattr(launcher, "state_of_files", lambda **_: "another")
+    said = f"^.Errno 1. process {target.pid} cannot have probes: fprobe was updated after it had been attached to it"
+    with pytest.raises(OSError, match=said), fprobe_module.attach_to(target.pid, stat="libz:deflate"):
+        pass
 
 
 def test_python_names_what_is_wrong():
