@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fprobe.run.tracee import brought
@@ -60,12 +63,22 @@ class Pattern:
             self.reason = f"the program has loaded no module; {advice}"
             return []
         try:
-            functions = find_functions(self.meant)
+            functions = self._of_program(find_functions(self.meant))
         except LookupError as error:
             self.reason = str(error.args[0]) + self._if_stripped()
             return []
         self._is_found, self.reason = True, ""
         return functions
+
+    def _of_program(self, functions: list[ImageFunction]) -> list[ImageFunction]:
+        """Those that are not of a library that has come with us: no glob means one. Raises LookupError if none is left."""
+        owner = split_owner(self.meant)[0]
+        if host_program() is None or not re.search(r"[*?\[]", owner):
+            return functions
+        found = [each for each in functions if not _has_come_with_us(each.image)]
+        if not found:
+            raise LookupError(f"no library of the program that {owner!r} means has such a function")
+        return found
 
     def _if_stripped(self) -> str:
         """What explains that the program has no function of that name."""
@@ -85,6 +98,22 @@ def host_program() -> Library | None:
     if not brought.is_here():
         return None
     return next((library for library in libraries() if library.is_program), None)
+
+
+@cache
+def _brought_along() -> list[int]:
+    """Where the code begins of the interpreter in such a program, and of each library that has come with it."""
+    found = libraries()
+    begun = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
+    first = next((index for index, library in enumerate(found) if begun in library), len(found))
+    return [start for library in found[first:] for start, _ in library.text[:1]]
+
+
+def _has_come_with_us(image: Image) -> bool:
+    library = getattr(image, "library", None)
+    if library is not None and Path(os.__file__).parent in library.path.parents:  # a module that is imported later
+        return True
+    return any(start in image for start in _brought_along())
 
 
 def new_functions(functions: Iterable[ImageFunction], known: dict[int, ImageFunction]) -> Iterator[ImageFunction]:

@@ -131,6 +131,13 @@ def hits(report, process=0):
     return {row["name"]: row["hits"] for row in report["processes"][process]["functions"]}
 
 
+def test_globs_do_not_mean_libraries_that_come_with_the_interpreter(launch, program):
+    done = launch("--stat", "*:PyObject_Str", "--stat", "libpy*:*", "--stat", "*:compress", words=(program, "repeat"))
+    process = done.report["processes"][0]
+    assert hits(done.report) == {"compress": 100}
+    assert [each["pattern"] for each in process["not_found"]] == ["*:PyObject_Str", "libpy*:*"], process
+
+
 def test_a_program_is_counted_from_its_constructors_on_and_in_children_that_it_forks(launch, program):
     done = launch("--stat", "own_*", "--stat", "libz:compress", words=(program, "repeat", "fork", "calls"))
     assert (done.returncode, done.err) == (0, "")
