@@ -66,6 +66,8 @@ class Process:
     """Threads of ours, whose calls are not shown."""
     histograms: dict[str, str] = field(default_factory=dict)
     """The `hist` file of each event, by group and name, if there were triggers."""
+    unrecorded: tuple[str, ...] = ()
+    """The options of which nothing is recorded in processes that it forks, where no interpreter of ours runs."""
     dropped: int = 0
     """Calls that the table had no space for."""
 
@@ -76,6 +78,7 @@ class Process:
         """Take over an entry of the journal."""
         if "argv" in entry:  # addresses change with an exec: forget the names from before
             self.command, self.names, self.has_reported = entry["argv"], Names(self.root), True
+        self.unrecorded = tuple(entry.get("unrecorded", self.unrecorded))
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_code(entry.get("code", []))
         self.names.take_functions(functions := entry.get("functions", []))
@@ -104,6 +107,11 @@ class Process:
         self.formats = parent.formats | self.formats
         self.matched = {pattern: set(functions) for pattern, functions in parent.matched.items()} | self.matched
         self.command = self.command or parent.command
+        self.unrecorded = parent.unrecorded
+        if self.unrecorded:
+            self.remarks.append(
+                f"a process that C code has forked: nothing is recorded by {' and '.join(self.unrecorded)}"
+            )
 
     @property
     def has_anything(self) -> bool:

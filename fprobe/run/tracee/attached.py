@@ -70,6 +70,9 @@ class _Session:
         """Attach, wait, detach."""
         perf_map.is_wanted = False  # the file would stay
         session.note(self._address, argv=_command_line(), parent=os.getppid(), thread=threading.get_native_id())
+        if brought.is_here():
+            wanted = {"--stacks": self._settings.stacks, "-e": self._settings.events}
+            session.note(self._address, unrecorded=[name for name, asked in wanted.items() if asked])
         try:
             with short_switch_interval():
                 self._arm()

@@ -131,6 +131,13 @@ def hits(report, process=0):
     return {row["name"]: row["hits"] for row in report["processes"][process]["functions"]}
 
 
+def test_what_is_not_recorded_in_children_that_it_forks_is_said(launch, program):
+    done = launch("--stat", "own_work", "--stacks", "libz:compress", words=(program, "fork", "calls"))
+    parent, child = done.report["processes"]
+    assert child["remarks"] == ["a process that C code has forked: nothing is recorded by --stacks"]
+    assert not parent["remarks"] and hits(done.report, 1)["own_work"] > 0
+
+
 def test_globs_do_not_mean_libraries_that_come_with_the_interpreter(launch, program):
     done = launch("--stat", "*:PyObject_Str", "--stat", "libpy*:*", "--stat", "*:compress", words=(program, "repeat"))
     process = done.report["processes"][0]
