@@ -299,12 +299,13 @@ def _refusals_as_json(command: _Command) -> _Command:
 @click.option(
     "--perf-map", "perf_map", is_flag=True, help="Write /tmp/perf-PID.map of each process, for perf; it stays."
 )
+@click.option("--no-strings", "no_strings", is_flag=True, help="With --trace, record nothing that pointers lead to.")
 @click.option("--mount", "mounted_on", metavar="DIR", help="Mount the program's tracefs on DIR while it runs.")
 @_refusals_as_json
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
     native: str | None, events: tuple[str, ...], by: str, order: Order, cpu: bool, output: str | None, format_: str,
-    as_json: bool, perf_map: bool, mounted_on: str | None,
+    as_json: bool, perf_map: bool, no_strings: bool, mounted_on: str | None,
     targets: Targets | None,
 ) -> None:  # fmt: skip
     """Run SCRIPT, -m MODULE or -c CODE, with the arguments that follow, as python does; or PROGRAM, an executable file.
@@ -328,8 +329,9 @@ def run_command(
     mount = checked_mount(mounted_on)
     measures = CPU if cpu else SELF if stats else WALL
     settings = Settings(
-        counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures
-    )
+        counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures,
+        strings=not no_strings,
+    )  # fmt: skip
     selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks, order)
     if targets is not None:
         _refuse_program(settings)

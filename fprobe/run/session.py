@@ -31,10 +31,12 @@ PARTS = 256
 ROWS_AT = 4096
 """Offset of the rows in a part."""
 ROWS = 2048
-STRIDE = 8 << 20
-"""Bytes of a thread's row: cells, followed by the thread's ring of events."""
+STRIDE = 16 << 20
+"""Bytes of a thread's row: cells, the thread's ring of events, and that of their values."""
 EVENTS_AT, EVENT = 4 << 20, 32
-EVENTS = (STRIDE - EVENTS_AT) // EVENT
+VALUES_AT, VALUES = 8 << 20, 1 << 20
+"""The ring of values in a row, and its words of 8 bytes (ftrace.hit.call_values)."""
+EVENTS = (VALUES_AT - EVENTS_AT) // EVENT
 """Capacity of a thread's ring of events."""
 STACKS_AT = ROWS_AT + ROWS * STRIDE
 STACKS = 1 << 16
@@ -79,6 +81,7 @@ class Settings(NamedTuple):
     `mount`: the directory on which the first process mounts its tracefs.
     `triggers`: triggers of each of the events; what their `hist` files show is in the journal at the end.
     `filter`: of each of the events; `buffer_kb`: of each thread, 0 for the default.
+    `strings`: with events, also record what pointers lead to.
     """
 
     patterns: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ class Settings(NamedTuple):
     buffer_kb: int = 0
     mount: str = ""
     measures: int = 0
+    strings: bool = True
 
 
 class PartHeader(NamedTuple):

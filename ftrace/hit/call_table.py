@@ -17,6 +17,7 @@ from ftrace.hit.account import (
     WALL,
     Account,
     Cell,
+    Row,
     TimedCall,
     TimedCell,
     cell_of,
@@ -24,6 +25,7 @@ from ftrace.hit.account import (
     row_of,
     self_time,
 )
+from ftrace.hit.call_values import ValuePlan, ValuePlans, error_number, keep_arguments, values_plan, write_values
 from ftrace.hit.nodes import place_at_entry, place_at_return, true_parent
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import THREAD_CPUTIME, system_now
@@ -132,7 +134,7 @@ class CallEvent(Structure):
 
     time: u64  # ticks
     ip: u64
-    place: u64  # on the shadow stack, four times, plus ENTER or LEAVE or LEAVE_BELOW
+    place: u64  # on the shadow stack, four times, plus ENTER or LEAVE or LEAVE_BELOW; above bit 32 the number of its values
     value: u64  # return address, or the result
 
 
@@ -140,16 +142,14 @@ assert CallEvent.size == EVENT
 
 
 @native
-def table_event(table: ptr[CallTable], ip: u64, place: u64, value: u64) -> void:
+def table_event(table: ptr[CallTable], time: u64, ip: u64, place: u64, value: u64) -> void:
     """Keep an event; it replaces the thread's oldest one."""
-    if table.events == 0 or not has_part(table):
-        return
     header = row_of(addressof(table.account))
     number = header.head
     header.thread = cast(u64, current().tid)
     header.head = number + 1
     event = cast(ptr[CallEvent], cast(u64, header) + EVENTS_AT + (number & table.events) * EVENT)
-    event.time = rdtsc()
+    event.time = time
     event.ip = ip
     event.place = place
     event.value = value
@@ -243,23 +243,70 @@ def cpu_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[Timed
     call_ends(cast(ptr[CallTable], probe.action), CPU, ip, ret_ip, data)
 
 
+@native(inline=True)
+def arguments_in(data: ptr[TimedCall], measures: u64) -> ptr[u64]:
+    """Where a call's data have the registers of its arguments: behind what it measures. Null if there are no data."""
+    if data == null:
+        return null
+    return addressof(cast(ptr[u64], data)[1 + measures])
+
+
+@native(noinline=True)
+def entry_values(row: ptr[Row], plan: ptr[ValuePlan], time: u64, regs: ptr[pt_regs], kept: ptr[u64]) -> u64:
+    """Write the values of an entry; returns their number."""
+    words: array[u64, 7] = zeroed
+    keep_arguments(addressof(words[0]), regs)
+    words[6] = regs.sp
+    if kept != null:
+        keep_arguments(kept, regs)
+    return write_values(row, plan, time, addressof(words[0]), addressof(words[0]), 0, regs.sp)
+
+
+@native(noinline=True)
+def leave_values(row: ptr[Row], plan: ptr[ValuePlan], time: u64, regs: ptr[pt_regs], kept: ptr[u64], error: u64) -> u64:
+    """Write the values of a return. `kept`: the registers of the arguments."""
+    words: array[u64, 7] = zeroed
+    words[0] = regs.ax
+    words[1] = regs.dx
+    words[2] = regs.cx
+    words[3] = error
+    return write_values(row, plan, time, addressof(words[0]), kept, regs.ax, regs.sp)
+
+
 @native(cc="preserve_most")
 def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[TimedCall]) -> i32:
-    """Count the entry, and keep it."""
-    table = cast(ptr[CallTable], probe.action)
-    place = place_at_entry(current(), regs.sp, ip)
+    """Count the entry, and keep it with its values. The data are followed by the registers of the arguments."""
+    plans = cast(ptr[ValuePlans], probe.action)
+    table = cast(ptr[CallTable], plans.table)
     caller = true_parent(current(), ret_ip)
-    table_event(table, ip, place << 2 | ENTER, caller)
+    if has_part(table):
+        place = place_at_entry(current(), regs.sp, ip)
+        time = rdtsc()
+        plan = values_plan(plans, ip)
+        values: u64 = 0
+        if plan != null:
+            kept = arguments_in(data, table.account.measures)
+            values = entry_values(row_of(addressof(table.account)), addressof(plan.entry), time, regs, kept)
+        table_event(table, time, ip, values << 32 | place << 2 | ENTER, caller)
     call_begins(table, table.account.measures, ip, caller, data)
     return 0
 
 
 @native(cc="preserve_most")
 def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[TimedCall]) -> void:
-    table = cast(ptr[CallTable], probe.action)
+    plans = cast(ptr[ValuePlans], probe.action)
+    table = cast(ptr[CallTable], plans.table)
+    error = error_number(current())
     call_ends(table, table.account.measures, ip, ret_ip, data)
-    place = place_at_return(current(), regs.sp - 8, ip)
-    table_event(table, ip, (place >> 1) << 2 | LEAVE + (place & 1), regs.ax)
+    if has_part(table):
+        place = place_at_return(current(), regs.sp - 8, ip)
+        time = rdtsc()
+        plan = values_plan(plans, ip)
+        values: u64 = 0
+        if plan != null:
+            kept = arguments_in(data, table.account.measures)
+            values = leave_values(row_of(addressof(table.account)), addressof(plan.leave), time, regs, kept, error)
+        table_event(table, time, ip, values << 32 | (place >> 1) << 2 | LEAVE + (place & 1), regs.ax)
 
 
 HANDLERS = {WALL: "calls", SELF: "self", CPU: "cpu"}

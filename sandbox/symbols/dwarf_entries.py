@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _PLUS_PLUS = frozenset({0x04, 0x11, 0x19, 0x1A, 0x21, 0x2A, 0x2B, 0x3A})
 _C = frozenset({0x01, 0x02, 0x0C, 0x10, 0x1D, 0x2C, 0x3E, 0x8001}) | _PLUS_PLUS
 """C, C++ and Objective C of all versions, and assembly."""
-_RUST = 0x1C
+_RUST, _ASSEMBLY = 0x1C, 0x8001
 
 
 def find(die: DIE, attribute: str) -> Any:
@@ -73,6 +73,11 @@ def may_be_cxx(die: DIE) -> bool:
 def is_c_family(die: DIE) -> bool:
     """Whether what `die` describes follows the calling convention of C, as far as its language goes."""
     return _language(die) in {*_C, None}
+
+
+def is_assembly(die: DIE) -> bool:
+    """Whether what `die` describes was written in assembly."""
+    return _language(die) == _ASSEMBLY
 
 
 def is_rust(die: DIE) -> bool:

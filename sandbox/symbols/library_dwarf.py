@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.elf import debug_files
 from sandbox.symbols.dwarf import definitions, is_changed
+from sandbox.symbols.dwarf_entries import is_assembly
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE
@@ -24,7 +25,8 @@ _LARGEST = 16 << 20
 def definition_of(library: Library, function: Symbol) -> DIE | None:
     """The debug information entry that defines a function of a library.
 
-    None if there is no debug information about it, or none that can be read, and for clones that take other arguments.
+    None if there is no debug information about it, or none that can be read, for clones that take other arguments, and for
+    functions in assembly, of which it does not tell the arguments.
     """
     from elftools.common.exceptions import DWARFError, ELFError
 
@@ -33,7 +35,8 @@ def definition_of(library: Library, function: Symbol) -> DIE | None:
     try:
         path = library.path.resolve()
         information = _information(str(path), path.stat().st_mtime_ns)
-        return information.definition_at(function.address - library.base) if information else None
+        found = information.definition_at(function.address - library.base) if information else None
+        return None if found is None or is_assembly(found) else found
     except (OSError, ValueError, DWARFError, ELFError):
         return None
 

@@ -11,8 +11,9 @@ from fprobe.export.perfetto import PerfettoTrace
 from fprobe.report.nesting import Call, Nesting
 from fprobe.report.tree import HEADER, CallTree
 from fprobe.run import session
+from fprobe.run.launcher.call_values import CallValues
 from fprobe.run.launcher.names import Names
-from fprobe.run.launcher.returned import Returned
+from fprobe.run.launcher.value_records import Read, Values, read_values
 from sandbox.threads.counters import used
 
 EVENT = struct.Struct("<4Q")
@@ -20,13 +21,14 @@ EVENT = struct.Struct("<4Q")
 ROW = struct.Struct("<3Q")
 """The beginning of a row: its thread, the calls it had no space for, and the number of its events."""
 _KIND = 3
+_VALUES_SHIFT = 32
 _ENTER, _LEAVE_BELOW = 1, 3
 
 
 class Event(NamedTuple):
     """An entry or a return. `time`: in ticks; `place`: on the shadow stack; `value`: the return address, or the register ax.
 
-    `is_newest`: at a return, no later call of the thread is in progress.
+    `is_newest`: at a return, no later call of the thread is in progress. `values`: None if none were recorded, or they are lost.
     """
 
     time: int
@@ -36,6 +38,8 @@ class Event(NamedTuple):
     is_entry: bool
     is_newest: bool
     value: int
+    values: Values | None = None
+    has_values: bool = False
 
 
 class CallEvents(NamedTuple):
@@ -55,8 +59,12 @@ def read_events(counts: int, parts: Iterable[int], leave_out: Collection[int] = 
             if thread in leave_out:
                 continue
             lost += max(0, head - session.EVENTS)
-            events += _ring(counts, row + session.EVENTS_AT, head, thread)
-    return CallEvents(sorted(events), lost)
+            events += _ring(counts, row, head, thread)
+    return CallEvents(sorted(events, key=_by_time), lost)
+
+
+def _by_time(event: Event) -> tuple[int, ...]:
+    return event.time, event.thread, event.ip, event.place
 
 
 def rows(counts: int, number: int) -> Iterator[int]:
@@ -66,18 +74,30 @@ def rows(counts: int, number: int) -> Iterator[int]:
     return (start + row * session.STRIDE for row in sorted(found))
 
 
-def _ring(counts: int, start: int, head: int, thread: int) -> Iterator[Event]:
-    data = os.pread(counts, min(head, session.EVENTS) * session.EVENT, start)
+def _ring(counts: int, row: int, head: int, thread: int) -> Iterator[Event]:
+    data = os.pread(counts, min(head, session.EVENTS) * session.EVENT, row + session.EVENTS_AT)
+    ring = b""
+
+    def read(at: int, size: int) -> bytes:
+        nonlocal ring
+        ring = ring or os.pread(counts, session.VALUES * 8, row + session.VALUES_AT)
+        return ring[at : at + size]
+
     for raw in EVENT.iter_unpack(data):
         if raw[0]:
-            yield event_of(raw, thread)
+            yield event_of(raw, thread, read)
 
 
-def event_of(raw: tuple[int, int, int, int], thread: int) -> Event:
-    """The event of a thread: its time, its function, its place on the shadow stack with its kind, and its value."""
+def event_of(raw: tuple[int, int, int, int], thread: int, read: Read) -> Event:
+    """The event of a thread: its time, its function, its place on the shadow stack with its kind, and its value.
+
+    `read`: reads the thread's ring of values.
+    """
     time, ip, place, value = raw
-    kind = place & _KIND
-    return Event(time, thread, ip, place >> 2, kind == _ENTER, kind != _LEAVE_BELOW, value)
+    kind, number = place & _KIND, place >> _VALUES_SHIFT
+    values = read_values(read, number, time) if number else None
+    place = (place & (1 << _VALUES_SHIFT) - 1) >> 2
+    return Event(time, thread, ip, place, kind == _ENTER, kind != _LEAVE_BELOW, value, values, bool(number))
 
 
 def calls(events: Iterable[Event]) -> Iterator[tuple[Call[Event], bool]]:
@@ -90,17 +110,18 @@ class CallWords:
     """The texts of calls of a process."""
 
     def __init__(self, names: Names) -> None:
-        self._names, self._returned = names, Returned(names)
+        self._names, self._values = names, CallValues(names)
 
     def name(self, call: Call[Event]) -> str:
         return str(self._names.function(call.ip))
 
     def entry(self, call: Call[Event]) -> str:
-        return self._names.function(call.ip).called()
+        shown = self._values.arguments(call.ip, call.entry.values) if call.entry.has_values else ""
+        return self._names.function(call.ip).called(shown)
 
     def result(self, call: Call[Event]) -> tuple[str, str]:
         assert call.leave is not None
-        return self._returned.text(call.ip, call.leave.value)
+        return self._values.result(call.ip, call.leave.value, call.leave.values)
 
 
 def tree_lines(call_events: CallEvents, names: Names, rate: float) -> Iterator[str]:

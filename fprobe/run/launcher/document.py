@@ -9,11 +9,11 @@ from fprobe.report.counts import FunctionStat
 from fprobe.report.tables import stat_object
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
+from fprobe.run.launcher.call_values import CallValues
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
 from fprobe.run.launcher.results import Process, Results, total_of
-from fprobe.run.launcher.returned import Returned
 
 
 def document(
@@ -92,7 +92,7 @@ def _recorded(process: Process, rate: float, selection: ReportSelection, recorde
 
 def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
-    returned = Returned(process.names)
+    values = CallValues(process.names)
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
     first = begun[0].entry.time if begun else 0
     for call in begun:
@@ -103,10 +103,11 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
             **described,
             **times,
             "caller": str(process.names.place(call.entry.value)),
+            **values.arguments_object(call.ip, call.entry.values),
         }
         if call.leave is not None:
             made |= {"duration_ns": round(call.duration / rate)}
-            made |= {"result": returned.value(call.ip, call.leave.value), "ax": call.leave.value}
+            made |= values.result_object(call.ip, call.leave.value, call.leave.values)
         yield made
 
 

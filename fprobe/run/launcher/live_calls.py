@@ -51,7 +51,7 @@ class _Ring:
                 self.lost += head - session.EVENTS - self.cursor
                 self.cursor = head - session.EVENTS
             for raw in self._read(head):
-                event = event_of(raw, thread)
+                event = event_of(raw, thread, self._values)
                 if event.time > until or (event.time <= self._newest and not self._is_stuck(until)):
                     return
                 self.cursor += 1
@@ -70,6 +70,10 @@ class _Ring:
         self.lost += over
         self.cursor += over
         return found[over:]
+
+    def _values(self, at: int, size: int) -> bytes:
+        """Bytes of the ring of values."""
+        return os.pread(self._counts, size, self._row + session.VALUES_AT + at)
 
     def _is_stuck(self, until: int) -> bool:
         """Whether the event at the cursor has not been written for so long that it never will: a signal's handler has left it."""

@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sandbox.abi.signatures import Signature
+from fprobe.prototypes.described import Described, described
 from sandbox.symbols.demangling import demangled
-from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.library_dwarf import definition_of
@@ -105,14 +104,15 @@ class Names:
         symbol = found.symbol
         return Named(f"{symbol.readable}+{found.offset:#x}", short_name(symbol.module), symbol=symbol.name)
 
-    def signature(self, address: int) -> Signature | None:
-        """The signature of the function that starts at an address, from debug information; None if there is none."""
+    def described(self, address: int) -> Described | None:
+        """The function that starts at an address, with its arguments; None if nothing tells them."""
         found = self._locate(address)
         library = next((library for library in reversed(self._libraries) if address in library), None)
         if found is None or library is None or found.offset:
             return None
-        die = definition_of(library, found.symbol)
-        return signature_of(found.symbol.name, die) if die is not None else None
+        asked = self._functions[address].symbol if address in self._functions else found.symbol.name
+        aliases = [symbol.name for symbol in library.between(address, address + 1)]
+        return described([asked, *aliases], library.path.name, definition_of(library, found.symbol))
 
     def symbols(self) -> list[Symbol]:
         """The functions of the libraries that have probed ones, and of code outside of libraries."""

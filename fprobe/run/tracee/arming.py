@@ -66,13 +66,30 @@ def keep_quiet(address: str) -> Callable[[], None]:
 
 
 class _Group:
-    """Patterns whose functions get the same probe. `probe`: makes a probe for the functions at the given addresses."""
+    """Patterns whose functions get the same probe. `probe`: makes a probe for the given functions."""
 
-    def __init__(self, patterns: Sequence[str], probe: Callable[[list[int]], Attachment[Any]]) -> None:
+    def __init__(self, patterns: Sequence[str], probe: Callable[[list[ImageFunction]], Attachment[Any]]) -> None:
         self.patterns = [Pattern(text) for text in patterns]
         self.probe = probe
         self.known: dict[int, ImageFunction] = {}
         self.attached: list[Attachment[Any]] = []
+
+
+def _entries(functions: list[ImageFunction]) -> list[int]:
+    return list(dict.fromkeys(each.function.address for each in functions))
+
+
+def _counting(settings: Settings, table: Table) -> _Group:
+    """The group of functions that are counted and timed; with events, their calls are recorded with values."""
+    if not settings.with_events:
+        return _Group(settings.patterns, lambda functions: attach(_entries(functions), action=Calls(table, settings)))
+    from fprobe.run.tracee.values import Plans, TracedCalls
+
+    def probe(functions: list[ImageFunction]) -> Attachment[Any]:
+        plans = Plans(table, functions, settings.strings)
+        return attach(_entries(functions), action=TracedCalls(table, settings, plans))
+
+    return _Group(settings.patterns, probe)
 
 
 class Arming:
@@ -97,14 +114,14 @@ class Arming:
             table = self._table = Table(counts, settings)
         finally:
             os.close(counts)
-        self._groups = [_Group(settings.patterns, lambda ips: attach(ips, action=Calls(table, settings)))]
+        self._groups = [_counting(settings, table)]
         if settings.native:
             self._handle(settings, table)
         if settings.stacks:
             from fprobe.run.tracee.stacks import Stacks
 
             handlers = Stacks(address, table).handlers
-            self._groups.append(_Group(settings.stacks, lambda ips: attach(ips, **handlers)))
+            self._groups.append(_Group(settings.stacks, lambda functions: attach(_entries(functions), **handlers)))
         self._definitions = None
         if settings.events:
             from fprobe.run.tracee.defining import Definitions
@@ -119,7 +136,7 @@ class Arming:
         handlers, maps = load(settings.native, table)
         session.note(self._address, maps=maps)
         options: dict[str, Any] = {"entry": handlers.entry, "exit": handlers.exit}
-        self._groups.append(_Group(settings.handled, lambda ips: attach(ips, **options)))
+        self._groups.append(_Group(settings.handled, lambda functions: attach(_entries(functions), **options)))
 
     def begin(self) -> None:
         """Arm the functions that are loaded, and watch for the libraries of the others, and of callers.
@@ -252,7 +269,7 @@ class Arming:
         skipped = [(str(each), reason) for each in functions if (reason := reasons[each.function.address])]
         if len(skipped) == len(functions):
             return skipped
-        attachment = group.probe([address for address, reason in reasons.items() if not reason])
+        attachment = group.probe([each for each in functions if not reasons[each.function.address]])
         try:
             attachment.attach()
         except OSError as error:

@@ -82,25 +82,21 @@ class Table:
 
 
 class Calls(Action):
-    """Counts and times calls in a table; with the settings' `with_events`, also records each entry and return."""
+    """Counts and times calls in a table."""
+
+    fields = (Fields(), Fields())
 
     def __init__(self, table: Table, settings: Settings) -> None:
         super().__init__()
         self._table = table
         self.entry_data_size = CALL_SIZES[settings.measures]
-        kind = "events" if settings.with_events else HANDLERS[settings.measures]
-        self._names = f"{kind}_entry", f"{kind}_exit"
-        self._fields = (
-            (Fields(frozenset({"sp"})), Fields(frozenset({"sp", "ax"})))
-            if settings.with_events
-            else (Fields(), Fields())
-        )
+        self.names = f"{HANDLERS[settings.measures]}_entry", f"{HANDLERS[settings.measures]}_exit"
 
     def prepare(self, functions: int) -> None:
         """See `Action`."""
         made: list[Any] = [
-            BoundHandler(runtime().image.address(name), plain=True, registers=fields, keep=self._table)
-            for name, fields in zip(self._names, self._fields, strict=True)
+            BoundHandler(runtime().image.address(name), plain=True, registers=fields, keep=self)
+            for name, fields in zip(self.names, self.fields, strict=True)
         ]
         self.entry, self.exit = made
 

@@ -1,0 +1,135 @@
+"""Plans what to record of the calls of functions: arguments, results, and what pointers lead to."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+from fprobe.prototypes.described import Argument, Described, described
+from fprobe.run.session import Settings
+from fprobe.run.tracee.table import Calls, Table
+from ftrace.core.filters.image_functions import ImageFunction
+from ftrace.hit.call_values import (
+    ARGUMENT_WORDS,
+    BYTES,
+    HEAD_WORDS,
+    IN_REGISTER,
+    IN_RESULT,
+    ON_STACK,
+    TEXT,
+    VECTOR_WORDS,
+    WORDS,
+    Followed,
+    FunctionPlan,
+    ValuePlans,
+)
+from ftrace.hit.hashing import first_place
+from sandbox.abi.convention import ARGUMENTS, RESULTS, STACK
+from sandbox.images.process_text import library_called
+from sandbox.native.handler import Fields
+from sandbox.symbols.library_dwarf import definition_of
+
+_MOST_DESCRIBED = 2000
+"""Functions of one pattern whose debug information is read before they are probed; of others no values are recorded."""
+_NO_LENGTH = 255
+
+
+class Plans:
+    """The plans of functions, as native code reads them. `strings`: what pointers lead to is recorded, too."""
+
+    def __init__(self, table: Table, functions: Iterable[ImageFunction], strings: bool) -> None:
+        functions = list(functions)[:_MOST_DESCRIBED]
+        known = {each.function.address: found for each in functions if (found := _described(each))}
+        bits = max(4, (2 * len(known)).bit_length())
+        self._table = table
+        self._plans: Any = (FunctionPlan.ctypes * (1 << bits))()
+        for ip, each in known.items():
+            index = int(first_place(ip, 64 - bits) or 0)
+            while self._plans[index].ip:
+                index = index + 1 & (1 << bits) - 1
+            _fill(self._plans[index], ip, each, strings)
+        self.native: Any = ValuePlans.ctypes(
+            table=table.address, plans=ctypes.addressof(self._plans), mask=(1 << bits) - 1, shift=64 - bits
+        )
+
+    @property
+    def address(self) -> int:
+        """Of the native plans."""
+        return ctypes.addressof(self.native)
+
+
+class TracedCalls(Calls):
+    """Counts and times calls, and records each entry and return with its values."""
+
+    fields = (
+        Fields(frozenset({"di", "si", "dx", "cx", "r8", "r9", "sp"})),
+        Fields(frozenset({"sp", "ax", "dx", "cx"})),
+    )
+
+    def __init__(self, table: Table, settings: Settings, plans: Plans) -> None:
+        super().__init__(table, settings)
+        self._plans = plans
+        self.entry_data_size += 8 * ARGUMENT_WORDS
+        self.names = "events_entry", "events_exit"
+
+    @property
+    def state(self) -> int:
+        """Address of the plans."""
+        return self._plans.address
+
+
+def _described(each: ImageFunction) -> Described | None:
+    library = library_called(each.image.name)
+    if library is None:
+        return None
+    address = each.function.address
+    aliases = [symbol.name for symbol in library.between(address, address + 1)]
+    return described([each.function.name, *aliases], library.path.name, definition_of(library, each.function))
+
+
+def _fill(plan: Any, ip: int, known: Described, strings: bool) -> None:
+    plan.ip, plan.known = ip, 1
+    for native, at_return in ((plan.entry, False), (plan.leave, True)):
+        native.vectors = known.in_vectors(at_return=at_return)
+        native.stack = 0 if at_return else known.stack_words
+        words = HEAD_WORDS + WORDS + native.vectors * VECTOR_WORDS + native.stack
+        for argument in known.followed(at_return=at_return) if strings else ():
+            source = _source(argument)
+            if source is None:
+                continue
+            native.follow[native.count] = _followed(argument, source, known)
+            native.count += 1
+            words += 2 + (native.follow[native.count - 1].most + 7 >> 3)
+        native.words = words
+
+
+def _source(argument: Argument) -> tuple[int, int] | None:
+    """Where a pointer or a length is; None if a record of a return does not have it."""
+    assert argument.place is not None
+    offset = argument.place.pieces[0][1]
+    if offset == RESULTS[0]:
+        return IN_RESULT, 0
+    if offset in ARGUMENTS:
+        return IN_REGISTER, ARGUMENTS.index(offset)
+    return (ON_STACK, (offset - STACK) // 8) if offset >= STACK else None
+
+
+def _followed(argument: Argument, source: tuple[int, int], known: Described) -> Any:
+    target = argument.target
+    assert target is not None
+    length, result = None, known.result.place if known.result else None
+    if target.length == -1:
+        length = IN_RESULT, 0
+    elif target.length is not None and target.length < len(known.arguments):
+        length = _source(known.arguments[target.length])
+    return Followed.ctypes(
+        source=source[0],
+        number=source[1],
+        kind=TEXT if target.is_text else BYTES,
+        length_source=_NO_LENGTH if length is None else length[0],
+        length_number=0 if length is None else length[1],
+        through=target.through,
+        succeeds=result.size if target.at_return and argument.meaning and result is not None else 0,
+        most=target.most + target.is_text,
+    )

@@ -1,0 +1,141 @@
+"""Arguments and results of `--trace`: as strace shows the same calls, where it is there; else by values known here."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = r"""
+import ctypes, os, socket
+
+def tried(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError:
+        pass
+
+os.chdir({directory!r})
+tried(os.open, "missing\n\"x", os.O_WRONLY | os.O_CREAT | os.O_DIRECTORY, 0o600)
+tried(os.open, "absent/x", os.O_RDWR | os.O_APPEND)
+written = os.open("made", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+os.write(written, b"hello\n\0\1" + b"x" * 100)
+read = os.open("made", os.O_RDONLY)
+os.read(read, 4)
+os.stat("made")
+tried(os.stat, "made/below")
+directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+os.open("made", os.O_RDONLY, dir_fd=directory)
+tried(os.read, 999, 1)
+tried(socket.socket().connect, ("127.0.0.1", 1))
+tried(socket.socket(socket.AF_UNIX).connect, "nobody")
+os.unlink("made")
+tried(os.unlink, "made")
+ctypes.CDLL(None).open(ctypes.c_void_p(8), 0)
+"""
+FUNCTIONS = ("open64", "openat64", "read", "write", "stat", "connect", "unlink")
+_CALL = re.compile(r"\| *(\w+) \[libc\]\((.*)\) = (-?\w+(?: E\w+ \([\w ]+\))?)(?: /\* (.*) \*/)?;$")
+
+
+def trace(launch, tmp_path, *options):
+    """The calls of the script: name, arguments, result, and what was stored."""
+    (tmp_path / "place").mkdir()
+    patterns = [word for name in FUNCTIONS for word in ("--trace", f"libc:{name}")]
+    source = SCRIPT.format(directory=str(tmp_path / "place"))
+    done = launch(*patterns, *options, source=source, as_json=False)
+    assert done.returncode == 0, done.err
+    calls = [found.groups() for line in done.err.splitlines() if (found := _CALL.search(line))]
+    names = [f"{name}({arguments})" for name, arguments, *_ in calls]
+    first = next(at for at, text in enumerate(names) if "missing" in text or "O_CREAT|O_CLOEXEC|O_DIRECTORY" in text)
+    return [call for call in calls[first:] if "/proc/" not in call[1]]
+
+
+def shown(calls, name):
+    return [call[1:] for call in calls if call[0] == name]
+
+
+def test_arguments_results_and_errors(launch, tmp_path):
+    calls = trace(launch, tmp_path)
+    opened = [re.sub(r"^\w+=|, \w+=", ", ", arguments).lstrip(", ") for arguments, *_ in shown(calls, "open64")]
+    assert opened[:5] == [
+        r'"missing\n\"x", O_WRONLY|O_CREAT|O_CLOEXEC|O_DIRECTORY, 0600',
+        '"absent/x", O_RDWR|O_APPEND|O_CLOEXEC',
+        '"made", O_WRONLY|O_CREAT|O_TRUNC|O_CLOEXEC, 0640',
+        '"made", O_RDONLY|O_CLOEXEC',
+        '".", O_RDONLY|O_CLOEXEC|O_DIRECTORY',
+    ]
+    assert opened[-1] == "0x8, O_RDONLY"
+    results = [result for _, result, _ in shown(calls, "open64")]
+    assert results[1] == "-1 ENOENT (No such file or directory)"
+    assert results[-1] == "-1 EFAULT (Bad address)"
+    written, read = shown(calls, "write")[0], shown(calls, "read")
+    assert re.fullmatch(r'fd=\d+, buf="hello\\n\\x00\\x01x{56}"\.\.\., \w+=108', written[0])
+    assert (written[1], read[0][1:]) == ("108", ("4", 'buf="hell"'))
+    assert read[-1][1] == "-1 EBADF (Bad file descriptor)"
+    assert shown(calls, "unlink")[-1] == ('name="made"', "-1 ENOENT (No such file or directory)", None)
+
+
+def test_socket_addresses_and_structures(launch, tmp_path):
+    calls = trace(launch, tmp_path)
+    (inet, inet_result, _), (unix, unix_result, _) = shown(calls, "connect")[-2:]
+    assert 'sin_port=htons(1), sin_addr=inet_addr("127.0.0.1")}, len=16' in inet
+    assert inet_result == "-1 ECONNREFUSED (Connection refused)"
+    assert 'addr={sa_family=AF_UNIX, sun_path="nobody"}' in unix
+    assert unix_result == "-1 ENOENT (No such file or directory)"
+    found = next(call for call in shown(calls, "stat") if '"made"' in call[0])
+    assert found[2] == "buf={st_mode=S_IFREG|0640, st_size=108, ...}"
+    failed = next(call for call in shown(calls, "stat") if "below" in call[0])
+    assert failed[1:] == ("-1 ENOTDIR (Not a directory)", None)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+def test_strace_shows_the_same(launch, tmp_path):
+    """Paths, flags, results and errno of the calls that the script makes itself."""
+    ours = trace(launch, tmp_path)
+    shutil.rmtree(tmp_path / "place")
+    (tmp_path / "place").mkdir()
+    command = ["strace", "-e", "trace=openat,unlink,connect", sys.executable, str(tmp_path / "app.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "ptrace" in done.stderr or done.returncode:
+        pytest.skip("strace cannot trace here")
+    theirs = [line for line in done.stderr.splitlines() if re.search(r'"(missing.*|absent/x|made|\.)"|sa_family', line)]
+    of_strace = [re.match(r"\w+\((?:AT_FDCWD, )?(.*)\)\s+= (.*)", line).groups() for line in theirs]
+    names = ("open64", "openat64", "unlink", "connect")
+    of_ours = [
+        (re.sub(r"(^|, )(?:fd|file|oflag|mode|name|addr|len)=", r"\1", arguments), result)
+        for name, arguments, result, _ in ours
+        if name in names and "0x8" not in arguments
+    ]
+    assert without_numbers(of_ours) == without_numbers(of_strace)
+
+
+def without_numbers(calls):
+    """Descriptors differ."""
+    return [(re.sub(r"^\d+", "FD", arguments), re.sub(r"^\d+$", "N", result)) for arguments, result in calls]
+
+
+def test_without_strings_nothing_behind_pointers_is_recorded(launch, tmp_path):
+    calls = trace(launch, tmp_path, "--no-strings")
+    assert not [call for call in calls if '"' in f"{call[1]}{call[3]}"]
+    assert re.fullmatch(r"fd=\d+, buf=0x\w+, \w+=108", shown(calls, "write")[0][0])
+
+
+def test_values_in_json(launch, tmp_path):
+    (tmp_path / "text").write_text("abc")
+    source = f"import os\nos.read(os.open({str(tmp_path / 'text')!r}, os.O_RDONLY), 9)\nos.path.exists('/no/such')\n"
+    done = launch("--trace", "libc:open64", "--trace", "libc:read", "--trace", "libc:stat", source=source)
+    calls = done.report["processes"][0]["calls"]
+    opened = next(call for call in calls if call.get("strings", {}).get("file") == str(tmp_path / "text"))
+    read = calls[calls.index(opened) + 1]
+    assert opened["arguments"]["oflag"] == os.O_RDONLY | os.O_CLOEXEC
+    assert (read["result"], read["stored"]) == (3, {"buf": "abc"})
+    missing = next(call for call in calls if call.get("strings") == {"file": "/no/such"})
+    assert (missing["result"], missing["errno"]) == (-1, "ENOENT")
+
+
+def test_floats_by_prototype(launch):
+    source = "import math\nassert math.pow(2.0, 0.5) > 1\nassert math.fmod(7.5, 2.0) == 1.5\n"
+    done = launch("--trace", "libm:fmod", source=source, as_json=False)
+    assert re.search(r"fmod \[libm\]\(x=7.5, y=2\) = 1.5;", done.err), done.err
