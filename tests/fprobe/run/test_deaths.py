@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -33,7 +34,7 @@ def check(launch, tmp_path, how):
     text = report.read_text()
     assert "         5  deflate [libz]\n" in text  # --stat
     assert "deflateEnd [libz]: 5 calls, " in text and "#" * 10 in text  # --hist
-    assert text.count("deflateInit2_ [libz]() /* ax=0x0 */;") == 5  # --trace
+    assert len(re.findall(r"deflateInit2_ \[libz\]\(strm=.*\) = 0;", text)) == 5  # --trace
     assert "1 calls  crc32_z [libz]" in text and "<- <module> (app.py:1)" in text  # --stacks
     assert text.count(" packs: (deflate+0x0/") == 5 and text.count(" flush=0x4") == 5  # -e
 
