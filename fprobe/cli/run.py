@@ -63,14 +63,16 @@ def program_words() -> list[str]:
         raise Failure("no program is given; give a script, -m MODULE, -c CODE or an executable")
     if words[0] in ("-m", "-c") and len(words) == 1:
         raise Failure(f"{words[0]} needs {'the name of a module' if words[0] == '-m' else 'code'} after it")
+    from fprobe.run.launcher.commands import of_other_python, with_command
     from fprobe.run.launcher.not_python import is_machine_code, why_not_python
 
+    given, words = words[0], with_command(words)
     if is_machine_code(words):
         from fprobe.run.launcher.elf_program import why_not
 
         reason = why_not(words[0])
     else:
-        reason = why_not_python(words)
+        reason = why_not_python(words) or of_other_python(given, words[0])
     if reason:
         raise Failure(reason)
     return words
@@ -141,6 +143,7 @@ Examples:
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
   fprobe run --mount t app.py
+  fprobe run --stat 'libssl:SSL_*' gunicorn app:app
   fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
   fprobe run --stat 'handle_*' --stat libc:write ./server --port 8080
   fprobe run --stacks libz:deflate -p 4711 --duration 10

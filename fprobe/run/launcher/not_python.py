@@ -43,7 +43,7 @@ def why_not_python(words: Sequence[str]) -> str:
     path = Path(given)
     try:
         if path.is_dir():
-            return "" if _has_main_file(path) else f"{given} is a directory without __main__.py"
+            return "" if has_main_file(path) else f"{given} is a directory without __main__.py"
         if not path.exists():
             return f"can't open file {given!r}: no such file{_instead(given)}"
         reason = _other_language(path)
@@ -65,7 +65,8 @@ def _script(words: Sequence[str]) -> str | None:
     return None
 
 
-def _has_main_file(directory: Path) -> bool:
+def has_main_file(directory: Path) -> bool:
+    """Whether it is a directory that Python runs."""
     return any((directory / f"__main__.{ending}").is_file() for ending in ("py", "pyc"))
 
 
@@ -124,13 +125,8 @@ def _instead(given: str) -> str:
     if found and given.startswith("python"):
         return f"; leave out {given}: fprobe run starts the program with python"
     if _has_main(given):
-        return f"; for the {'command' if found else 'module'} give -m {given}"
-    if found is None:
-        return ""
-    with contextlib.suppress(OSError):
-        if not is_machine_code([found]) and (language := _other_language(Path(found))):
-            return f"; the command {found} is {language}"
-    return f"; for the command give its path: {found}"
+        return f"; for the module give -m {given}"
+    return f"; options of python are given: give the path of the command, {found}" if found else ""
 
 
 def _has_main(name: str) -> bool:

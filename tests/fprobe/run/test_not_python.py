@@ -73,8 +73,8 @@ def test_commands_and_modules(directory):
     command(directory, "compiled", ELF)
     found = f"{directory}/bin"
     missing = "can't open file {0!r}: no such file"
-    assert why_not_python(["serve"]) == f"{missing.format('serve')}; for the command give its path: {found}/serve"
-    assert why_not_python(["compiled"]).endswith(f"; for the command give its path: {found}/compiled")
+    options = "; options of python are given: give the path of the command,"
+    assert why_not_python(["-O", "serve"]) == f"{missing.format('serve')}{options} {found}/serve"
     assert why_not_python(["-O", "bin/compiled"]).endswith("machine code: leave out the options of python before it")
     assert why_not_python(["json.tool"]) == f"{missing.format('json.tool')}; for the module give -m json.tool"
     assert why_not_python(["json"]) == missing.format("json"), "a package without a __main__"
