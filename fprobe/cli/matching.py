@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fprobe.cli.console import count
+from fprobe.cli.console import count, progress_line
 from fprobe.cli.failure import FAILED, Failure
 from ftrace.core.sites.locations import Skipped
 from sandbox.process.near import did_you_mean
@@ -210,8 +210,9 @@ def match_image(pattern: str) -> MatchedFunctions:
 
     load_library(pattern)
     try:
-        meant = find_functions(pattern)
-        resolution = locations_of(meant)
+        with progress_line(lambda: f"reading the functions that match {pattern}"):
+            meant = find_functions(pattern)
+            resolution = locations_of(meant)
     except LookupError as error:
         raise Failure(str(error.args[0])) from None
     except OSError as error:
@@ -283,7 +284,8 @@ def attached(match: MatchedFunctions, **options: Any) -> Iterator[Attachment[Any
 
     probe = fprobe.attach(match.addresses, **options)
     try:
-        probe.attach()
+        with progress_line(lambda: f"probing {count(len(match.sites), 'function')}"):
+            probe.attach()
     except OSError as error:
         raise Failure(f"cannot attach: {error.strerror or error}", FAILED) from None
     try:

@@ -10,28 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ftrace.hit.hashing import first_place
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    atomic_cas,
-    bool_,
-    cast,
-    extern,
-    fn,
-    global_var,
-    i64,
-    load,
-    native,
-    null,
-    ptr,
-    store,
-    struct,
-    u8,
-    u32,
-    u64,
-    void,
-)
+from sandbox.native import *
 
 Object: TypeAlias = ptr[u8]
 _PLACE_BITS = 6

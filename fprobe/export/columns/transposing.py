@@ -15,7 +15,7 @@ from ftrace.hit.ring_buffer.layout import (
     TIME_STAMP,
     TIME_STAMP_BITS,
 )
-from sandbox.native import Structure, Unit, addressof, cast, i64, native, ptr, struct, u8, u16, u32, u64, void
+from sandbox.native import *
 from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 

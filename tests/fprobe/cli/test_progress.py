@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import subprocess
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,10 @@ import click
 import pytest
 from command import COMMAND, environment
 
-from fprobe.cli import console, program
+import fprobe
+from fprobe.cli import console, matching, program
 from fprobe.cli.options import ProgramTarget
+from ftrace.core.filters import image_functions
 
 
 class Terminal:
@@ -118,3 +121,29 @@ def test_the_number_of_functions_is_that_of_the_source(tmp_path):
 
 def _work_of(path):
     return program._work(ProgramTarget(str(path), (), 1, None, ()))
+
+
+def test_reading_a_librarys_functions_is_named(terminal, monkeypatch):
+    """As of LLVM's 120,000, which takes seconds."""
+    shown = []
+
+    def reading(pattern):
+        shown.append(terminal.read_until(" s"))
+        return found(pattern)
+
+    found = image_functions.find_functions
+    monkeypatch.setattr(image_functions, "find_functions", reading)
+    monkeypatch.setattr(matching, "progress_line", partial(console.progress_line, after=0))
+    assert matching.match_image("libz:crc32").matched == 1
+    assert shown == ["\r\x1b[Kreading the functions that match libz:crc32: 0 s"]
+
+
+def test_probing_many_functions_is_named(terminal, monkeypatch):
+    def attaching(_addresses, **_options):
+        return SimpleNamespace(attach=lambda: shown.append(terminal.read_until(" s")), detach=lambda: None)
+
+    shown = []
+    monkeypatch.setattr(fprobe, "attach", attaching)
+    monkeypatch.setattr(matching, "progress_line", partial(console.progress_line, after=0))
+    with matching.attached(matching.MatchedFunctions([SimpleNamespace(address=at) for at in range(2000)])):
+        assert shown == ["\r\x1b[Kprobing 2,000 functions: 0 s"]
