@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test tests lint style types stress masks libraries targets ftracetest mutants bench docs dist clean
+.PHONY: demo test tests matrix lint style types stress masks libraries targets ftracetest mutants bench docs dist clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ types: $(VENV)/.installed
 # Whole files are distributed, so that the fixtures of a file are made once; tests/conftest.py gives their order.
 tests: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The tests on each Python from 3.10 to 3.15 that is in PATH or of pyenv, one after the other; the others are named. MATRIX="--python 3.12 -x" for some.
+matrix:
+	$(PYTHON) -m tests.matrix $(MATRIX)
 
 # First all tests in a random order, whose seed is printed; SEED=N repeats one.
 # tests/stress runs for FPROBE_STRESS_SECONDS, by default ten minutes, alone on the machine.
