@@ -74,7 +74,7 @@ def attach_and_report(
     from fprobe.cli.interrupting import end_process
     from fprobe.run.launcher.attached_report import write
 
-    descriptor = report_file(output) if output not in (None, "-") else 1
+    descriptor = report_file(output, format_) if output not in (None, "-") else 1
     processes: AttachedProcesses | None = None
     failure: Failure | None = None
     try:
@@ -107,9 +107,13 @@ def attached_to(targets: Targets, settings: Settings) -> Iterator[AttachedProces
         raise Failure(str(error.strerror), FAILED if error.errno == errno.ETIMEDOUT else BAD_INPUT) from None
 
 
-def report_file(output: str) -> int:
-    """A descriptor of the emptied file. Raises Failure."""
+def report_file(output: str, form: str = "text") -> int:
+    """A descriptor of the emptied file, which nobody else may write if it is Parquet. Raises Failure."""
     try:
+        if form == "parquet":
+            from fprobe.export.columns.parquet import opened
+
+            return opened(output)
         return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise Failure(f"{output}: {error.strerror}") from None

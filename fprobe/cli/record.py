@@ -117,6 +117,10 @@ def record_command(
         from fprobe.cli.remote_record import record_running
         from fprobe.run.session import Settings
 
+        if form != "trace.dat":
+            raise Failure(
+                "-p records into a trace.dat, which `fprobe report` converts to Parquet; or give fprobe run -p"
+            )
         refuse_with_pid(buffer=buffers, live=live, call=call_words())
         settings = Settings(events=definitions, triggers=triggers, filter=filter_text or "", buffer_kb=size_kb or 0)
         record_running(target.running, settings, output, compression, console)

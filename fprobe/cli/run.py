@@ -15,6 +15,7 @@ import click
 from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, report_file
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
+from fprobe.cli.formats import format_of
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
 from sandbox.symbols.names import name_of_python, split_owner
@@ -142,6 +143,7 @@ Examples:
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
+  fprobe run --trace 'libz:*flate*' -o calls.parquet app.py
   fprobe run --mount t app.py
   fprobe run --stat 'libssl:SSL_*' gunicorn app:app
   fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
@@ -150,26 +152,29 @@ Examples:
 
 The program runs as if python had started it. The report goes to standard error, or to the file of -o.
 """
-_FORMATS = ("text", "json", "perfetto", "folded", "flame")
+_FORMATS = ("text", "json", "folded", "flame", "perfetto", "parquet")
 _NEEDS = {"perfetto": "--trace", "folded": "--stacks", "flame": "--stacks"}
 
 
 _REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
 
 
-def _opened(output: str | None) -> int:
+def _opened(output: str | None, form: str) -> int:
     """A descriptor for the report. Raises Failure before anything is run."""
     if output == "-":
         raise Failure("the report cannot go to standard output, which is the program's: give -o FILE")
     program_words()  # before the file is emptied
     if output is None:
         return 2
-    return report_file(output)
+    return report_file(output, form)
 
 
 def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
     """Check that the format can be written, and shows everything that the given options record. Raises Failure."""
+    _check_package(format_)
     needed = _NEEDS.get(format_)
+    if format_ == "parquet":
+        _check_rows(given)
     if not needed:
         return
     if not given[needed]:
@@ -179,23 +184,36 @@ def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
         raise Failure(
             f"--format {format_} shows only what {needed} records, not {unseen}: give --format json, or two runs"
         )
-    if format_ == "perfetto":
-        _check_perfetto()
 
 
-def _one_format(format_: str, as_json: bool) -> str:
-    """The format. Raises Failure if --format and --json contradict each other."""
-    if as_json and _is_given("format_") and format_ != "json":
+def _check_rows(given: dict[str, tuple[str, ...]]) -> None:
+    """Raise Failure unless the options record rows of Parquet, and nothing else."""
+    rows = ("--trace", "--stacks", "-e")
+    unseen = " and ".join(option for option, value in given.items() if value and option not in rows)
+    if unseen or not any(given[option] for option in rows):
+        what = f", not {unseen}" if unseen else ""
+        raise Failure(f"the format parquet has calls, stacks and records of events{what}: give --trace, --stacks or -e")
+
+
+def _one_format(format_: str | None, as_json: bool, output: str | None) -> str:
+    """The format. Raises Failure if --format, --json and -o contradict each other."""
+    if as_json and format_ not in (None, "json"):
         raise Failure(f"--json is --format json, and --format is {format_}: give one of them")
-    return "json" if as_json else format_
+    form = format_of("json" if as_json else format_, output, _FORMATS, "text")
+    if form == "parquet" and output is None:
+        raise Failure("the format parquet is not for a terminal: give -o FILE")
+    return form
 
 
-def _check_perfetto() -> None:
+def _check_package(format_: str) -> None:
     """Raise Failure if the package that writes the format cannot be imported."""
-    from fprobe.export.perfetto import check_installed
+    from fprobe.export import perfetto
+    from fprobe.export.columns import parquet
 
+    check = {"perfetto": perfetto.check_installed, "parquet": parquet.check_installed}.get(format_)
     try:
-        check_installed()
+        if check is not None:
+            check()
     except ModuleNotFoundError as error:
         raise Failure(str(error)) from None
 
@@ -297,7 +315,9 @@ def _refusals_as_json(command: _Command) -> _Command:
 @full_names_option
 @pid_options
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE.")
-@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option(
+    "--format", "-f", "format_", metavar="FORMAT", help=f"{', '.join(_FORMATS)}; default: that of -o's suffix, or text."
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--perf-map", "perf_map", is_flag=True, help="Write /tmp/perf-PID.map of each process, for perf; it stays."
@@ -307,7 +327,7 @@ def _refusals_as_json(command: _Command) -> _Command:
 @_refusals_as_json
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
-    native: str | None, events: tuple[str, ...], by: str, order: Order, cpu: bool, output: str | None, format_: str,
+    native: str | None, events: tuple[str, ...], by: str, order: Order, cpu: bool, output: str | None, format_: str | None,
     as_json: bool, perf_map: bool, no_strings: bool, mounted_on: str | None,
     targets: Targets | None,
 ) -> None:  # fmt: skip
@@ -321,7 +341,7 @@ def run_command(
     from fprobe.run.session import Settings
 
     recorded = () if native else traces
-    format_ = _one_format(format_, as_json)
+    format_ = _one_format(format_, as_json, output)
     given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
     _check_format(format_, given | {"--native": traces if native else ()})
     _check_by(by, (*stats, *hists))
@@ -343,7 +363,7 @@ def run_command(
         _check_no_report(output, as_json)
     if not any((counted, stacked, handled, events, mount)):
         _replace_by_program()
-    report = _opened(output)
+    report = _opened(output, format_)
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after, status_after

@@ -126,7 +126,7 @@ class ParquetFile:
             self._pages.end()
             self._write_calls()
             self._write_events()
-            self._file.finish(self._made, description(self._clock, self._offset, processes, lost))
+            self._file.finish(self._made.schema, description(self._clock, self._offset, processes, lost))
         finally:
             self._file.close()
 
@@ -190,13 +190,13 @@ def _lost_before(page: bytearray) -> int | None:
 class Sink:
     """The file itself. Before each row group the space for the end is reserved, so that a full disk leaves a whole file.
 
-    It gets mode 0600; its old content is deleted. Raises OSError: ELOOP for a symbolic link, EEXIST for what is no regular file,
-    EBUSY if another process is writing it.
+    `descriptor`: what `opened` has returned before, if anything. The file gets mode 0600; its old content is deleted. Raises
+    OSError: ELOOP for a symbolic link, EEXIST for what is no regular file, EBUSY if another process is writing it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, descriptor: int | None = None) -> None:
         self._path = path
-        self._descriptor = _opened(path)
+        self._descriptor = opened(path) if descriptor is None else descriptor
         self._writer: Any = None
         self._stream: Any = None
         self._groups = 0
@@ -208,9 +208,9 @@ class Sink:
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._groups += 1
 
-    def finish(self, tables: Any, metadata: dict[str, str]) -> None:
+    def finish(self, schema: pyarrow.Schema, metadata: dict[str, str]) -> None:
         """Write the end."""
-        self._begin(tables.schema)
+        self._begin(schema)
         self._writer.add_key_value_metadata(metadata)
         self._writer.close()
         self._stream.flush()
@@ -273,7 +273,8 @@ def _allocate(descriptor: int, at: int, size: int, path: str) -> None:
         raise OSError(number, os.strerror(number), path)
 
 
-def _opened(path: str) -> int:
+def opened(path: str) -> int:
+    """A descriptor of the emptied file, which no other process writes: see `Sink`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from fprobe.run.launcher.attached import AttachedProcesses
-from fprobe.run.launcher.report import recorded_of, rendered
+from fprobe.run.launcher.report import recorded_of, write_rendered
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection
 from fprobe.run.launcher.results import Results
-from sandbox.process.writing import write_all
 
 
 def write(processes: AttachedProcesses, selection: ReportSelection, output: int, format_: str) -> None:
@@ -19,4 +18,4 @@ def write(processes: AttachedProcesses, selection: ReportSelection, output: int,
         recorded = Recorded(
             {**recorded.calls, **also.calls}, {**recorded.events, **also.events}, {**recorded.maps, **also.maps}
         )
-    write_all(output, rendered(found, selection, recorded, processes.ticks, format_))
+    write_rendered(output, found, selection, recorded, processes.ticks, format_)

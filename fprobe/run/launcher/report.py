@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _STANDARD_ERROR = 2
-_WITHOUT_WORDS = ("folded", "flame", "perfetto")
+_WITHOUT_WORDS = ("folded", "flame", "perfetto", "parquet")
 """Formats that cannot say why they are empty."""
 _STACKS = 10
 """Stacks shown as text."""
@@ -135,7 +135,7 @@ def _write_report(
     output: int, found: Results, counts: int, selection: ReportSelection, ticks: Ticks, format_: str
 ) -> None:
     recorded = recorded_of(found, counts, selection)
-    write_all(output, rendered(found, selection, recorded, ticks, format_))
+    write_rendered(output, found, selection, recorded, ticks, format_)
     if format_ in _WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
@@ -156,6 +156,19 @@ def _say(sentence: str) -> None:
 def _say_all(lines: Iterable[str]) -> None:
     with contextlib.suppress(OSError):  # standard error is closed
         write_all(_STANDARD_ERROR, _text_of(lines))
+
+
+def write_rendered(
+    output: int, found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str
+) -> None:
+    """Write the report in one of the formats. Raises OSError."""
+    if format_ != "parquet":
+        write_all(output, rendered(found, selection, recorded, ticks, format_))
+        return
+    from fprobe.export.columns.parquet import Sink
+    from fprobe.run.launcher import parquet
+
+    parquet.write(Sink("", output), found, selection, recorded, ticks)
 
 
 def rendered(found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:

@@ -115,10 +115,11 @@ def spark():
     sql = pytest.importorskip("pyspark.sql", reason="Spark is the package pyspark, which is not installed")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, which is not installed")
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", SPARK_LOCAL_HOSTNAME="localhost")  # nothing to ask a name server
     session = (
         sql.SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
@@ -127,6 +128,7 @@ def spark():
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("sql", [each[1] for each in QUERIES], ids=[each[0] for each in QUERIES])
 def test_spark_has_the_rows_of_duckdb(inside, fleet, spark, sql):
     spark.sql(SPARK.replace("path 'fleet'", f"path '{fleet}/fleet'"))

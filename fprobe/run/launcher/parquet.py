@@ -1,0 +1,134 @@
+"""The calls, stacks and records of a run as rows of a Parquet file, in the columns of `fprobe.export.columns.layout`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from fprobe.export.columns.layout import column_names, description, origin_of, schema, wall_clock_offset
+from fprobe.export.formats import EventFormat
+from fprobe.export.records import objects
+from fprobe.report.tree import folded_stack
+from fprobe.run.launcher.call_events import CallWords, calls
+from fprobe.run.launcher.flame import stacks
+from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns
+from fprobe.run.launcher.results import Process, Results
+
+if TYPE_CHECKING:
+    from fprobe.export.columns.parquet import Sink
+    from fprobe.run.launcher.probe_events import RecordedEvents
+    from sandbox.x86_64.tsc import Ticks
+
+_ROWS = 1 << 16
+_CLOCK = "local"
+
+
+def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks) -> None:
+    """Write all that was recorded, and close the file. Raises OSError; after a full disk the file is whole."""
+    import pyarrow as pa
+
+    rate, offset = ticks.per_nanosecond(), wall_clock_offset()
+    formats = _formats(recorded.events.values())
+    columns = column_names(formats.values())
+    layout = schema(columns, formats)
+    rows = _rows(
+        found, selection, recorded, _Times(ticks.first, rate, offset), {formats[n]: c for n, c in columns.items()}
+    )
+    lost = sum(each.lost for each in recorded.calls.values()) + sum(each.lost for each in recorded.events.values())
+    processes = [origin_of(each.pid, each.command) for each in found.processes]
+    failure: OSError | None = None
+    try:
+        while some := list(islice(rows, _ROWS)):
+            sink.write(pa.Table.from_pylist(some, schema=layout))
+    except OSError as error:
+        failure = error
+    try:
+        sink.finish(layout, description(_CLOCK, offset, processes, lost))
+    finally:
+        sink.close()
+    if failure is not None:
+        raise failure
+
+
+class _Times:
+    """Nanoseconds since 1970. `first`: ticks, and CLOCK_MONOTONIC at the same moment; `rate`: ticks per nanosecond."""
+
+    def __init__(self, first: tuple[int, int], rate: float, offset: int) -> None:
+        self._first, self.rate, self.offset = first, rate, offset
+
+    def of_ticks(self, ticks: int) -> int:
+        return self._first[1] + round((ticks - self._first[0]) / self.rate) + self.offset
+
+
+def _formats(events: Iterable[RecordedEvents]) -> dict[int, EventFormat]:
+    """The different events of all processes, which may number them differently, with numbers of ours."""
+    found = dict.fromkeys(event._replace(id=0) for each in events for event in each.formats.values())
+    return {number: event._replace(id=number) for number, event in enumerate(found)}
+
+
+def _rows(
+    found: Results, selection: ReportSelection, recorded: Recorded, times: _Times, columns: Mapping[EventFormat, str]
+) -> Iterator[dict[str, Any]]:
+    by_format = {event._replace(id=0): name for event, name in columns.items()}
+    for process in found.processes:
+        if process.pid in recorded.calls:
+            shown = of_patterns(process, recorded.calls[process.pid], selection.traces)
+            yield from _calls(process, shown.events, times)
+            if shown.lost:
+                yield {"kind": "lost", "pid": process.pid, "lost": shown.lost}
+        for stack in stacks([process], times.rate):
+            function, module = _split(stack.frames[-1])
+            where = {"pid": process.pid, "function": function, "module": module}
+            text = folded_stack(_split(frame)[0] for frame in stack.frames)
+            yield {"kind": "stack", "stack": text, "calls": stack.calls, "self_ns": stack.nanoseconds, **where}
+        if process.pid in recorded.events:
+            yield from _events(process.pid, recorded.events[process.pid], times, by_format)
+
+
+def _calls(process: Process, events: Iterable[Any], times: _Times) -> Iterator[dict[str, Any]]:
+    words, inner, path = (
+        CallWords(process.names),
+        defaultdict[tuple[int, int], int](int),
+        defaultdict[int, list[str]](list),
+    )
+    for call, begins in calls(events):
+        frames = path[call.thread]
+        if begins:
+            frames[call.depth :] = [_split(words.name(call))[0]]
+            continue
+        inside = inner.pop((call.thread, call.depth + 1), 0)
+        function, module = _split(words.name(call))
+        row = {
+            "kind": "call", "pid": process.pid, "tid": call.thread, "time_ns": times.of_ticks(call.entry.time),
+            "function": function, "module": module, "depth": call.depth,
+            "stack": folded_stack([*frames[: call.depth], function]),
+        }  # fmt: skip
+        if call.leave is not None:
+            taken = round(call.duration / times.rate)
+            inner[call.thread, call.depth] += taken
+            row |= {"duration_ns": taken, "self_ns": taken - inside, "ax": call.leave.value}
+            row["result"] = words.result(call)[0] or None
+        yield row
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Function and module of `function [module]`."""
+    function, _, module = name.partition(" [")
+    return function, module.removesuffix("]") or None
+
+
+def _events(
+    pid: int, events: RecordedEvents, times: _Times, columns: Mapping[EventFormat, str]
+) -> Iterator[dict[str, Any]]:
+    of_name = {event.name: columns.get(event._replace(id=0)) for event in events.formats.values()}
+    for each in objects(events):
+        time = each["time_ns"] + times.offset
+        common = {"pid": pid, "tid": each["tid"], "comm": each["comm"], "time_ns": time}
+        if each["lost"]:
+            yield {"kind": "lost", "lost": each["lost"] if each["lost"] > 0 else None, **common}
+        column = of_name.get(each["event"])
+        fields = {column: each["fields"]} if column else {"fields": json.dumps(each["fields"])}
+        yield {"kind": "event", "event": each["event"], **common, **fields}
