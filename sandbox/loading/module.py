@@ -114,6 +114,10 @@ class Module(ProcessBound):
             found = self._callables[name] = self._function(signature, symbol.address, symbol.size, self._gate)
         return found
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """The names for `module["<TAB>` in IPython and Jupyter."""
+        return sorted(self._by_name)
+
     def __contains__(self, name: object) -> bool:
         return self._named(name) is not None
 

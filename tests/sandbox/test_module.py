@@ -102,6 +102,14 @@ def test_what_is_written_through_the_alias_is_executed(loaded):
     assert loaded["twice"](10) == 40
 
 
+def test_ipython_completes_the_names_of_functions(loaded):
+    shell = pytest.importorskip("IPython.core.interactiveshell", reason="IPython is not installed")
+    typed = 'program["tw'
+    with pytest.warns(PendingDeprecationWarning):
+        found = shell.InteractiveShell(user_ns={"program": loaded}).complete(None, typed, len(typed))
+    assert found == ("tw", ["twice"])
+
+
 def test_functions_can_be_called(loaded):
     assert loaded["twice"](10) == 40
     assert loaded["hidden"](3) == 3
