@@ -117,7 +117,9 @@ def mount_here(directory: Path) -> int:
     if libc.mount(b"fprobe", os.fsencode(directory), b"fuse.fprobe", _NOSUID | _NODEV, options.encode()):
         error = ctypes.get_errno()
         os.close(device)
-        raise OSError(error, f"{directory} cannot be mounted on: {os.strerror(error)}; mounting needs CAP_SYS_ADMIN")
+        causes = {errno.EPERM: "mounting needs CAP_SYS_ADMIN", errno.EINVAL: f"{DEVICE} is not the device of FUSE"}
+        cause = f"; {causes[error]}" if error in causes else ""
+        raise OSError(error, f"{directory} cannot be mounted on: {os.strerror(error)}{cause}")
     return device
 
 

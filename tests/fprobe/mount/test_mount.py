@@ -458,6 +458,12 @@ def test_a_directory_that_cannot_be_mounted_on_is_refused_with_a_reason():
     os.chown(top, 1, -1)
     assert refusal(top) == ("EACCES", f"{top} belongs to another user; give a directory of your own")
     os.chown(top, os.geteuid(), -1)
+    subprocess.run(["mount", "--bind", "/dev/null", "/dev/fuse"], check=True)
+    assert refusal(top) == ("EINVAL", f"{top} cannot be mounted on: Invalid argument; /dev/fuse is not the device of FUSE")
+    subprocess.run(["umount", "/dev/fuse"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/dev"], check=True)
+    assert refusal(top) == ("ENODEV", "there is no /dev/fuse: the kernel module fuse is not loaded, or a container hides it")
+    subprocess.run(["umount", "/dev"], check=True)
     with mount(top):
         assert refusal(top)[0] == "EBUSY" and "is mounted on" in refusal(top)[1]
         assert refusal(top / "events")[0] == "ENOTEMPTY"
