@@ -1,9 +1,8 @@
-"""The tree as other programs see it: in per_cpu/ a directory for each CPU of the machine, whichever slots threads have."""
+"""The tree as other programs see it: per_cpu/ and tracing_cpumask are about the machine's CPUs, whichever slots threads have."""
 
 from __future__ import annotations
 
 from ftrace.tracing.files.nodes import Node
-from ftrace.tracing.tracefs.trace_files import PerCpuDirectory
 from ftrace.tracing.tracefs.tree import Tracefs
 
 
@@ -16,4 +15,4 @@ class MountedTree(Tracefs):
 
     def shown(self, node: Node) -> Node:
         """As tools open cpu0 to the last of the machine's CPUs and no more, each has the slots of its remainder."""
-        return node.of_cpus if isinstance(node, PerCpuDirectory) else node
+        return node.of_cpus or node

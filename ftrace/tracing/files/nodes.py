@@ -61,11 +61,13 @@ class Handle:
 class Node:
     """A file or directory. `mode`: its permission bits. `links`: the number of links that `ls -l` shows.
 
-    `size`: in bytes; 0 for what is made at a read, as of all files of tracefs.
+    `size`: in bytes; 0 for what is made at a read, as of all files of tracefs. `of_cpus`: what stands for it where the tree is
+    shown by the machine's CPUs, as other programs expect, and not by slots.
     """
 
     mode = 0o640
     size = 0
+    of_cpus: Node | None = None
 
     @property
     def links(self) -> int:

@@ -60,7 +60,7 @@ def trace_array_files(array: TraceArray) -> dict[str, Node]:
 
 
 class PerCpuDirectory(Directory):
-    """per_cpu: a directory for each slot. `of_cpus`: for each CPU of the machine, as other programs expect."""
+    """per_cpu: a directory for each slot, or for each CPU of the machine."""
 
     def __init__(self, array: TraceArray) -> None:
         super().__init__(lambda: {f"cpu{slot}": _slot_directory(array, slot) for slot in range(slots_in_use())})

@@ -11,6 +11,7 @@ from functools import partial
 from ftrace.core.filters.set_ftrace_filter import FilterFile, read_filter
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.sites.locations import LocationSet
+from ftrace.hit.ring_buffer.layout import SLOTS
 from ftrace.tracing.files.nodes import Directory, Handle, Node, TextFile, TextHandle, written_number
 from ftrace.tracing.instances.trace_array import TraceArray, trace_arrays
 from ftrace.tracing.output.profile import profile_text
@@ -34,7 +35,7 @@ def tracer_files(array: TraceArray) -> dict[str, Node]:
         "set_ftrace_notrace": _filter_of(array, notrace=True),
         "set_ftrace_notrace_pid": _function_pid_file(array, NEVER),
         "set_ftrace_pid": _function_pid_file(array, ONLY),
-        "tracing_cpumask": TextFile(lambda: _traced_slots(array), lambda text: _keep_slots(array, text)),
+        "tracing_cpumask": CpumaskFile(array),
     }
 
 
@@ -81,14 +82,27 @@ def _pids(tasks: PidLists, which: str) -> str:
     return "".join(f"{pid}\n" for pid in tasks.pids(which))
 
 
-def _traced_slots(array: TraceArray) -> str:
-    slots = slots_in_use()
+class CpumaskFile(TextFile):
+    """tracing_cpumask: bit i is slot i, or CPU i, which has the slots i, i + the number of CPUs and so on."""
+
+    def __init__(self, array: TraceArray) -> None:
+        cpus = os.cpu_count() or 1
+        super().__init__(lambda: _traced(array, slots_in_use()), lambda text: _keep_slots(array, text))
+        self.of_cpus = TextFile(lambda: _traced(array, cpus), lambda text: _keep_cpus(array, text, cpus))
+
+
+def _traced(array: TraceArray, slots: int) -> str:
     return mask_text(array.dropped_slots.traced(slots), slots) + "\n"
 
 
 def _keep_slots(array: TraceArray, text: str) -> None:
     slots = slots_in_use()
     array.drop_slots((1 << slots) - 1 & ~written_mask(text, slots))
+
+
+def _keep_cpus(array: TraceArray, text: str, cpus: int) -> None:
+    dropped = (1 << cpus) - 1 & ~written_mask(text, cpus)
+    array.drop_slots(sum((dropped >> slot % cpus & 1) << slot for slot in range(SLOTS)))
 
 
 def _switch_profiler(text: str) -> None:

@@ -473,6 +473,33 @@ def test_a_directory_that_cannot_be_mounted_on_is_refused_with_a_reason():
 
 
 @needs_fuse
+def test_the_cpumask_is_of_the_machines_cpus():
+    run("""
+    os.cpu_count = lambda: 2
+    with mount(top):
+        os.mkdir(top / "instances/one")
+        os.chdir(top / "instances/one")
+        sh("echo 'p:twice twice' > kprobe_events; echo 1 > instances/one/events/kprobes/twice/enable")
+        def counts():
+            together = threading.Barrier(6)
+            threads = [threading.Thread(target=lambda: (program["twice"](1), together.wait())) for _ in range(6)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            lines = [Path(f"per_cpu/cpu{cpu}/stats").read_text().splitlines()[0] for cpu in range(2)]
+            sh("echo > instances/one/trace")
+            return [int(line.split()[1]) for line in lines]
+        assert sh("cat instances/one/tracing_cpumask") == "3\\n" and counts() == [3, 3]
+        assert error(Path("tracing_cpumask").write_text, "4\\n") == errno.EOVERFLOW
+        sh("echo 2 > instances/one/tracing_cpumask")
+        assert sh("cat instances/one/tracing_cpumask") == "2\\n" and counts() == [0, 3]
+        os.chdir("/")
+        sh("echo 0 > instances/one/events/kprobes/enable; echo > kprobe_events; rmdir instances/one")
+    """)
+
+
+@needs_fuse
 def test_splice_moves_whole_sub_buffers_until_there_are_none():
     run("""
     with mount(top):
