@@ -55,7 +55,8 @@ masks: $(VENV)/.installed
 libraries: $(VENV)/.installed
 	$(BIN)/python -m tests.libraries
 
-# Attaches to real programs under load, FPROBE_TARGETS times each (200). TARGETS="python3.12 gunicorn" for some.
+# Attaches to real programs under load, FPROBE_TARGETS times each (200). TARGETS="python3.12 redis" for some. Debian's packages
+# redis-server, nginx-light and postgresql have the servers.
 targets: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check gunicorn
 	$(BIN)/python -m tests.targets $(TARGETS)

@@ -13,12 +13,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from fprobe.run.launcher.attached import Targets, attached
 from fprobe.run.session import Settings
 from sandbox.remote.refusals import Refused
 from tests.targets.programs import Program, programs
+from tests.targets.servers import servers
 
 NUMBER = int(os.environ.get("FPROBE_TARGETS", "200"))
 LIBRARIES = ("/libz.so", "/libc.so", "/libcrypto.so")
@@ -90,7 +92,7 @@ def run(name: str, program: Program) -> bool:
 def main(names: Sequence[str]) -> int:
     """Run the programs of these names, or all."""
     well = True
-    for name, start in programs():
+    for name, start in chain(programs(), servers()):
         if not names or name in names:
             try:
                 program = start()
