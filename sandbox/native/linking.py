@@ -35,7 +35,9 @@ _FORMS = {
 
 
 class LinkedObject:
-    """An object in memory of its own, until `close`. `addresses`: of the symbols that others may use.
+    """An object in memory of its own, until `close`.
+
+    `addresses`: of the symbols that others may use; `sections`: of its sections, by their numbers.
 
     `resolve`: the address of a symbol that it has not; None if nobody has it. Raises LookupError for the first of those, OSError
     if memory is refused, OverflowError if a symbol is too far away, ValueError for a relocation that code of ours has not.
@@ -45,7 +47,7 @@ class LinkedObject:
         linking = _Linking(name, data, resolve)
         self._start, self._size = linking.start, linking.size
         try:
-            self.addresses = linking.defined()
+            self.addresses, self.sections = linking.defined(), linking.sections
             linking.fill()
         except BaseException:
             release(self._start, self._size)
@@ -166,6 +168,11 @@ class _Linking:
             struct.pack_into(form, self._image, at, value & (1 << 64) - 1 if form == "<Q" else value)
         except struct.error:
             raise OverflowError(f"{self._name}: {name or 'a section'} is too far from its code") from None
+
+    @property
+    def sections(self) -> dict[int, int]:
+        """The address of each section."""
+        return {index: self.start + offset for index, offset in self._offsets.items()}
 
     @property
     def frames(self) -> int:

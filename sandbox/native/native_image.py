@@ -112,8 +112,7 @@ class NativeImage:
 
         symbol_table.add(self.name, self.symbols, is_own=True)
         perf_map.add_all((symbol.address, symbol.size, f"{symbol.name} [{self.name}]") for symbol in self.symbols)
-        text = tables.ElfFile(self.object_code).sections_named(".text")[0]
-        image = tables.placed(self.object_code, {text: self.text[0]})
+        image = tables.placed(self.object_code, self.linked.code.sections)
         source_lines.add(self.name, image)
         self.linked.seen_by_debuggers = gdbjit.register(image)
         self.linked.is_published = True
