@@ -48,18 +48,22 @@ def test_the_program_is_as_before_after_each_detachment(target):
         (("run", "--stacks", "libz:deflate", "-e", "r:ended libz:deflate $retval"), 45 << 10),
     ],
 )
-def test_llvm_is_not_loaded_there_when_all_code_comes_ready(target, words, most):
+def test_llvm_is_not_loaded_there_when_all_code_comes_ready(words, most):
     """`most`: kilobytes that it may have more, for modules, tables and code."""
+    made = Target()  # that nothing was attached to before
 
     def memory():
-        status = Path(f"/proc/{target.pid}/status").read_text()
+        status = Path(f"/proc/{made.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
 
-    before = memory()
-    with attached(words[0], "-p", target.pid, *words[1:]) as process:
-        assert "llvmlite" not in Path(f"/proc/{target.pid}/maps").read_text()
-        assert memory() - before < most
-        interrupted(process)
+    try:
+        before = memory()
+        with attached(words[0], "-p", made.pid, *words[1:]) as process:
+            assert "llvmlite" not in Path(f"/proc/{made.pid}/maps").read_text()
+            assert memory() - before < most
+            interrupted(process)
+    finally:
+        made.end()
 
 
 def test_a_killed_attacher_leaves_the_program_as_before(target):
