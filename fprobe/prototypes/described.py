@@ -5,6 +5,7 @@ The part inside a program plans from it what to record of a call; the launcher, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,13 +86,9 @@ def described(names: Iterable[str], library: str, die: DIE | None) -> Described 
     shipped = prototype(library, names)
     words = _meanings(names) if is_known_library(library) else []
     if die is not None:
-        signature = signature_of(names[0], die)
-        records = _records(die) if shipped is None else {}
-    elif shipped is not None:
-        signature, records = shipped.signature, {}
-    else:
-        return None
-    return _made(signature, records, shipped, words)
+        with contextlib.suppress(Exception):  # reading damaged debug information raises anything
+            return _made(signature_of(names[0], die), _records(die) if shipped is None else {}, shipped, words)
+    return _made(shipped.signature, {}, shipped, words) if shipped is not None else None
 
 
 def _meanings(names: Iterable[str]) -> list[str]:

@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+from sandbox.elf.tables import ElfFile
+
 SOURCE = r"""
 #include <complex.h>
 struct pair { int x, y; };
@@ -87,6 +89,33 @@ def test_results_in_json(launch, tmp_path):
     }  # fmt: skip
     assert calls["below"]["ax"] & 0xFFFFFFFF == -259 & 0xFFFFFFFF
     assert json.dumps(calls)
+
+
+DAMAGED = {
+    ".debug_abbrev": lambda data: b"\xff" * len(data),
+    ".debug_info": lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+    ".debug_str": lambda data: b"\xff" * len(data),
+}
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize("section", list(DAMAGED))
+def test_damaged_debug_information_ends_nothing(launch, tmp_path, section):
+    """Of each call there is the value, `?`, or only the register."""
+    (tmp_path / "kinds.c").write_text(SOURCE)
+    path = tmp_path / "libkinds.so"
+    subprocess.run(["cc", "-g", "-O1", "-shared", "-fPIC", tmp_path / "kinds.c", "-o", path], check=True)
+    data = bytearray(path.read_bytes())
+    file = ElfFile(bytes(data))
+    place = file.sections[file.sections_named(section)[0]]
+    damaged = slice(place.offset, place.offset + place.size)
+    data[damaged] = DAMAGED[section](bytes(data[damaged]))
+    path.write_bytes(data)
+    done = launch("--trace", "libkinds:*", source=PROGRAM.format(path=path), as_json=False)
+    assert done.returncode == 0
+    found = dict(re.findall(r"\| (\w+) \[libkinds\]\(.*\)(?: = (.*?)| /\* ax=\w+ \*/)?;$", done.err, re.MULTILINE))
+    assert found.keys() >= EXPECTED.keys()
+    assert all(found[name] in ("", "?", value) for name, value in EXPECTED.items())
 
 
 def test_the_status_of_numba_is_no_result(launch):
