@@ -10,27 +10,7 @@ from __future__ import annotations
 from ftrace.hit.account import Row
 from ftrace.hit.hashing import first_place
 from ftrace.hit.x86_64.pt_regs import pt_regs
-from sandbox.native import (
-    Structure,
-    addressof,
-    array,
-    cast,
-    extern,
-    fn,
-    i64,
-    native,
-    null,
-    probe_read,
-    probe_read_str,
-    ptr,
-    single_cas,
-    struct,
-    u8,
-    u64,
-    void,
-    volatile_load,
-    zeroed,
-)
+from sandbox.native import *
 from sandbox.threads.tasks import Task
 
 VALUES_AT, VALUES = 8 << 20, 1 << 20
