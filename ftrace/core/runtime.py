@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ftrace.core.address_table import AddressTable
 from ftrace.core.counter_file import CounterFile
@@ -119,6 +120,8 @@ FUNCTIONS = (
     recursion.recursion_unlock,
     recursion.pause_tracing,
     recursion.unpause_tracing,
+    recursion.pause_within,
+    recursion.resume_within,
     *signal_masks.FUNCTIONS,
     *actions.HANDLERS,
     *call_table.FUNCTIONS,
@@ -210,6 +213,15 @@ class Runtime:
             if node.stub > parking.EMPTY
         )
         return [ctypes.c_uint64.from_address(record).value for record in records]
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Within it, hits of the calling thread call no handler and are no misses of the program's."""
+        before = self.image.call("pause_within")
+        try:
+            yield
+        finally:
+            self.image.call("resume_within", before)
 
     def quiesce(self, lists: Sequence[int] | None = None) -> bool:
         """Wait until no other thread can be inside what was replaced before. Releases the GIL.

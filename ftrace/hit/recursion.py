@@ -88,3 +88,26 @@ def unpause_tracing(unused: u64) -> void:
         task.rec &= ~cast(u32, PAUSED)
         if task.kprobe == KPROBE_BUSY:
             task.kprobe = 0
+
+
+@native(export=True)
+def pause_within() -> u64:
+    """`pause_tracing` that may be called within a hit or another pause. Returns what `resume_within` takes."""
+    task = task_get()
+    if task == null:
+        return 0
+    before = cast(u64, task.rec & cast(u32, PAUSED))
+    if task.kprobe == 0:
+        before |= KPROBE_BUSY
+    pause_tracing(0)
+    return before
+
+
+@native(export=True)
+def resume_within(before: u64) -> void:
+    """Restore what the thread had before `pause_within`."""
+    task = task_get()
+    if task != null:
+        task.rec = task.rec & ~cast(u32, PAUSED) | cast(u32, before & PAUSED)
+        if before & KPROBE_BUSY != 0:
+            task.kprobe = 0

@@ -22,6 +22,7 @@ from fprobe.run.tracee.table import Calls, Table
 from ftrace.core.entries.locate import outside
 from ftrace.core.filters.image_functions import ImageFunction, is_compiled
 from ftrace.core.filters.inlined import InlinedCalls
+from ftrace.core.runtime import runtime
 from ftrace.core.tracer import tracer
 from ftrace.hit.account import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
@@ -216,7 +217,7 @@ class Arming:
             if not self._lock.acquire(blocking=not of_probes._is_owned()):
                 return
             try:
-                with self._held():
+                with self._held(), runtime().unseen():
                     self._arm_again()
             except Exception as error:
                 session.note(self._address, error=f"{type(error).__name__}: {error}")
@@ -303,10 +304,11 @@ class Arming:
     def _finish(self) -> None:
         """Report at the end what came last: libraries that the C library itself has loaded, and inlined calls. Raises nothing."""
         try:
-            self._report_libraries()
-            self._tell_inlined(is_over=True)
-            if self._shows_callers and (code := list(compiled_code())):
-                session.note(self._address, code=code)
+            with runtime().unseen():
+                self._report_libraries()
+                self._tell_inlined(is_over=True)
+                if self._shows_callers and (code := list(compiled_code())):
+                    session.note(self._address, code=code)
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 

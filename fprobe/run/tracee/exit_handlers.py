@@ -31,8 +31,9 @@ def not_traced() -> Iterator[None]:
     from ftrace.core.runtime import runtime
 
     image = runtime().image
-    page.write(page.base + _TARGET, image.address("unpause_tracing").to_bytes(8, "little"))
-    _at_exit(libc, image.address("pause_tracing"))
+    with runtime().unseen():
+        page.write(page.base + _TARGET, image.address("unpause_tracing").to_bytes(8, "little"))
+        _at_exit(libc, image.address("pause_tracing"))
 
 
 def _at_exit(libc: ctypes.CDLL, address: int) -> None:

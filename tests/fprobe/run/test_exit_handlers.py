@@ -71,3 +71,15 @@ def test_a_program_without_openssl_runs_without_it(tmp_path):
     program = "import zlib; zlib.compress(b'x'); print(open('/proc/self/maps').read().count('libcrypto'))"
     words = ["run", "-o", str(tmp_path / "report"), "--stat", "libz:deflate", "-c", program]
     assert forked(words, 60).stdout == "0\n"
+
+
+def test_what_fprobe_does_in_the_program_is_not_traced(tmp_path):
+    """It opens files as it arms, as a library comes and at the end; the program opens one of them later."""
+    late = build(tmp_path, "late")
+    program = f"import ctypes; ctypes.CDLL({str(late)!r}).late_works(0); open('/proc/self/status').close()"
+    options = ["--trace", "libc:open64", "--stat", "liblate:late_works"]
+    report = tmp_path / "report"
+    assert forked(["run", "--json", "-o", str(report), *options, "-c", program], 60).returncode == 0
+    (process,) = json.loads(report.read_text())["processes"]
+    opened = [text for call in process["calls"] for text in call["strings"].values() if text.startswith("/proc/")]
+    assert opened == ["/proc/self/status"]
