@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fprobe.run.launcher.launching import Program
     from fprobe.run.launcher.live import TopOptions
     from fprobe.run.session import Settings
+    from fprobe.run.values import Values
 
 
 BY = {"function": 0, "caller": 1, "thread": 2}
@@ -34,6 +35,20 @@ by_option = click.option(
     "--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Group calls."
 )
 _WORDS = "fprobe.program"
+
+
+class _By(click.ParamType[str] if TYPE_CHECKING else click.ParamType):  # type: ignore[misc]
+    """One of `BY`, or arg(NAME)."""
+
+    name = "by"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same text. Raises click.BadParameter."""
+        from fprobe.run.values import argument_of
+
+        if value not in BY and argument_of(value) is None:
+            self.fail(f"{value!r} is not one of {', '.join(BY)}, or arg(NAME).", param, ctx)
+        return value
 
 
 class PythonCommand(click.Command):
@@ -140,6 +155,7 @@ _RUN_EPILOG = """\b
 Examples:
   fprobe run --stat 'libz:*' app.py input.gz
   fprobe run --hist libz:deflate -m mypackage
+  fprobe run --hist libc:malloc --of arg1 --sum arg1 --where 'arg1 > 4096' --by caller app.py
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
@@ -231,6 +247,26 @@ def _is_given(parameter: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def _values(of: str, by: str, where: str, sum_: str, stats: tuple[str, ...], hists: tuple[str, ...]) -> Values | None:
+    """What is asked of the values of arguments; None if nothing is. Raises Failure."""
+    from fprobe.run.values import Values, argument_of
+
+    given = {"--of": of, "--where": where, "--sum": sum_, f"--by {by}": argument_of(by) is not None}
+    options = " and ".join(name for name, value in given.items() if value)
+    if not options:
+        return None
+    if not hists:
+        raise Failure(f"{options}: for the calls of --hist; give --hist PATTERN, too")
+    if stats and argument_of(by) is not None:
+        raise Failure(
+            f"--by {by} groups the calls of --hist, and not those of --stat: leave out --stat, or give two runs"
+        )
+    try:
+        return Values(of, by, where, sum_).checked()
+    except ValueError as error:
+        raise Failure(f"{options}: {error}") from None
+
+
 def _check_by(by: str, tables: tuple[str, ...]) -> None:
     """Raise Failure if there are no tables that --by could group."""
     if by != "function" and not tables:
@@ -310,7 +346,19 @@ def _refusals_as_json(command: _Command) -> _Command:
     "--event", "-e", "events", metavar="DEFINITION", multiple=True,
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
-@by_option
+@click.option(
+    "--by",
+    type=_By(),
+    metavar="[function|caller|thread|arg(NAME)]",
+    default="function",
+    show_default=True,
+    help="Group calls; by arg(NAME) those of --hist.",
+)
+@click.option(
+    "--of", "of_argument", metavar="ARG", default="", help="--hist is of this argument's values: a name, or arg1."
+)
+@click.option("--where", metavar="FILTER", default="", help="--hist counts only calls that pass: 'size > 4096'.")
+@click.option("--sum", "sum_argument", metavar="ARG", default="", help="--hist adds up this argument.")
 @table_options
 @full_names_option
 @pid_options
@@ -327,7 +375,8 @@ def _refusals_as_json(command: _Command) -> _Command:
 @_refusals_as_json
 def run_command(
     stats: tuple[str, ...], hists: tuple[str, ...], traces: tuple[str, ...], stacks: tuple[str, ...],
-    native: str | None, events: tuple[str, ...], by: str, order: Order, cpu: bool, output: str | None, format_: str | None,
+    native: str | None, events: tuple[str, ...], by: str, of_argument: str, where: str, sum_argument: str, order: Order,
+    cpu: bool, output: str | None, format_: str | None,
     as_json: bool, perf_map: bool, no_strings: bool, mounted_on: str | None,
     targets: Targets | None,
 ) -> None:  # fmt: skip
@@ -344,31 +393,36 @@ def run_command(
     format_ = _one_format(format_, as_json, output)
     given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
     _check_format(format_, given | {"--native": traces if native else ()})
+    values = _values(of_argument, by, where, sum_argument, stats, hists)
     _check_by(by, (*stats, *hists))
     check_tables(order, cpu, (*stats, *hists))
     handlers = checked_native(native, traces)
     check_events(events)
-    counted, stacked, handled = checked((*stats, *hists, *recorded)), checked(stacks), checked(traces if native else ())
+    valued = checked(hists) if values else ()
+    timed = () if values else hists
+    counted, stacked, handled = checked((*stats, *timed, *recorded)), checked(stacks), checked(traces if native else ())
     mount = checked_mount(mounted_on)
     measures = CPU if cpu else SELF if stats else WALL
     settings = Settings(
-        counted, BY[by], bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures,
-        strings=not no_strings,
+        counted, BY.get(by, 0), bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures,
+        values=tuple(values.definition(number, each) for number, each in enumerate(valued)) if values else (),
+        value_trigger=values.trigger if values else "", strings=not no_strings,
     )  # fmt: skip
-    selection = ReportSelection(stats, hists, traces, by, handlers, events, stacks, order)
+    selection = ReportSelection(stats, timed, traces, by, handlers, events, stacks, order, values)
     if targets is not None:
         _refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
-    if not (counted or stacked or handled or events):
+    is_asked = any((counted, stacked, handled, events, valued))
+    if not is_asked:
         _check_no_report(output, as_json)
-    if not any((counted, stacked, handled, events, mount)):
+    if not (is_asked or mount):
         _replace_by_program()
     report = _opened(output, format_)
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after, status_after
 
-    if not (counted or stacked or handled or events):
+    if not is_asked:
         end_like(status_after(program, counts, journal))
     end_like(report_after(program, counts, journal, selection, report, format_))
 
@@ -380,7 +434,7 @@ def _refuse_program(settings: Settings) -> None:
     words = click.get_current_context().meta[_WORDS]
     if words:
         raise Failure(f"give a running process (-p) or a program to run ({words[0]}), not both")
-    if not any((settings.patterns, settings.stacks, settings.handled, settings.events)):
+    if not settings.arms:
         raise Failure("there is nothing to record; give --stat, --hist, --trace, --stacks or -e")
 
 

@@ -82,6 +82,7 @@ class Settings(NamedTuple):
     `triggers`: triggers of each of the events; what their `hist` files show is in the journal at the end.
     `filter`: of each of the events; `buffer_kb`: of each thread, 0 for the default.
     `strings`: with events, also record what pointers lead to.
+    `values`: definitions of events that are only counted, by the hist trigger `value_trigger` (`fprobe.run.values`).
     """
 
     patterns: tuple[str, ...] = ()
@@ -99,6 +100,13 @@ class Settings(NamedTuple):
     mount: str = ""
     measures: int = 0
     strings: bool = True
+    values: tuple[str, ...] = ()
+    value_trigger: str = ""
+
+    @property
+    def arms(self) -> bool:
+        """Whether there is anything to probe."""
+        return any((self.patterns, self.stacks, self.handled, self.events, self.values))
 
 
 class PartHeader(NamedTuple):

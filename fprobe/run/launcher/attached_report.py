@@ -16,6 +16,9 @@ def write(processes: AttachedProcesses, selection: ReportSelection, output: int,
         also = recorded_of(own, each.counts, selection)
         found = found.joined(own)
         recorded = Recorded(
-            {**recorded.calls, **also.calls}, {**recorded.events, **also.events}, {**recorded.maps, **also.maps}
+            {**recorded.calls, **also.calls},
+            {**recorded.events, **also.events},
+            {**recorded.maps, **also.maps},
+            {**recorded.values, **also.values},
         )
     write_rendered(output, found, selection, recorded, processes.ticks, format_)

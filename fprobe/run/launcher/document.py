@@ -7,6 +7,7 @@ from typing import Any
 
 from fprobe.report.counts import FunctionStat
 from fprobe.report.tables import stat_object
+from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.call_values import CallValues
@@ -14,6 +15,7 @@ from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
 from fprobe.run.launcher.results import Process, Results, total_of
+from fprobe.run.values import Values
 
 
 def document(
@@ -25,6 +27,7 @@ def document(
         "nothing_counted": why_nothing(results) if is_empty else None,
         "processes": [_process(each, rate, selection, recorded) for each in results.processes],
         "total": _total(results, rate, selection),
+        **_total_values(recorded, selection),
         "not_covered": [{"pid": pid, **each._asdict()} for pid, each in results.not_covered.items()],
         "more_not_covered": results.uncounted,
     }
@@ -85,14 +88,32 @@ def _recorded(process: Process, rate: float, selection: ReportSelection, recorde
         found |= {"probe_events_lost": events.lost, "probe_events": events.objects()}
     if selection.stacks:
         found["stacks"] = list(_stacks(process, rate))
+    if selection.values is not None and (table := recorded.values.get(process.pid)) is not None:
+        found |= _values(table, selection.values, selection)
     if (maps := recorded.maps.get(process.pid)) is not None:
         found["maps"] = list(maps.objects())
     return found
 
 
+def _values(table: values.ValueTable, asked: Values, selection: ReportSelection) -> dict[str, Any]:
+    return {
+        "values": values.objects(table, asked, selection.order),
+        "values_left_out": values.left_out(table, asked, selection.order),
+        "values_without_place": table.dropped,
+    }
+
+
+def _total_values(recorded: Recorded, selection: ReportSelection) -> dict[str, Any]:
+    """The member `total_values`, if values are asked for: their rows over all processes; None where `total` is."""
+    if selection.values is None:
+        return {}
+    total = values.total_over(recorded.values, selection.values)
+    return {"total_values": None if total is None else values.objects(total, selection.values, selection.order)}
+
+
 def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
-    values = CallValues(process.names)
+    call_values = CallValues(process.names)
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
     first = begun[0].entry.time if begun else 0
     for call in begun:
@@ -103,11 +124,11 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
             **described,
             **times,
             "caller": str(process.names.place(call.entry.value)),
-            **values.arguments_object(call.ip, call.entry.values),
+            **call_values.arguments_object(call.ip, call.entry.values),
         }
         if call.leave is not None:
             made |= {"duration_ns": round(call.duration / rate)}
-            made |= values.result_object(call.ip, call.leave.value, call.leave.values)
+            made |= call_values.result_object(call.ip, call.leave.value, call.leave.values)
         yield made
 
 

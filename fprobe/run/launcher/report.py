@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fprobe.report.durations import duration
 from fprobe.report.tables import hist_lines, stat_lines
+from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
 from fprobe.run.launcher.document import document
 from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
@@ -43,7 +44,12 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
             yield from tree_lines(calls, process.names, rate)
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
+        if selection.values is not None and process.pid in recorded.values:
+            yield from values.lines(recorded.values[process.pid], selection.values, selection.order)
     yield from _total(results, rate, selection)
+    if selection.values is not None and (total := values.total_over(recorded.values, selection.values)) is not None:
+        yield f"# total of {len(recorded.values):,} processes"
+        yield from values.lines(total, selection.values, selection.order)
     yield from _maps(recorded.maps)
     yield from conclusion(results, is_empty=not has_counted(results, recorded))
 
@@ -71,6 +77,7 @@ def has_counted(results: Results, recorded: Recorded) -> bool:
         is_handled
         or any(process.calls or process.stack_counts for process in results.processes)
         or any(events.has_records for events in recorded.events.values())
+        or any(table.rows for table in recorded.values.values())
     )
 
 
@@ -198,7 +205,8 @@ def recorded_of(found: Results, counts: int, selection: ReportSelection) -> Reco
     calls = (
         {each.pid: read_events(counts, each.parts, each.own_threads) for each in found.processes} if is_recorded else {}
     )
-    return Recorded(calls, _probe_events(found, counts, selection), _native_maps(found, counts, selection))
+    of_values = values.tables(found.processes, counts, selection.values) if selection.values is not None else {}
+    return Recorded(calls, _probe_events(found, counts, selection), _native_maps(found, counts, selection), of_values)
 
 
 def _probe_events(found: Results, counts: int, selection: ReportSelection) -> Mapping[int, RecordedEvents]:

@@ -10,10 +10,12 @@ from fprobe.report.order import Order
 from fprobe.report.tables import StatRow
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.results import Process
+from fprobe.run.values import Values
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.native_maps import Contents
     from fprobe.run.launcher.probe_events import RecordedEvents
+    from fprobe.run.launcher.values import ValueTable
 
 
 class ReportSelection(NamedTuple):
@@ -33,14 +35,17 @@ class ReportSelection(NamedTuple):
     stacks: tuple[str, ...] = ()
     order: Order = Order()
     """Of the rows of tables and histograms."""
+    values: Values | None = None
+    """What is asked of the values of arguments: histograms are of these, not of durations."""
 
 
 class Recorded(NamedTuple):
-    """Calls, records of probe events, and maps of native handlers, by process id; empty if they are not wanted."""
+    """By process id: calls, records of probe events, maps of native handlers, values of arguments; empty if not wanted."""
 
     calls: Mapping[int, CallEvents]
     events: Mapping[int, RecordedEvents]
     maps: Mapping[int, Contents]
+    values: Mapping[int, ValueTable] = {}
 
 
 def stat_rows(

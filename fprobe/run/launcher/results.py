@@ -70,6 +70,8 @@ class Process:
     """The options of which nothing is recorded in processes that it forks, where no interpreter of ours runs."""
     dropped: int = 0
     """Calls that the table had no space for."""
+    value_layouts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Where the histograms of values are, by number (fprobe.run.tracee.value_histograms)."""
 
     def __post_init__(self) -> None:
         self.names = Names(self.root)
@@ -95,6 +97,8 @@ class Process:
             self.histograms[entry["histogram"]] = entry["text"]
         if "stack" in entry:
             self.stacks[entry["stack"]] = entry["frames"]
+        if "values" in entry:
+            self.value_layouts[entry["values"]] = entry["layout"]
         self.remarks += [entry["remark"]] if "remark" in entry else []
         self.errors += [entry["error"]] if "error" in entry else []
 
@@ -104,6 +108,7 @@ class Process:
         self.names.inherit(parent.names)
         self.stacks = parent.stacks | self.stacks
         self.maps = parent.maps
+        self.value_layouts = parent.value_layouts | self.value_layouts
         self.formats = parent.formats | self.formats
         self.matched = {pattern: set(functions) for pattern, functions in parent.matched.items()} | self.matched
         self.command = self.command or parent.command
@@ -116,7 +121,9 @@ class Process:
     @property
     def has_anything(self) -> bool:
         """Whether there is anything to report."""
-        return bool(self.calls or self.stack_counts or self.errors or self.skipped or self.remarks)
+        return bool(
+            self.calls or self.stack_counts or self.value_layouts or self.errors or self.skipped or self.remarks
+        )
 
     def matches(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns matches the function."""

@@ -18,7 +18,7 @@ from fprobe.run import session
 from fprobe.run.session import Settings
 from fprobe.run.tracee.own_modules import OURS
 from fprobe.run.tracee.patterns import Pattern, compiled_code, described, new_functions, plain_values
-from fprobe.run.tracee.table import Calls, Table
+from fprobe.run.tracee.table import Calls, MapSpace, Table
 from ftrace.core.entries.locate import outside
 from ftrace.core.filters.image_functions import ImageFunction, is_compiled
 from ftrace.core.filters.inlined import InlinedCalls
@@ -108,7 +108,7 @@ class Arming:
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
         self._inlined, self._texts = InlinedCalls(), [*settings.patterns, *settings.stacks, *settings.handled]
-        self._shows_callers = settings.by == BY_CALLER or bool(settings.stacks)
+        self._shows_callers = settings.by == BY_CALLER or bool(settings.stacks or settings.values)
         """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
         counts = session.open_counts(address)
         try:
@@ -116,8 +116,9 @@ class Arming:
         finally:
             os.close(counts)
         self._groups = [_counting(settings, table)]
-        if settings.native:
-            self._handle(settings, table)
+        space = MapSpace(table) if settings.native or settings.values else None
+        if settings.native and space is not None:
+            self._handle(settings, space)
         if settings.stacks:
             from fprobe.run.tracee.stacks import Stacks
 
@@ -129,12 +130,18 @@ class Arming:
 
             self._definitions = Definitions(address, settings)
             self._texts += [pattern.text for pattern in self._definitions.patterns]
+        self._values = None
+        if settings.values and space is not None:
+            from fprobe.run.tracee.value_histograms import ValueHistograms
 
-    def _handle(self, settings: Settings, table: Table) -> None:
+            self._values = ValueHistograms(address, settings, space)
+            self._texts += [pattern.text for pattern in self._values.patterns]
+
+    def _handle(self, settings: Settings, space: MapSpace) -> None:
         """Add a group of functions that get the user's native handlers."""
         from fprobe.run.tracee.native_handlers import load
 
-        handlers, maps = load(settings.native, table)
+        handlers, maps = load(settings.native, space)
         session.note(self._address, maps=maps)
         options: dict[str, Any] = {"entry": handlers.entry, "exit": handlers.exit}
         self._groups.append(_Group(settings.handled, lambda functions: attach(_entries(functions), **options)))
@@ -189,8 +196,9 @@ class Arming:
             for group in self._groups:
                 for attachment in group.attached:
                     attachment.detach()
-            if self._definitions:
-                self._definitions.remove()
+            for each in (self._definitions, self._values):
+                if each:
+                    each.remove()
         wait_for_kprobe_optimizer()
         states.rest()
         vforks.restore()
@@ -199,7 +207,7 @@ class Arming:
 
     def _patterns(self) -> list[Pattern]:
         patterns = [pattern for group in self._groups for pattern in group.patterns]
-        return patterns + (self._definitions.patterns if self._definitions else [])
+        return patterns + [pattern for each in (self._definitions, self._values) if each for pattern in each.patterns]
 
     def _module_event(self, event: ModuleState, _module: Module) -> None:
         if event is ModuleState.LIVE:
@@ -250,8 +258,9 @@ class Arming:
         for group in self._groups:
             for pattern in group.patterns:
                 self._arm_pattern(pattern, group)
-        if self._definitions:
-            self._definitions.define_loaded()
+        for each in (self._definitions, self._values):
+            if each:
+                each.define_loaded()
         self._tell_waiting()
         self._tell_inlined()
 

@@ -23,7 +23,7 @@ _PLACE = re.compile(r"[prf]\S*\s+(?P<place>[^\s%]+)")
 _OFFSET = re.compile(r"[+-](?:0[xX][\da-fA-F]+|\d+)$")
 
 
-class _Definition:
+class Definition:
     """A definition."""
 
     def __init__(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Definitions:
     def __init__(self, address: str, settings: Settings) -> None:
         self._address = address
         self._triggers, self._filter = settings.triggers, settings.filter
-        self._waiting = [_Definition(text) for text in settings.events]
+        self._waiting = [Definition(text) for text in settings.events]
         self._defined: list[str] = []
         """Group and name of each event that has been defined."""
         if settings.events:

@@ -60,7 +60,7 @@ def mount(directory: str) -> None:
 
 def arm(address: str, settings: session.Settings) -> None:
     """Attach probes to loaded functions, and watch for those that are loaded later."""
-    if not (settings.patterns or settings.stacks or settings.handled or settings.events):
+    if not settings.arms:
         return
     from fprobe.run.tracee.exit_handlers import not_traced
 

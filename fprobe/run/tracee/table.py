@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 from fprobe.actions import Action
 from fprobe.run import session
 from fprobe.run.session import Settings
 from ftrace.core.handlers.kinds import BoundHandler
+from ftrace.core.maps.areas import memory
 from ftrace.core.runtime import runtime
 from ftrace.hit.account import TIMED_CELL, Account
 from ftrace.hit.call_table import CALL_SIZES, EVENTS_AT, HANDLERS, UNCLAIMED, CallTable
 from sandbox.memory import mappings
+from sandbox.memory.mappings import PAGE
 from sandbox.native.handler import Fields
 from sandbox.process import fork
 from sandbox.process.once import once
@@ -79,6 +83,35 @@ class Table:
     def part(self) -> int:
         """The number of this process's part."""
         return int(self.native.part)
+
+
+class MapSpace:
+    """Memory in the launcher's file for maps of this process, or of a child of a fork: taken from its beginning on."""
+
+    def __init__(self, table: Table) -> None:
+        self._start = table.use_for_maps()
+        self.sizes: dict[int, int] = {}
+        """By address, what was taken."""
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """New maps are made here inside the block."""
+        before, memory.take = memory.take, self._take
+        try:
+            yield
+        finally:
+            memory.take = before
+
+    def where(self, address: int) -> tuple[int, int]:
+        """Offset and size of what was taken."""
+        return address - self._start, self.sizes[address]
+
+    def _take(self, size: int) -> int:
+        address = self._start + sum(-(-taken // PAGE) * PAGE for taken in self.sizes.values())
+        if address + size > self._start + session.MAPS:
+            raise MemoryError(f"the maps and histograms exceed {session.MAPS >> 30} GiB; make them smaller, or fewer")
+        self.sizes[address] = size
+        return address
 
 
 class Calls(Action):

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from ftrace.core.maps.areas import memory
 from ftrace.core.runtime import runtime
 from ftrace.hit.events.table_records import COMPUTED, HEADER, KEY_AT, SHORT_KEY, NativeField, NativeTable, TableHeader
 from ftrace.tracing.events.filters.predicates import COMM_SIZE
@@ -41,7 +42,7 @@ class PerThreadHistogram:
         self._keep.append(source)
         self._length = -(-(HEADER + self._places * self.native.entry) // mappings.PAGE) * mappings.PAGE
         self.native.stride = self._length
-        self.native.base = mappings.reserve(self._length * tasks.CAPACITY)
+        self.native.base = memory.take(self._length * tasks.CAPACITY)
         release = weakref.finalize(self, mappings.release, self.native.base, self._length * tasks.CAPACITY)
         release.atexit = False
         self.call = NativeCall(hist_image().address(self._function()), ctypes.addressof(self.native), self)
@@ -72,6 +73,11 @@ class PerThreadHistogram:
         made.program = program = made_program(field.value, as_number=is_value)
         self._keep.append(program)
         return made
+
+    @property
+    def signed(self) -> list[bool]:
+        """Whether each key and each value is a signed number."""
+        return [isinstance(field.value, FieldValue) and field.value.where.signed for field in self._fields]
 
     @property
     def is_plain(self) -> bool:

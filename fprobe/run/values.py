@@ -1,0 +1,91 @@
+"""What is asked of the values of arguments: a probe event and a hist trigger for each pattern.
+
+The words are those of these languages: arguments of a line f (docs/events.md), filters (docs/filters.md), keys and values of a
+hist trigger (docs/histograms.md).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+GROUP = "fprobe_values"
+"""The group of the events."""
+SIZE = 2048
+"""Entries of a histogram: what finds no place is counted as dropped."""
+_ARGUMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?P<type>[a-z0-9]+))?")
+_NUMBERED = re.compile(r"arg[1-9]\d*|retval")
+_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
+_FIELD = re.compile(r"([A-Za-z_]\w*)(?:\.function)?\s*(?:[=!<>]=|[<>~]|&(?!&))")
+_OF_EVERY_EVENT = re.compile(r"comm|cpu|common_\w+|__probe_\w+")
+_BY_ARGUMENT = re.compile(r"arg\((.*)\)")
+
+
+def argument_of(by: str) -> str | None:
+    """The argument of `arg(NAME)`; None if `by` is something else."""
+    found = _BY_ARGUMENT.fullmatch(by)
+    return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class Values:
+    """The question. `of`, `sum`: arguments, NAME or NAME:TYPE, where NAME may be `arg1` to `argN` or `retval`; "": none.
+
+    `by`: function, caller, thread, or arg(NAME); `where`: a filter.
+    """
+
+    of: str = ""
+    by: str = "function"
+    where: str = ""
+    sum: str = ""
+
+    def checked(self) -> Values:
+        """The same. Raises ValueError for a text that is no argument."""
+        for text in self._arguments:
+            if not _ARGUMENT.fullmatch(text):
+                raise ValueError(
+                    f"{text!r} is not an argument; give its name, or arg1, arg2, ..., as in size or arg1:u32"
+                )
+        return self
+
+    @property
+    def _arguments(self) -> list[str]:
+        return [
+            text for text in (self.of, self.sum, argument_of(self.by)) if text or text == argument_of(self.by) == ""
+        ]
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of the arguments of `of`, `sum` and `by`; "" for none."""
+        of, sum_, by = (text.partition(":")[0] for text in (self.of, self.sum, argument_of(self.by) or ""))
+        return of, sum_, by
+
+    @property
+    def _fields(self) -> dict[str, str]:
+        """The fields of the event, by name."""
+        named = [each for each in _FIELD.findall(_TEXT.sub("", self.where)) if not _OF_EVERY_EVENT.fullmatch(each)]
+        fields: dict[str, str] = {}
+        for text in (*self._arguments, *named):
+            name, colon, kind = text.partition(":")
+            if name not in fields or colon:
+                source = f"${name}" if _NUMBERED.fullmatch(name) else name
+                fields[name] = f"{name}={source}{colon}{kind}"
+        return fields
+
+    def definition(self, number: int, pattern: str) -> str:
+        """The line that defines the event of a pattern."""
+        fields = self._fields
+        if self.by == "caller" and "retval" not in fields:
+            fields["caller"] = "caller=$stack0"
+        return " ".join([f"f:{GROUP}/h{number}", pattern, *fields.values()])
+
+    @property
+    def trigger(self) -> str:
+        """The hist trigger of the events. Its keys: the function, then `by`, then `of`."""
+        of, sum_, argument = self.names
+        at_return = "retval" in self._fields
+        groups = {"caller": "__probe_ret_ip" if at_return else "caller", "thread": "common_pid", "function": ""}
+        by = groups.get(self.by, argument)
+        keys = ["__probe_func" if at_return else "__probe_ip", *([by] if by else []), *([f"{of}.log2"] if of else [])]
+        values = f":vals={sum_}" if sum_ else ""
+        return f"hist:keys={','.join(keys)}{values}:size={SIZE}" + (f" if {self.where}" if self.where else "")

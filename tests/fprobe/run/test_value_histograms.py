@@ -1,0 +1,126 @@
+"""`fprobe run --hist` of the values of arguments: --of, --by arg(NAME), --where, --sum."""
+
+from __future__ import annotations
+
+import pytest
+
+from fprobe.run.values import Values
+
+CALLS = """
+import ctypes
+libc = ctypes.CDLL(None)
+for size in (1, 2, 3, 4, 5, 1000, -7):
+    libc.labs(ctypes.c_long(size))
+"""
+FORKS = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+def call(*sizes):
+    for size in sizes:
+        libc.labs(ctypes.c_long(size))
+call(1, 2)
+if not os.fork():
+    call(30)
+    os._exit(0)
+os.wait()
+call(4)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def values(done, process=0):
+    return done.report["processes"][process]["values"]
+
+
+def test_values_are_counted_by_powers_of_two_and_added_up(launch):
+    (row,) = values(launch("--hist", "libc:labs", "--of", "arg1:s64", "--sum", "arg1", source=CALLS))
+    assert (row["symbol"], row["hits"], row["sum"]) == ("labs", 7, {"arg1": 1008})
+    assert [(each["low"], each["high"], each["count"]) for each in row["values"]] == [
+        (0, 1, 2), (2, 2, 1), (3, 4, 2), (5, 8, 1), (513, 1024, 1),
+    ]  # fmt: skip
+
+
+def test_only_calls_that_pass_the_filter_count(launch):
+    (row,) = values(launch("--hist", "libc:labs", "--where", "arg1 > 3 && arg1 < 100", source=CALLS))
+    assert row["hits"] == 2 and "sum" not in row and "values" not in row
+
+
+def test_calls_are_grouped_by_an_argument_largest_sum_first(launch):
+    words = ["--hist", "libc:labs", "--by", "arg(arg1:s64)", "--sum", "arg1", "--top", "3"]
+    done = launch(*words, source=CALLS + "libc.labs(ctypes.c_long(5))")
+    assert [(row["arg1"], row["hits"], row["sum"]["arg1"]) for row in values(done)] == [
+        (1000, 1, 1000),
+        (5, 2, 10),
+        (4, 1, 4),
+    ]
+    assert (done.report["processes"][0]["values_left_out"], done.report["processes"][0]["values_without_place"]) == (
+        4,
+        0,
+    )
+
+
+@pytest.mark.parametrize("by", ["caller", "thread"])
+def test_calls_are_grouped_by_caller_and_thread(launch, by):
+    done = launch("--hist", "libc:labs", "--of", "arg1", "--by", by, source=CALLS)
+    (row,) = values(done)
+    assert row["hits"] == 7
+    assert row["tid"] == done.report["processes"][0]["pid"] if by == "thread" else "ffi" in row["caller"]
+
+
+def test_results_are_values_too(launch):
+    (row,) = values(launch("--hist", "libc:labs", "--sum", "retval", "--where", "retval > 3", source=CALLS))
+    assert (row["hits"], row["sum"]) == (4, {"retval": 1016})
+
+
+def test_processes_that_fork_and_are_killed_count_apart_and_together(launch):
+    done = launch("--hist", "libc:labs", "--sum", "arg1", source=FORKS)
+    assert [values(done, number)[0]["sum"]["arg1"] for number in (0, 1)] == [7, 30]
+    (row,) = done.report["total_values"]
+    assert (row["hits"], row["sum"]) == (4, {"arg1": 37})
+
+
+def test_tables_of_times_are_shown_beside(launch):
+    done = launch("--stat", "libc:labs", "--hist", "libc:labs", "--of", "arg1", source=CALLS, as_json=False)
+    assert " 7  labs [libc]\n" in done.err and "\nlabs [libc]: 7 calls\n" in done.err
+
+
+def test_what_has_no_place_is_said(launch):
+    source = "import ctypes\nlabs = ctypes.CDLL(None).labs\nfor each in range(2100): labs(each)"
+    done = launch("--hist", "libc:labs", "--by", "arg(arg1)", "--top", "1", source=source, as_json=False)
+    assert "2,047 rows are not shown: after the first 1 (--top)" in done.err.replace("# ", "")
+    assert "# 52 calls are not in this table: a thread has place for 2,048 different rows" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--of", "nothing"], 1, "This variable is not found at this probe point"),
+        (["--of", "arg1:u9"], 1, "arg1=$arg1:u9"),
+        (["--where", "arg1 >"], 1, "arg1 >"),
+        (["--of", "a b"], 2, "'a b' is not an argument; give its name, or arg1"),
+        (["--by", "arg()"], 2, "'' is not an argument"),
+        (["--by", "argument"], 2, "'argument' is not one of function, caller, thread, or arg(NAME)"),
+        (
+            ["--by", "arg(arg1)", "--stat", "libc:abs"],
+            2,
+            "--by arg(arg1) groups the calls of --hist, and not those of --stat",
+        ),
+    ],
+)
+def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
+    done = launch("--hist", "libc:labs", *words, source=CALLS, as_json=False)
+    assert done.returncode == code and message in done.err
+
+
+def test_values_need_a_function(launch):
+    done = launch("--sum", "size", source="", as_json=False)
+    assert done.returncode == 2 and "--sum: for the calls of --hist; give --hist PATTERN, too" in done.err
+
+
+def test_words_of_the_question_become_those_of_events_and_triggers():
+    asked = Values("size", "arg(fd:s32)", "flags & 4 && comm != 'size == 3'", "arg3:u32").checked()
+    assert asked.definition(1, "libc:f") == "f:fprobe_values/h1 libc:f size=size arg3=$arg3:u32 fd=fd:s32 flags=flags"
+    assert asked.trigger == (
+        "hist:keys=__probe_ip,fd,size.log2:vals=arg3:size=2048 if flags & 4 && comm != 'size == 3'"
+    )
+    assert Values(by="caller", sum="retval").trigger.startswith("hist:keys=__probe_func,__probe_ret_ip:vals=retval:")
