@@ -14,6 +14,7 @@ _VERBS = {
     "run": "Run a program with probes on the libraries that it loads, or on its own functions.",
     "top": "Show calls of library functions while a Python program runs.",
     "record": "Record probe events to a trace.dat.",
+    "diff": "Compare two reports or recordings.",
     "report": "Show a trace.dat as text, tree, folded stacks or JSON, or convert it to Parquet.",
     "query": "Ask Parquet files by SQL.",
     "hist": "Count the hits of probe events by their fields.",

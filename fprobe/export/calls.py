@@ -166,7 +166,7 @@ def folded_lines(trace: Trace) -> Iterator[str]:
     """
     times: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for instance, step in _all_steps(trace):
+    for instance, step in all_steps(trace):
         front = [f"instance:{instance.name}"] if instance.name else []
         front.append(trace.comm(step.record.common.pid))
         if step.kind == LEAVE:
@@ -177,7 +177,7 @@ def folded_lines(trace: Trace) -> Iterator[str]:
         yield f"{stack} {value}"
 
 
-def _all_steps(trace: Trace) -> Iterator[tuple[Instance, Step]]:
+def all_steps(trace: Trace) -> Iterator[tuple[Instance, Step]]:
     """The steps of each trace array, one after the other."""
     return ((instance, step) for instance in trace.instances for step in Calls(trace, instance).steps())
 

@@ -46,9 +46,9 @@ def completed(*words):
 
 
 def test_verbs_are_completed():
-    first = ["trace", "stat", "run", "top", "record", "report", "hist", "events", "tracefs"]
+    first = ["trace", "stat", "run", "top", "record", "diff", "report", "hist", "events", "tracefs"]
     assert completed("") == [*first, "mount", "list", "disasm", "explain", "doctor", "completion", "help"]
-    assert completed("di") == ["disasm"]
+    assert completed("di") == ["diff", "disasm"]
 
 
 def test_functions_of_the_demo_are_completed():
