@@ -46,7 +46,7 @@ def completed(*words):
 
 
 def test_verbs_are_completed():
-    first = ["trace", "stat", "run", "top", "record", "diff", "report", "hist", "events", "tracefs"]
+    first = ["trace", "stat", "run", "top", "record", "diff", "report", "query", "hist", "events", "tracefs"]
     assert completed("") == [*first, "mount", "list", "disasm", "explain", "doctor", "completion", "help"]
     assert completed("di") == ["diff", "disasm"]
 
