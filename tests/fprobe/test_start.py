@@ -26,7 +26,9 @@ before = set(sys.modules)
 import ctypes, fprobe
 ctypes.CDLL("libz.so.1")
 fprobe.attach("libz:*", action=fprobe.Stat()).attach()
-heavy = {"ast", "capstone", "dataclasses", "html", "inspect", "sysconfig"}
+heavy = {"ast", "capstone", "html", "inspect", "sysconfig"}
+if sys.version_info < (3, 14):  # from then on logging imports it, by traceback and _colorize
+    heavy.add("dataclasses")
 heavy |= {"sandbox.abi.signatures", "sandbox.compile.stubs", "sandbox.images.numba.mangling", "sandbox.loading.calls"}
 print(sorted(heavy & (set(sys.modules) - before)))
 """

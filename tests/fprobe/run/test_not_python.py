@@ -77,7 +77,7 @@ def test_commands_and_modules(directory):
     assert why_not_python(["-O", "serve"]) == f"{missing.format('serve')}{options} {found}/serve"
     assert why_not_python(["-O", "bin/compiled"]).endswith("machine code: leave out the options of python before it")
     assert why_not_python(["json.tool"]) == f"{missing.format('json.tool')}; for the module give -m json.tool"
-    assert why_not_python(["json"]) == missing.format("json"), "a package without a __main__"
+    assert why_not_python(["email"]) == missing.format("email"), "a package without a __main__"
     assert why_not_python(["./serve"]) == missing.format("./serve")
     (directory / "mine").mkdir()
     assert why_not_python(["mine"]) == "mine is a directory without __main__.py"
