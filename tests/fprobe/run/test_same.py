@@ -139,7 +139,9 @@ def test_sub_interpreters_are_as_under_python(own, tmp_path):
         subprocess.run(each, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
         for each in commands
     ]
-    assert seen[1].stderr == seen[0].stderr == ""
+    assert seen[1].stderr == seen[0].stderr
+    # Python 3.14 says at its end that they were left.
+    assert [line for line in seen[0].stderr.splitlines() if "remaining subinterpreters" not in line] == []
     python, run = ([each.stdout.replace("own\n", ""), each.stdout.count("own\n")] for each in seen)
     assert (python[1], run[1], run[0]) == (3 * own, 4 * own, python[0])  # the launcher has it, too
     assert re.search(r" 2  deflate \[libz\]", (tmp_path / "report").read_text())
