@@ -31,7 +31,7 @@ tests: $(VENV)/.installed
 
 # The tests on each Python from 3.10 to 3.15 that is in PATH or of pyenv, one after the other; the others are named. MATRIX="--python 3.12 -x" for some.
 matrix:
-	$(PYTHON) -m tests.matrix $(MATRIX)
+	$(PYTHON) -m tests.pythons $(MATRIX)
 
 # First all tests in a random order, whose seed is printed; SEED=N repeats one.
 # tests/stress runs for FPROBE_STRESS_SECONDS, by default ten minutes, alone on the machine.

@@ -1,4 +1,4 @@
-"""The tests on every Python that is there: `make matrix`, or `python -m tests.matrix [--python VERSION]... [PYTEST'S ARGUMENTS]`.
+"""The tests on every Python that is there: `make matrix`, or `python -m tests.pythons [--python VERSION]... [PYTEST ARGUMENTS]`.
 
 An interpreter is the `pythonVERSION` of PATH, or of pyenv. Each has an environment and a cache in `.matrix`. Those that are not
 there are named. Exit code 1 if tests fail on one, or none is there.

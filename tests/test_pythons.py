@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import matrix
+from tests import pythons
 
 INTERPRETER = """#!/bin/sh
 case "$*" in
@@ -17,10 +17,10 @@ esac
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Makes an interpreter of a name below the machine's PATH (bin) or pyenv (versions), whose pytest ends with this code."""
-    monkeypatch.setattr(matrix, "ENVIRONMENTS", tmp_path / "environments")
+    monkeypatch.setattr(pythons, "ENVIRONMENTS", tmp_path / "environments")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-    monkeypatch.setattr(matrix, "versions", lambda: ["3.97", "3.98", "3.99"])
+    monkeypatch.setattr(pythons, "versions", lambda: ["3.97", "3.98", "3.99"])
 
     def make(path, code=0):
         file = tmp_path / path
@@ -33,17 +33,17 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_the_versions_are_those_that_the_project_names():
-    assert matrix.versions()[0] == "3.10" and matrix.versions()[-1] == "3.15"
+    assert pythons.versions()[0] == "3.10" and pythons.versions()[-1] == "3.15"
 
 
 def test_those_that_are_there_are_run_and_the_others_named(machine, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["matrix"])
-    assert matrix.main() == 1  # none is there
+    assert pythons.main() == 1  # none is there
     machine("versions/3.97.9/bin/python3.97", code=3)
     newest, on_path = machine("versions/3.97.10/bin/python3.97"), machine("bin/python3.98")
-    assert (matrix.interpreter("3.97"), matrix.interpreter("3.98")) == (newest, on_path)
+    assert (pythons.interpreter("3.97"), pythons.interpreter("3.98")) == (newest, on_path)
     capsys.readouterr()
-    assert matrix.main() == 0
+    assert pythons.main() == 0
     said = capsys.readouterr().out.splitlines()[-3:]
     assert said[:2] == ["3.97  passed", "3.98  passed"] and said[2].startswith("3.99  not there: no python3.99 in PATH")
 
@@ -52,5 +52,5 @@ def test_a_failure_is_the_runs_failure(machine, monkeypatch, capsys):
     machine("bin/python3.97", code=1)
     machine("bin/python3.98")
     monkeypatch.setattr("sys.argv", ["matrix", "tests/ftrace"])
-    assert matrix.main() == 1
+    assert pythons.main() == 1
     assert capsys.readouterr().out.splitlines()[-3:-1] == ["3.97  failed (exit code 1 of pytest)", "3.98  passed"]
