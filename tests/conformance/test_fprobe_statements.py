@@ -126,5 +126,5 @@ def test_fp35_kprobes_are_hit_within_the_handler_of_an_fprobe_unless_it_is_share
         fprobe.attach("leaf", entry=lambda *hit: program["other"](1) and 0, shared=shared),
     ):
         assert program["leaf"](1) == 2
-        assert inner.nmissed == int(shared)
+        assert inner.missed == int(shared)
     assert seen == ([] if shared else ["kprobe"])

@@ -249,8 +249,9 @@ def test_a_function_may_be_declared_before_it_is_known() -> None:
 def test_long_chains_are_compiled_or_refused() -> None:
     tests = "".join(f"    elif a == {i}:\n        return {i * i}\n" for i in range(1, 120))
     text = f"@native\ndef f(a: u64) -> u64:\n    if a == 0:\n        return 0\n{tests}    return 1\n"
-    assert define(text)["f"](119) == 119 * 119
-    assert verify_object(compile_unit(Unit("u", [define(text)["f"]]))) == []
+    f = define(text)["f"]
+    assert load_functions(f).f(119) == 119 * 119
+    assert verify_object(compile_unit(Unit("u", [f]))) == []
 
 
 def test_what_is_nested_beyond_reason_is_refused() -> None:
