@@ -1,6 +1,7 @@
 """What a shell does with a job: a process group in the foreground of the terminal, whose stops and end are told.
 
-`python shell.py COMMAND...` prints `stopped` when the job is stopped, continues it, and prints how it ended.
+`python shell.py COMMAND...` prints `stopped` when the job is stopped, continues it, and prints how it ended; and `no echo` if the
+job has left the terminal so.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import termios
 import time
 
 
@@ -22,6 +24,8 @@ def main(command):
     while True:
         _, status = os.waitpid(job, os.WUNTRACED)
         os.tcsetpgrp(0, os.getpgrp())
+        if not termios.tcgetattr(0)[3] & termios.ECHO:
+            print("no echo", flush=True)
         if not os.WIFSTOPPED(status):
             break
         print("stopped", flush=True)

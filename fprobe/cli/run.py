@@ -18,13 +18,14 @@ from fprobe.cli.failure import Failure
 from fprobe.cli.formats import format_of
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
+from fprobe.run.launcher.columns import SORT_KEYS
 from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
     from fprobe.report.order import Order
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.launching import Program
-    from fprobe.run.launcher.live import TopOptions
+    from fprobe.run.launcher.top_view import View
     from fprobe.run.session import Settings
     from fprobe.run.values import Values
 
@@ -460,9 +461,6 @@ class _Seconds(click.FloatRange):
         return number
 
 
-_SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
-
-
 @click.command(
     "top", cls=PythonCommand, epilog=_TOP_EPILOG, short_help="Show calls while a program runs.",
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE|PROGRAM [ARGUMENTS]",
@@ -472,7 +470,7 @@ _SORT_KEYS = ("total", "rate", "calls", "average", "p50", "p99", "name")
 )
 @by_option
 @full_names_option
-@click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="total", show_default=True, help="Order of rows.")
+@click.option("--sort", "-s", type=click.Choice(SORT_KEYS), default="total", show_default=True, help="Order of rows.")
 @click.option(
     "--delay", "-d", type=_Seconds(0.05, 86400), default=1.0, show_default=True, help="Seconds between updates."
 )
@@ -484,16 +482,18 @@ def top_command(
     """Run a program as `fprobe run` does, and show its calls of the functions that PATTERN names.
 
     On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
+
+    With -p on a terminal, keys sort and filter the rows: h lists them. A program that is run here has the keys itself.
     """
     from fprobe.report.counts import SELF
-    from fprobe.run.launcher.live import TopOptions
+    from fprobe.run.launcher.top_view import View
     from fprobe.run.session import Settings, memory_file
 
     patterns = checked(stats)
     settings = Settings(patterns, BY[by], measures=SELF)
     if targets is not None:
         _refuse_program(settings)
-        _top_running(targets, settings, TopOptions(sort, delay, rows, by))
+        _top_running(targets, settings, View(sort, delay, rows, by))
     try:
         output = memory_file("fprobe-top")
     except OSError as error:
@@ -502,10 +502,10 @@ def top_command(
     from fprobe.run.ending import end_like
     from fprobe.run.launcher import live
 
-    end_like(live.follow(program, counts, journal, TopOptions(sort, delay, rows, by), output))
+    end_like(live.follow(program, counts, journal, View(sort, delay, rows, by), output))
 
 
-def _top_running(targets: Targets, settings: Settings, view: TopOptions) -> None:
+def _top_running(targets: Targets, settings: Settings, view: View) -> None:
     """`fprobe top -p`. Ends this process."""
     from fprobe.cli.interrupting import end_process
     from fprobe.run.launcher.live import follow_attached

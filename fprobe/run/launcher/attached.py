@@ -246,13 +246,16 @@ class AttachedProcesses:
         while self.wait_until(time.monotonic() + 1):
             pass
 
-    def wait_until(self, due: float) -> bool:
-        """Wait until this time of `time.monotonic`. Returns False as soon as they are not wanted."""
-        while time.monotonic() < due:
-            if not self.is_wanted:
-                return False
-            time.sleep(min(_POLLING, max(due - time.monotonic(), 0)))
-        return True
+    def wait_until(self, due: float, wakes: Sequence[int] = ()) -> bool:
+        """Wait until this time of `time.monotonic`, or until one of the descriptors `wakes` is readable.
+
+        Returns False as soon as they are not wanted.
+        """
+        while self.is_wanted:
+            left = due - time.monotonic()
+            if left <= 0 or select.select(wakes, [], [], min(_POLLING, left))[0]:
+                return True
+        return False
 
     def results(self) -> Results:
         """What was counted in all of them."""

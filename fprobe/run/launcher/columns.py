@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-WIDTHS = {"CALLS": 10, "CALLS/S": 8, "TOTAL": 8, "AVERAGE": 8, "P50": 8, "P99": 8, "GRAPH": 16}
+WIDTHS = {"CALLS": 10, "CALLS/S": 8, "TOTAL": 8, "SELF": 8, "AVERAGE": 8, "P50": 8, "P99": 8, "GRAPH": 16}
 """The columns before the name, with their widths."""
+SORT_KEYS = ("calls", "rate", "total", "self", "average", "p50", "p99", "name")
+"""The columns by which rows are sorted, from left to right."""
 _SORTED = {"rate": "CALLS/S"}
 """What a key of --sort is called, where that is not its own name."""
 _NARROW_GRAPH = 6
-_GIVING_WAY = ("P50", "AVERAGE", "P99", "CALLS/S", "TOTAL", "CALLS")
+_GIVING_WAY = ("P50", "AVERAGE", "P99", "SELF", "CALLS/S", "TOTAL", "CALLS")
 """Which go, one after the other, after the graph."""
 _CUT = "…"
 

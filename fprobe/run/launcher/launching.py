@@ -134,7 +134,7 @@ class Program:
         """Stop by the signal that has stopped the program, until either process is continued; then both are."""
         waker = self._wake_when_continued()
         try:
-            _stop_by(number if os.getpgid(self.pid) == os.getpgrp() else signal.SIGSTOP)
+            stop_by(number if os.getpgid(self.pid) == os.getpgrp() else signal.SIGSTOP)
         finally:
             os.kill(waker, signal.SIGKILL)
             os.waitpid(waker, 0)
@@ -187,7 +187,8 @@ class _EarlySignals:
             os.kill(os.getpid(), number)
 
 
-def _stop_by(number: int) -> None:
+def stop_by(number: int) -> None:
+    """Stop this process by the signal, whatever handler it has."""
     before = signal.getsignal(number)
     if number != signal.SIGSTOP:
         signal.signal(number, signal.SIG_DFL)

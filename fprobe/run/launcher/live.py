@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import select
 import signal
@@ -9,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fprobe.report.counts import Calls
 from fprobe.report.durations import duration, levels
@@ -17,11 +18,12 @@ from fprobe.report.tables import group_heading
 from fprobe.run.launcher import results
 from fprobe.run.launcher.attached import AttachedProcesses
 from fprobe.run.launcher.columns import WIDTHS, fitting, room, shortened
-from fprobe.run.launcher.launching import Program
+from fprobe.run.launcher.launching import Program, stop_by
 from fprobe.run.launcher.names import Named
 from fprobe.run.launcher.remarks import conclusion, troubles
 from fprobe.run.launcher.results import Results
 from fprobe.run.launcher.screen import Screen
+from fprobe.run.launcher.top_view import View
 from fprobe.run.session import above_standard
 from sandbox.process.writing import write_all
 from sandbox.x86_64.tsc import Ticks
@@ -31,20 +33,9 @@ _HISTORY = WIDTHS["GRAPH"]
 _FIRST_UPDATE = 0.2
 """Seconds before the first update."""
 _HEAD = 2
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _Key = tuple[Named, str]
 """A function, and the group of its calls: a caller, a thread or nothing."""
-
-
-class TopOptions(NamedTuple):
-    """The user's options. `delay`: seconds between updates; `rows`: maximum number of rows, None for as many as fit.
-
-    `by`: function, caller or thread.
-    """
-
-    sort: str
-    delay: float
-    rows: int | None
-    by: str = "function"
 
 
 @dataclass
@@ -58,6 +49,11 @@ class Row:
     group: str
     calls: Calls
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    @property
+    def text(self) -> str:
+        """The function, and the group of its calls."""
+        return f"{self.name}{self.group}"
 
     @property
     def rate(self) -> float:
@@ -80,22 +76,25 @@ class Table:
             row.calls = calls
             row.rates.append((calls.hits - before.get(key, 0)) / seconds)
 
-    def ordered(self, key: str) -> list[Row]:
-        """The rows sorted by `key`: a number in descending order, or `name`."""
-        if key == "name":
-            return [self.rows[each] for each in sorted(self.rows)]
-        return sorted(self.rows.values(), key=lambda row: (-_value(row, key), row.name, row.group))
+    def ordered(self, view: View) -> list[Row]:
+        """The rows that the view shows: numbers in descending order, names in ascending order, or the reverse."""
+        shown = [row for row in self.rows.values() if view.shows(row.text)]
+        shown.sort(key=lambda row: (row.name, row.group), reverse=view.is_reversed)
+        if view.sort != "name":
+            shown.sort(key=lambda row: _value(row, view.sort), reverse=not view.is_reversed)
+        return shown
 
-    def text(self, view: TopOptions, rate: float, height: int, width: int) -> Iterator[str]:
+    def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
         """The lines of the table. `rate`: ticks per nanosecond."""
-        rows = self.ordered(view.sort)
-        shown = rows[: view.rows or max(height - _HEAD - 1, 1)]
+        rows = self.ordered(view)
+        shown = rows[: view.rows or max(height - _HEAD - 1 - len(view.help), 1)]
         total = sum(row.rate for row in rows)
         called = f"{len({row.name for row in rows})} functions called"
         if self._by != "function":
             called += f", {len(rows)} rows by {self._by}"
-        yield f"{called}, {total:,.0f} calls/s; {len(shown)} shown, by {view.sort}"[:width]
-        names = [f"{row.name}{row.group}" for row in shown]
+        yield f"{called}, {total:,.0f} calls/s; {len(shown)} shown, {view.described}"[:width]
+        yield from (line[:width] for line in view.help)
+        names = [row.text for row in shown]
         heading = f"FUNCTION{group_heading(self._by)}"
         columns = fitting([*names, heading], width, view.sort)
         heads = "".join(f"{head:{'<' if head == 'GRAPH' else '>'}{space}} " for head, space in columns.items())
@@ -117,13 +116,20 @@ def _value(row: Row, key: str) -> float:
     calls = row.calls
     if key in ("p50", "p99"):
         return calls.percentile(int(key[1:]))
-    return {"total": calls.total, "rate": row.rate, "calls": calls.hits, "average": calls.average}[key]
+    return {
+        "total": calls.total,
+        "self": calls.self_total,
+        "rate": row.rate,
+        "calls": calls.hits,
+        "average": calls.average,
+    }[key]
 
 
 def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
     calls = row.calls
     times = {
         "TOTAL": calls.total,
+        "SELF": calls.self_total,
         "AVERAGE": calls.average,
         "P50": calls.percentile(50),
         "P99": calls.percentile(99),
@@ -137,17 +143,17 @@ def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
     return "".join(f"{texts[head]:>{space}} " for head, space in columns.items()) + name
 
 
-def follow(program: Program, counts: int, journal: int, view: TopOptions, output: int) -> int:
+def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
     """Show the table until the program ends, then print its output from the descriptor `output`. Returns an exit status.
 
     It is the program's, or that of a failure if nothing was probed.
     """
     ticks, table, screen = Ticks(), Table(view.by), Screen(2)
-    ended, woken = os.pidfd_open(program.pid), _wakeups()
+    ended = os.pidfd_open(program.pid)
     before = due = time.monotonic()
     due += min(_FIRST_UPDATE, view.delay)
     is_over = False
-    with screen:
+    with _woken_by(signal.SIGCHLD, signal.SIGWINCH) as woken, screen:
         while not is_over:
             readable = select.select([ended, woken], [], [], max(due - time.monotonic(), 0))[0]
             if woken in readable:
@@ -165,29 +171,75 @@ def follow(program: Program, counts: int, journal: int, view: TopOptions, output
     return found.exit_status
 
 
-def follow_attached(processes: AttachedProcesses, view: TopOptions) -> None:
-    """Show the table on standard output as long as the processes are wanted, and once more at the end."""
-    table, screen, before = Table(view.by), Screen(1), time.monotonic()
+def follow_attached(processes: AttachedProcesses, view: View) -> None:
+    """Show the table on standard output as long as the processes are wanted, and once more at the end.
+
+    Keys of a terminal change the view.
+    """
+    table, screen, before = Table(view.by), Screen(1, with_keys=True), time.monotonic()
+    view = view._replace(has_keys=screen.keys is not None)
     due = before + min(_FIRST_UPDATE, view.delay)
-    with screen:
-        is_over = False
-        while not is_over:
-            is_over = not processes.wait_until(due)
-            found, now = processes.results(), time.monotonic()
-            table.update(found, max(now - before, 1e-3))
-            before, due = now, now + view.delay
-            if not is_over:
-                screen.show(list(table.text(view, processes.ticks.per_nanosecond(), *screen.size)))
-    screen.print([*table.text(view, processes.ticks.per_nanosecond(), *screen.size), *_remarks(found)])
+
+    def update() -> Results:
+        nonlocal before, due
+        found, now = processes.results(), time.monotonic()
+        table.update(found, max(now - before, 1e-3))
+        before, due = now, now + view.delay
+        return found
+
+    def lines() -> list[str]:
+        return list(table.text(view, processes.ticks.per_nanosecond(), *screen.size))
+
+    with _woken_by(signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *_ENDING) as woken, screen:
+        while not view.is_over and processes.wait_until(due, [woken, *screen.keyboard]):
+            _take_signals(woken, screen)
+            if screen.keys is not None:
+                view = functools.reduce(View.after, screen.keys.pressed(), view)
+            if is_due := time.monotonic() >= due:
+                update()
+            if is_due or screen.replaces:
+                screen.show(lines())
+    found = update()
+    view = view._replace(has_keys=False, is_typing=False)
+    screen.print([*lines(), *_remarks(found)])
 
 
-def _wakeups() -> int:
-    """A descriptor that becomes readable when the program stops, or the size of the terminal changes."""
+@contextlib.contextmanager
+def _woken_by(*numbers: signal.Signals) -> Iterator[int]:
+    """A descriptor from which the numbers of these signals can be read that come inside the block, unless they are ignored."""
     woken, write = map(above_standard, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGWINCH):
+    before = {number: signal.getsignal(number) for number in numbers}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in taken:
         signal.signal(number, lambda *_: None)
-    return woken
+    try:
+        yield woken
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+        signal.set_wakeup_fd(-1)
+        os.close(woken)
+        os.close(write)
+
+
+def _take_signals(woken: int, screen: Screen) -> None:
+    """Stop or end by signals that have come; the terminal shows what it showed before the table."""
+    try:
+        arrived = os.read(woken, 1 << 10)
+    except BlockingIOError:
+        return
+    for number in arrived:
+        if number in _ENDING:
+            screen.__exit__()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif number == signal.SIGTSTP:
+            screen.__exit__()
+            stop_by(number)
+            screen.__enter__()
+        elif number == signal.SIGCONT and screen.keys is not None:
+            screen.keys.enter()
 
 
 def _stop_with(program: Program, screen: Screen) -> None:

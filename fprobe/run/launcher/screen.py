@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
+from fprobe.run.launcher.keys import Keys
 from sandbox.process import terminal
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
@@ -14,11 +16,15 @@ _BOUNDLESS = 1 << 30
 
 
 class Screen:
-    """The output of the table. `replaces`: whether each table replaces the previous one."""
+    """The output of the table. `replaces`: whether each table replaces the previous one.
 
-    def __init__(self, descriptor: int) -> None:
+    `keys`: those of the terminal, if they are wanted and can be read; else None.
+    """
+
+    def __init__(self, descriptor: int, *, with_keys: bool = False) -> None:
         self._descriptor = descriptor
         self.replaces = terminal.takes_escapes(descriptor)
+        self.keys = Keys(descriptor) if with_keys and self.replaces and _is_readable(descriptor) else None
         self._is_closed = False
 
     @property
@@ -26,11 +32,20 @@ class Screen:
         """Number of rows and of columns."""
         return terminal.size(self._descriptor) if os.isatty(self._descriptor) else (_BOUNDLESS, _BOUNDLESS)
 
+    @property
+    def keyboard(self) -> list[int]:
+        """The descriptor that keys are read from, if they are read now."""
+        return [self.keys.descriptor] if self.keys is not None and self.keys.is_entered else []
+
     def __enter__(self) -> Screen:
         self._write(_OTHER_SCREEN if self.replaces else "")
+        if self.keys is not None:
+            self.keys.enter()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.keys is not None:
+            self.keys.leave()
         self._write(_BACK if self.replaces else "")
 
     def show(self, lines: list[str]) -> None:
@@ -52,3 +67,7 @@ class Screen:
             write_all(self._descriptor, as_bytes(text))
         except OSError:  # nobody reads it, or the disk is full: the program continues
             self._is_closed = True
+
+
+def _is_readable(descriptor: int) -> bool:
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR

@@ -363,7 +363,7 @@ def test_top_shows_the_calls_and_then_the_output(launch):
     assert len(tables) >= 2
     head, heads, row = tables[-1].splitlines()
     assert head.startswith("1 functions called, ")
-    assert heads.split() == ["CALLS", "CALLS/S", "TOTAL", "AVERAGE", "P50", "P99", "GRAPH", "FUNCTION"]
+    assert heads.split() == ["CALLS", "CALLS/S", "TOTAL", "SELF", "AVERAGE", "P50", "P99", "GRAPH", "FUNCTION"]
     assert row.split()[0] == "40" and row.endswith("deflate [libz]")
 
 
