@@ -36,8 +36,8 @@ def document(
 def _total(results: Results, rate: float, selection: ReportSelection) -> list[dict[str, Any]] | None:
     """The rows for all processes together; None if there is one, or if callers or threads are distinguished."""
     calling = [process for process in results.processes if process.calls]
-    is_table = selection.by == "function" and bool(selection.stats)
-    return _functions(total_of(calling), rate, selection)[0] if is_table and len(calling) > 1 else None
+    is_asked = selection.by == "function" and bool(selection.stats or selection.hists)
+    return _functions(total_of(calling), rate, selection)[0] if is_asked and len(calling) > 1 else None
 
 
 def _process(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:

@@ -55,19 +55,21 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
 
 
 def _total(results: Results, rate: float, selection: ReportSelection) -> Iterator[str]:
-    """A table of the calls of all processes, if there are several."""
+    """The table and the histograms of the calls of all processes, if there are several."""
     calling = [process for process in results.processes if process.calls]
-    if len(calling) > 1 and selection.stats and selection.by == "function":
+    if len(calling) > 1 and (selection.stats or selection.hists) and selection.by == "function":
         yield f"# total of {len(calling):,} processes"
-        yield from _table(total_of(calling), rate, selection)
+        yield from _counted(total_of(calling), rate, selection)
 
 
-def _table(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
+def _counted(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
+    """The table, and the histograms of durations."""
     shown, left_out = stat_rows(process, rate, selection, selection.stats)
     if shown or left_out:
         yield from stat_lines(shown, selection.by)
     if left_out:
         yield f"# {selection.order.left_out(left_out)}"
+    yield from hist_lines(stat_rows(process, rate, selection, selection.hists)[0])
 
 
 def has_counted(results: Results, recorded: Recorded) -> bool:
@@ -104,8 +106,7 @@ def _process(process: Process, rate: float, selection: ReportSelection) -> Itera
     yield from troubles(process)
     if process.dropped:
         yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
-    yield from _table(process, rate, selection)
-    yield from hist_lines(stat_rows(process, rate, selection, selection.hists)[0])
+    yield from _counted(process, rate, selection)
 
 
 def report_after(

@@ -48,6 +48,23 @@ def test_tables_are_ordered_and_cut_in_processes_and_in_total(launch):
     assert "not shown: fewer than 2 hits (--min-hits) or after the first 1 (--top)" in text
 
 
+def test_histograms_of_durations_have_a_total_over_processes(launch):
+    source = (
+        "import os, zlib\nfor _ in range(3): zlib.crc32(b'')\nif not os.fork(): zlib.crc32(b''); os._exit(0)\nos.wait()"
+    )
+    found = launch("--hist", "libz:crc32", source=source).report
+    (row,) = found["total"]
+    each = [process["functions"][0] for process in found["processes"]]
+    assert [row["hits"] for row in each] == [3, 1] and row["hits"] == sum(
+        part["count"] for part in row["histogram"]
+    ) == 4
+    assert row["max_ns"] == max(row["max_ns"] for row in each)
+    _, _, total = launch("--hist", "libz:crc32", source=source, as_json=False).err.partition("# total of 2 processes\n")
+    head, *bars = total.splitlines()
+    assert head.startswith("crc32 [libz]: 4 calls, ") and bars
+    assert "# total" not in launch("--hist", "libz:crc32", "--by", "thread", source=source, as_json=False).err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
