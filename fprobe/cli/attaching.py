@@ -93,13 +93,14 @@ def attach_and_report(
 @contextlib.contextmanager
 def attached_to(targets: Targets, settings: Settings) -> Iterator[AttachedProcesses]:
     """The processes, attached inside the block, which Ctrl-C does not interrupt. Raises Failure."""
+    from fprobe.cli.console import progress_line
     from fprobe.cli.interrupting import INTERRUPTED, Interrupted, ctrl_c
     from fprobe.run.launcher.attached import attached
     from sandbox.remote.refusals import Refused
 
     ctrl_c.hold()
     try:
-        with attached(targets, settings, lambda: ctrl_c.pressed) as processes:
+        with attached(targets, settings, lambda: ctrl_c.pressed, progress_line) as processes:
             yield processes
     except Refused as error:
         if error.errno == errno.EINTR:

@@ -19,6 +19,8 @@ from sandbox.process import terminal
 from sandbox.process.printable import printable_line
 
 _ERASE_LINE = "\r\x1b[K"
+_UNKNOWN = 0.05
+"""Seconds until it is asked again what is done."""
 _AT_ONCE = 256
 """Lines that are printed together, where many follow each other."""
 
@@ -148,6 +150,8 @@ def count(number: int, noun: str) -> str:
 def progress_line(work: Callable[[], str], after: float = 1) -> Iterator[None]:
     """After `after` seconds, show the text of `work()` and the seconds so far on standard error; erase the line at the end.
 
+    While the text is empty, there is nothing to show.
+
     Nothing is shown with --json or -q, or if standard error is not a terminal that can erase a line.
     """
     if not _progress_is_wanted():
@@ -179,12 +183,16 @@ def _report_progress(work: Callable[[], str], after: float, ended: threading.Eve
     begin = time.monotonic()
     if ended.wait(after):
         return
+    is_shown = False
     while True:
-        text = f"{work()}: {time.monotonic() - begin:.0f} s"
-        _write(_ERASE_LINE + text[: terminal.size(2)[1] - 1])  # a line that wraps could not be erased
-        if ended.wait(1):
+        if doing := work():
+            text = f"{doing}: {time.monotonic() - begin:.0f} s"
+            _write(_ERASE_LINE + text[: terminal.size(2)[1] - 1])  # a line that wraps could not be erased
+            is_shown = True
+        if ended.wait(1 if doing else _UNKNOWN):
             break
-    _write(_ERASE_LINE)
+    if is_shown:
+        _write(_ERASE_LINE)
 
 
 def _write(text: str) -> None:

@@ -121,10 +121,15 @@ def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def start(settings: Settings, output: int | None = None) -> tuple[Program, int, int]:
-    """Start the program. Returns it, its file of counts, and its journal. `output`: a descriptor for its standard output."""
+    """Start the program. Returns it, its file of counts, and its journal. `output`: a descriptor for its standard output.
+
+    If that takes long, the terminal shows what is done; with `output` later, by the table.
+    """
+    from fprobe.cli.console import progress_line
     from fprobe.run import session
     from fprobe.run.launcher import launching
     from fprobe.run.launcher.not_python import is_machine_code
+    from fprobe.run.launcher.start_up import ProgramStart
 
     words = program_words()
     if is_machine_code(words):
@@ -135,17 +140,24 @@ def start(settings: Settings, output: int | None = None) -> tuple[Program, int, 
         raise Failure(f"the memory that the program shares could not be created: {error.strerror}", 1) from None
     environ = launching.environment(session.address_of(counts, journal))
     try:
-        return launching.Program(words, environ, output), counts, journal
+        program = launching.Program(words, environ, output)
     except OSError as error:
         raise Failure(f"the program could not be started: {error.strerror}", 1) from None
+    if output is None and settings.arms:
+        program_start = ProgramStart(program, counts, journal)
+        with progress_line(program_start.shown_text):
+            program_start.wait()
+        program_start.end()
+    return program, counts, journal
 
 
 def _start_machine_code(words: list[str], settings: Settings, output: int | None) -> tuple[Program, int, int]:
+    from fprobe.cli.console import progress_line
     from fprobe.run.launcher import elf_program
     from sandbox.remote.refusals import Refused
 
     try:
-        return elf_program.start(words, settings, output)
+        return elf_program.start(words, settings, output, progress_line)
     except Refused as error:
         raise Failure(str(error.strerror)) from None
     except OSError as error:

@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -52,6 +53,10 @@ NEXT_AT = 8
 """Offset in the header of the number of the next free part."""
 NEXT_RING_AT = 16
 """Offset in the header of the number of the next free ring buffer memory."""
+_SHOWN_AT = 24
+"""Offset in the header of 1 while the launcher shows on the terminal what is done before the program begins."""
+_SHOWN = 1.0
+"""Seconds in which the launcher erases that."""
 COMMS_AT = HEADER + PARTS * PART
 """Offset of the table of thread names."""
 RINGS_AT = COMMS_AT + (1 << 20)
@@ -168,6 +173,25 @@ def settings(address: str) -> Settings:
     finally:
         os.close(descriptor)
     return Settings(**json.loads(text))
+
+
+def show_progress(counts: int, *, is_shown: bool) -> None:
+    """The launcher shows progress on the terminal, or has erased it."""
+    os.pwrite(counts, _NUMBER.pack(is_shown), _SHOWN_AT)
+
+
+def wait_for_terminal(address: str) -> None:
+    """Wait until the launcher has erased the progress that it shows. It never does, if it is stopped or has ended."""
+    try:
+        counts = open_counts(address)
+    except OSError:
+        return
+    try:
+        end = time.monotonic() + _SHOWN
+        while any(os.pread(counts, _NUMBER.size, _SHOWN_AT)) and time.monotonic() < end:
+            time.sleep(0.002)
+    finally:
+        os.close(counts)
 
 
 def send_objects(counts: int, objects: Mapping[str, bytes]) -> None:

@@ -21,6 +21,7 @@ from fprobe.run import session
 from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
+from fprobe.run.launcher.start_up import Progress, StartUp, no_progress
 from fprobe.run.session import Settings
 from sandbox.native.back.compile import state_of_files
 from sandbox.remote import inject, limits, reach
@@ -58,7 +59,7 @@ def _task(pid: int, thread: int) -> int:
 class Attached:
     """Process `pid`, with probes. Raises Refused, with the reason, if it cannot be attached to.
 
-    `held`: it was started by this process, and is stopped at its entry.
+    `held`: it was started by this process, and is stopped at its entry. `start_up`: is told what is done.
     """
 
     def __init__(
@@ -67,8 +68,11 @@ class Attached:
         settings: Settings,
         is_interrupted: Callable[[], bool] = lambda: False,
         held: HeldProgram | None = None,
+        start_up: StartUp | None = None,
     ) -> None:
         self.pid = pid
+        self._start_up = start_up or StartUp()
+        self._start_up.say(f"reading process {pid}")
         self._is_interrupted = is_interrupted
         try:
             self._process = os.pidfd_open(pid)  # first: from here on the number cannot come to mean another process
@@ -87,8 +91,10 @@ class Attached:
         for each in (self._process, self._pipe):
             self._over.register(each, select.POLLIN if each == self._process else 0)
         try:
+            self._start_up.follow(self.journal)
             self._wait_for("armed", _ARMS, is_interrupted)
         except BaseException:
+            self._start_up.end()
             self.close()
             raise
 
@@ -100,7 +106,9 @@ class Attached:
         try:
             limits.check(self.pid)
             reach.check(self.pid, _files())
+            self._start_up.say(f"compiling for process {self.pid}")
             self._objects = objects_for(self.pid, minor, _ENTERING.read_text(), _paths(), settings)
+            self._start_up.say(f"entering process {self.pid}")
             if held is not None:
                 running = inject.start_held(prepared, self._process, held)
             else:
@@ -277,13 +285,18 @@ class AttachedProcesses:
 
 
 @contextlib.contextmanager
-def attached(targets: Targets, settings: Settings, is_interrupted: Callable[[], bool]) -> Iterator[AttachedProcesses]:
-    """The processes, attached inside the block. Raises Refused."""
+def attached(
+    targets: Targets, settings: Settings, is_interrupted: Callable[[], bool], progress: Progress = no_progress
+) -> Iterator[AttachedProcesses]:
+    """The processes, attached inside the block. Raises Refused. `progress`: shows what is done for each."""
     processes = AttachedProcesses(is_interrupted)
     try:
         own = settings._replace(children=targets.children)
         for pid in targets.pids:
-            processes.add(Attached(pid, own, is_interrupted))
+            start_up = StartUp()
+            with progress(start_up.text_now):
+                process = Attached(pid, own, is_interrupted, start_up=start_up)
+            processes.add(process)
         for pid in _descendants(targets.pids) if targets.children else ():
             try:
                 processes.add(Attached(pid, own, is_interrupted))

@@ -13,6 +13,7 @@ from pathlib import Path
 from fprobe.run import session
 from fprobe.run.launcher.attached import Attached
 from fprobe.run.launcher.launching import Program, become
+from fprobe.run.launcher.start_up import Progress, StartUp, no_progress
 from fprobe.run.session import Settings
 from sandbox.elf import tables as elf
 from sandbox.remote import interpreter
@@ -82,8 +83,10 @@ class ElfProgram(Program):
         return not self.seen.isdisjoint(_ENDING)
 
 
-def start(words: Sequence[str], settings: Settings, output: int | None = None) -> tuple[Program, int, int]:
-    """Start the program with probes. Returns it, its file of counts, and its journal.
+def start(
+    words: Sequence[str], settings: Settings, output: int | None = None, progress: Progress = no_progress
+) -> tuple[Program, int, int]:
+    """Start the program with probes. Returns it, its file of counts, and its journal. `progress`: shows what is done.
 
     Raises Refused if there is no interpreter to bring along, before it is started, and OSError. What fails later is in the
     journal, and the program runs without probes.
@@ -94,7 +97,9 @@ def start(words: Sequence[str], settings: Settings, output: int | None = None) -
         return program, *_empty(program.pid, words, settings, "")
     with program.held:
         try:
-            attached = Attached(program.pid, settings, program.is_ending, program.held)
+            start_up = StartUp()
+            with progress(start_up.text_now):
+                attached = Attached(program.pid, settings, program.is_ending, program.held, start_up)
         except Refused as failure:
             reason = "" if failure.errno in (errno.EINTR, errno.ESRCH) else str(failure.strerror)
             return program, *_empty(program.pid, words, settings, reason)

@@ -23,6 +23,7 @@ from fprobe.run.launcher.names import Named
 from fprobe.run.launcher.remarks import conclusion, troubles
 from fprobe.run.launcher.results import Results
 from fprobe.run.launcher.screen import Screen
+from fprobe.run.launcher.start_up import StartUp
 from fprobe.run.launcher.top_view import View
 from fprobe.run.session import above_standard
 from sandbox.process.writing import write_all
@@ -32,6 +33,8 @@ _HISTORY = WIDTHS["GRAPH"]
 """Updates that a row's graph shows, if there is space."""
 _FIRST_UPDATE = 0.2
 """Seconds before the first update."""
+_SILENT = 1.0
+"""Seconds after which the table says why the program has not begun."""
 _HEAD = 2
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _Key = tuple[Named, str]
@@ -149,8 +152,9 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
     It is the program's, or that of a failure if nothing was probed.
     """
     ticks, table, screen = Ticks(), Table(view.by), Screen(2)
-    ended = os.pidfd_open(program.pid)
-    before = due = time.monotonic()
+    ended, start_up = os.pidfd_open(program.pid), StartUp()
+    start_up.follow(journal)
+    begin = before = due = time.monotonic()
     due += min(_FIRST_UPDATE, view.delay)
     is_over = False
     with _woken_by(signal.SIGCHLD, signal.SIGWINCH) as woken, screen:
@@ -164,7 +168,14 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
                 table.update(found := results.read(counts, journal), max(now - before, 1e-3))
                 before, due = now, now + view.delay
             if not is_over and (screen.replaces or woken not in readable):
-                screen.show(list(table.text(view, ticks.per_nanosecond(), *screen.size)))
+                lines = list(table.text(view, ticks.per_nanosecond(), *screen.size))
+                if (
+                    (seconds := time.monotonic() - begin) >= _SILENT
+                    and (doing := start_up.text_now())
+                    and screen.replaces
+                ):
+                    lines[0] = f"{doing}: {seconds:.0f} s"[: screen.size[1]]
+                screen.show(lines)
     found.status = program.wait()
     _copy(output, 1, screen)
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])

@@ -151,7 +151,9 @@ class Arming:
 
         Watching first: it takes much Python, which is slow once functions of the interpreter are probed.
         """
-        self._find_all()
+        for pattern in self._patterns():
+            session.note(self._address, doing=f"reading the functions that match {pattern.text}")
+            pattern.found()
         if self._shows_callers or not all(pattern.is_settled for pattern in self._patterns()):
             self._watch_loads()
             register_module_notifier(self._module_event)
@@ -279,6 +281,8 @@ class Arming:
         skipped = [(str(each), reason) for each in functions if (reason := reasons[each.function.address])]
         if len(skipped) == len(functions):
             return skipped
+        number = f"{len(functions):,} function{'s' * (len(functions) != 1)}"
+        session.note(self._address, doing=f"probing {number}")
         attachment = group.probe([each for each in functions if not reasons[each.function.address]])
         try:
             attachment.attach()

@@ -35,7 +35,7 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
     try:
         hide_environment()
         settings = session.settings(address)
-        session.note(address, argv=sys.orig_argv, parent=os.getppid())
+        session.note(address, argv=sys.orig_argv, parent=os.getppid(), doing="preparing the probes")
         if settings.mount and os.getppid() == int(address.split(":")[0]):
             mount(settings.mount)  # before children are covered: the one that unmounts is not the program's
         cover_children(address, directory)
@@ -44,6 +44,8 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:
+        session.note(address, armed=True)
+        session.wait_for_terminal(address)
         if collects:
             gc.enable()
 
