@@ -72,7 +72,6 @@ class Attached:
     ) -> None:
         self.pid = pid
         self._start_up = start_up or StartUp()
-        self._start_up.say(f"reading process {pid}")
         self._is_interrupted = is_interrupted
         try:
             self._process = os.pidfd_open(pid)  # first: from here on the number cannot come to mean another process
@@ -293,7 +292,7 @@ def attached(
     try:
         own = settings._replace(children=targets.children)
         for pid in targets.pids:
-            start_up = StartUp()
+            start_up = StartUp(f"reading process {pid}")
             with progress(start_up.text_now):
                 process = Attached(pid, own, is_interrupted, start_up=start_up)
             processes.add(process)

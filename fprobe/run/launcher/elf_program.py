@@ -97,7 +97,7 @@ def start(
         return program, *_empty(program.pid, words, settings, "")
     with program.held:
         try:
-            start_up = StartUp()
+            start_up = StartUp(f"reading process {program.pid}")
             with progress(start_up.text_now):
                 attached = Attached(program.pid, settings, program.is_ending, program.held, start_up)
         except Refused as failure:

@@ -26,10 +26,10 @@ def no_progress(_text: Callable[[], str]) -> AbstractContextManager[None]:
 
 
 class StartUp:
-    """What is done now: by this process, until the other one's journal tells more."""
+    """What is done now: by this process, first `text`, until the other one's journal tells more."""
 
-    def __init__(self) -> None:
-        self._text = ""
+    def __init__(self, text: str = "") -> None:
+        self._text = text
         self._journal: int | None = None
         self._offset = 0
         self._is_over = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 
 import pytest
@@ -40,7 +39,7 @@ def test_run_says_what_it_does_and_erases_that_before_the_program_begins():
 def test_attaching_says_what_it_does_until_it_is_done(target):
     words = ["stat", "-p", str(target.pid), "libz:deflate", "--duration", "0.1"]
     shown, _, after = on_terminal(*words).rpartition("\r\x1b[K")
-    assert re.match(rf"\r\x1b\[K(reading|compiling for) process {target.pid}: 0 s", shown)
+    assert shown.startswith(f"\r\x1b[Kreading process {target.pid}: 0 s")
     assert after.startswith(f"fprobe: attached to {target.pid} ")
 
 
@@ -68,8 +67,7 @@ def write(journal, **entry):
 
 
 def test_the_journal_tells_what_is_done_and_the_end_of_it(journal):
-    start_up = StartUp()
-    start_up.say("reading process 1")
+    start_up = StartUp("reading process 1")
     start_up.follow(journal)
     assert start_up.text_now() == "reading process 1"
     write(journal, doing="reading the functions that match libz:*")
