@@ -20,7 +20,8 @@ from fprobe import neighbours
 
 neighbours.check_before_import()
 
-from sandbox.lazy import exports  # noqa: E402  # the check says what is found instead
+import ftrace  # noqa: E402, F401  # the check says what is found instead; programs may call its trace_printk from now on
+from sandbox.lazy import exports  # noqa: E402
 
 __version__ = "0.1.0"
 

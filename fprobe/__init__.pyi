@@ -50,6 +50,8 @@ from ftrace.core.unwind.stacktrace import stack_trace as stack_trace
 from ftrace.core.unwind.stacktrace import stack_trace_save as stack_trace_save
 from ftrace.core.unwind.stacktrace import stack_trace_save_regs as stack_trace_save_regs
 from ftrace.hit.x86_64.pt_regs import pt_regs as pt_regs
+from ftrace.tracing.output.trace_printk import trace_printk as trace_printk
+from ftrace.tracing.output.trace_printk import trace_puts as trace_puts
 from kprobes.optimization import why_not as why_not
 from sandbox.x86_64.tsc import ticks_per_ns as ticks_per_ns
 

@@ -8,6 +8,17 @@ Names are imported at first use; `dir(ftrace)` lists them, and docs/ftrace.md sh
 from __future__ import annotations
 
 import sandbox  # noqa: F401  # before ctypes: it refuses sub-interpreters
+from sandbox.compile.exports import exported
 from sandbox.lazy import exports
 
+
+def _address_of(symbol: str) -> int:
+    from ftrace.tracing.output.trace_printk import address_of
+
+    return address_of(symbol)
+
+
+exported.update(
+    dict.fromkeys(("trace_printk", "trace_puts", "__trace_bprintk", "__trace_bputs", "__trace_puts"), _address_of)
+)
 __all__, __getattr__, __dir__ = exports(__name__, __file__)

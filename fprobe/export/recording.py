@@ -19,6 +19,7 @@ from ftrace.core.runtime import RUNTIME
 from ftrace.ring_buffer.reader import Record
 from ftrace.tracing import symbols
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
+from ftrace.tracing.instances.printk import text_at
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.images.process_text import is_patchable
@@ -47,6 +48,7 @@ class Arriving:
         self.formats = formats
         self.symbols = LiveSymbols()
         self.comm = saved_cmdlines.find
+        self.text = text_at
         self.instances = [Instance(name, array.buffer.clock) for name, array in instances.items()]
         self._buffers = [array.buffer for array in instances.values()]
         self._held: list[list[Record]] = [[] for _ in instances]

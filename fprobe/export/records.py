@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -13,8 +14,13 @@ from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.clock import find as find_clock
 from ftrace.ring_buffer.formatters import Memo, Show, compiled, line_formatter
 from ftrace.ring_buffer.reader import Record
+from ftrace.tracing.binary_printf import printed as print_arguments
 from ftrace.tracing.output.context import NO_FLAGS, front
 from sandbox.process.printable import escaped
+
+_WORD = struct.Struct("<Q")
+_TEXT, _ARGUMENTS = 16, 24
+"""Offsets in a record of trace_printk: of the text's address, and of what follows it."""
 
 
 class Symbols(Protocol):
@@ -44,6 +50,9 @@ class Source(Protocol):
 
     def comm(self, tid: int, /) -> str:
         """The name of a thread."""
+
+    def text(self, address: int, /) -> str:
+        """A text that records refer to by its address."""
 
     def merged(self) -> Iterator[tuple[Instance, Record]]:
         """The records of all slots, in order of time, each with its trace array."""
@@ -79,6 +88,8 @@ def _show_of(trace: Source, addresses: Addresses, number: int) -> Show:
     event = trace.formats.get(number)
     if event is None:
         return compiled([f"Unknown type {number}"])
+    if event.group == "ftrace" and event.name in ("bprint", "bputs"):
+        return _print_of_text(trace, event, addresses)
     if event.group == "ftrace" and event.name in _OWN:
         return _OWN[event.name](event, addresses)
     return printed(event, addresses)
@@ -92,6 +103,17 @@ def _function(event: EventFormat, addresses: Addresses) -> Show:
 def _print(event: EventFormat, addresses: Addresses) -> Show:
     names: Memo[int, str] = Memo(lambda ip: addresses.name[ip] if ip else "tracing_mark_write")
     return compiled([address_of(event, "ip", names), ": ", lambda data: escaped(text(data[16:]).rstrip("\n"))])
+
+
+def _print_of_text(trace: Source, event: EventFormat, addresses: Addresses) -> Show:
+    """The formatter of records that trace_printk and trace_puts of programs have made."""
+
+    def show(data: bytes) -> str:
+        form = trace.text(_WORD.unpack_from(data, _TEXT)[0])
+        shown = print_arguments(form, data[_ARGUMENTS:], trace.symbols.describe) if event.name == "bprint" else form
+        return escaped(shown.rstrip("\n"))
+
+    return compiled([address_of(event, "ip", addresses.name), ": ", show])
 
 
 def _stack(event: EventFormat, addresses: Addresses) -> Show:

@@ -39,6 +39,7 @@ from fprobe.export.trace_dat_sections import (
 from ftrace.hit.ring_buffer.layout import COMMIT_MASK, COMMON, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.pages import spans
 from ftrace.ring_buffer.reader import RECORD, Record, in_order
+from ftrace.tracing.binary_printf import unknown_text
 
 UNKNOWN = -1
 """`Record.lost` if an unknown number of records is missing."""
@@ -46,6 +47,8 @@ _END_MARK = "$end"
 _BEFORE_OPTIONS = (HEADER_INFO, FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, PRINTK, CMDLINES)
 _SYMBOL = re.compile(r"^([0-9a-fA-F]{1,16})[ \t]+\S+[ \t]+(\S.*)$", re.MULTILINE)
 """A line of kallsyms. Any other line, of a damaged file, is ignored."""
+_PRINTK = re.compile(r'^(0x[0-9a-f]{1,16}) : "(.*)"$', re.MULTILINE)
+_ESCAPED = re.compile(r'\\([nt"])')
 _COMM = re.compile(r"^(\d{1,10}) (.*)$", re.MULTILINE)
 
 
@@ -57,6 +60,11 @@ class Instance(NamedTuple):
     page_size: int = 0
     cpus: tuple[Cpu, ...] = ()
     compressed: bool = False
+
+
+def _unescaped(text: str) -> str:
+    """A text of printk_formats."""
+    return _ESCAPED.sub(lambda found: {"n": "\n", "t": "\t", '"': '"'}[found[1]], text)
 
 
 class Symbols:
@@ -109,6 +117,7 @@ class Trace:
         self.formats: dict[int, EventFormat] = {}
         self.symbols = Symbols("")
         self.comms: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
         self._start_of_buffers = 0
         self.instances: list[Instance] = []
         """The trace arrays of the file, the top level first."""
@@ -168,6 +177,10 @@ class Trace:
     def comm(self, tid: int) -> str:
         """The name of a thread; `<...>` if it is not known."""
         return self.comms.get(tid, "<...>")
+
+    def text(self, address: int) -> str:
+        """A text that records refer to by its address."""
+        return self._texts.get(address) or unknown_text(address)
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
@@ -254,10 +267,14 @@ class Trace:
     def _take(self, number: int, content: bytes) -> None:
         if number == BUFFER:
             self._take_buffer(content)
-        elif number in (FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, CMDLINES):
+        elif number in (FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, PRINTK, CMDLINES):
             data = self._section(_number(U64, content), number)
             if number == KALLSYMS:
                 self.symbols = Symbols(_decoded(data[U32.size :]))
+            elif number == PRINTK:
+                self._texts = {
+                    int(at, 16): _unescaped(text) for at, text in _PRINTK.findall(_decoded(data[U32.size :]))
+                }
             elif number == CMDLINES:
                 self.comms = {int(tid): name for tid, name in _COMM.findall(_decoded(data[U64.size :]))}
             elif number == FTRACE_EVENTS:

@@ -37,7 +37,7 @@ from ftrace.hit import (
     task_filter,
     text_poke,
 )
-from ftrace.hit.events import builtin_records, dump_request, event_state, symbol_text
+from ftrace.hit.events import builtin_records, dump_request, event_state, printk, symbol_text
 from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.hit.ring_buffer import consuming, pool, writer
@@ -150,6 +150,7 @@ FUNCTIONS = (
     *builtin_records.FUNCTIONS,
     *dump_request.FUNCTIONS,
     builtin_records.tracing_mark_write,
+    *printk.FUNCTIONS,
     *symbol_text.FUNCTIONS,
     *walk.FUNCTIONS,
     plain_returns.plain_functions,

@@ -12,6 +12,7 @@ from ftrace.hit.x86_64.pt_regs import USER_CS, USER_FLAGS, USER_SS, pt_regs
 from ftrace.hit.x86_64.restorer import RESTORER
 from ftrace.hit.x86_64.signal_masks import SIGNAL_MASKS
 from ftrace.hit.x86_64.thread_start import THREAD_START
+from ftrace.hit.x86_64.variadic import VARIADIC
 from ftrace.hit.x86_64.vector_reads import VECTOR_READS
 from sandbox.threads import tasks
 from sandbox.x86_64.save_area import SaveArea
@@ -20,7 +21,8 @@ from sandbox.x86_64.save_area import SaveArea
 def text(area: SaveArea) -> str:
     """All of it, for vectors that are saved as `area` says."""
     trampolines_text = trampolines.assembly(_constants(area))
-    return with_call_frames(trampolines_text + THREAD_START + RESTORER + GUARDED_READ + VECTOR_READS + SIGNAL_MASKS)
+    own = THREAD_START + RESTORER + GUARDED_READ + VECTOR_READS + SIGNAL_MASKS + VARIADIC
+    return with_call_frames(trampolines_text + own)
 
 
 def common(area: SaveArea) -> dict[str, int | str]:

@@ -15,7 +15,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sandbox.compile.codegen import ProgramError
+from sandbox.compile.exports import jumps, needed
 from sandbox.compile.stubs import STUB_SIZE, Flavour
+from sandbox.elf import tables
 from sandbox.loading.linker import LinkError
 from sandbox.loading.module import Module
 from sandbox.loading.sharedobject import open_library, silence
@@ -51,6 +53,10 @@ def load_c(
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         output = Path(directory, f"{name}.so")
         compile_c(path, output, flavour, cflags)
+        if exports := needed(name for _, name in tables.imports(tables.ElfFile(output.read_bytes()))):
+            defined = Path(directory, f"exports{path.suffix}")
+            defined.write_text(jumps(exports))
+            compile_c(path, output, flavour, [*cflags, str(defined)])
         library = silence(output.read_bytes())
         output.write_bytes(library.data)
         keep = stack.pop_all()

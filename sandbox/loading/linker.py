@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sandbox.compile.codegen import TRIPLE, initialize_llvm, target_machine
+from sandbox.compile.exports import needed
 from sandbox.compile.objectfile import LoadableObject
 from sandbox.elf import tables
 from sandbox.loading.loaded_code import LoadedCode, call_guarded, drop_aliases, owners, remap
@@ -43,6 +44,8 @@ def link(obj: LoadableObject, name: str) -> LoadedCode:
 def _check_undefined(obj: LoadableObject, name: str) -> None:
     from llvmlite import binding
 
+    for symbol, address in needed(obj.undefined).items():
+        binding.add_symbol(symbol, address)
     missing = sorted(symbol for symbol in obj.undefined if not binding.address_of_symbol(symbol))
     if missing:
         listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")

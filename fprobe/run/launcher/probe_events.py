@@ -23,6 +23,7 @@ from ftrace.hit.ring_buffer import comms
 from ftrace.hit.ring_buffer.layout import Geometry
 from ftrace.ring_buffer.reader import Record, of_slot
 from ftrace.ring_buffer.view import MemoryFile, RingView
+from ftrace.tracing.binary_printf import unknown_text
 from sandbox.memory import mappings
 
 _BY_TIME = attrgetter("stamp", "slot")
@@ -51,6 +52,7 @@ class RecordedEvents:
         self.symbols = _Symbols(process.names)
         self.instances = [Instance(clock=found[0].clock)]
         self.comm = comm
+        self.text = unknown_text  # a program has its texts in its own memory
         self._rings = [each.view for each in found]
 
     def merged(self) -> Iterator[tuple[Instance, Record]]:

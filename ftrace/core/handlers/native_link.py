@@ -17,6 +17,7 @@ from ftrace.hit.faults import GUARDED_READS
 from ftrace.hit.ring_buffer import writer
 from sandbox.compile.cache import default_cache
 from sandbox.compile.cache import key as cache_key
+from sandbox.compile.exports import exported, needed
 from sandbox.elf import tables
 from sandbox.native import NativeFunction, Unit, containers
 from sandbox.native.back.compile import compile_unit
@@ -27,7 +28,7 @@ from sandbox.native.native_image import Linked, NativeImage
 
 Made = TypeVar("Made")
 ALLOWED = frozenset(GUARDED_READS + floats.SYMBOLS + writer.SYMBOLS + event_state.SYMBOLS)
-"""Functions that users' code may call without defining them."""
+"""Functions that users' code may call without defining them, besides those that are exported to programs."""
 
 
 class HandlerCode:
@@ -58,7 +59,7 @@ class HandlerCode:
 
     def _verified(self) -> bytes:
         code = compile_unit(self._unit)
-        problems = verify_object(code, ALLOWED)
+        problems = verify_object(code, ALLOWED | exported.keys())
         if problems:
             raise TypeError(f"{self.handler.name} cannot be a handler: {'; '.join(problems)}")
         return code
@@ -77,8 +78,10 @@ def link(name: str, object_code: bytes) -> NativeImage:
     It is unmapped after it has been collected: keep it while it may run. Raises LookupError for a map that no longer exists.
     """
     _withdraw_collected()
+    symbols = _symbols(object_code)
+    needed(symbols)
     image = NativeImage(_free(name), object_code, uses=runtime().image)
-    for symbol in _symbols(object_code):
+    for symbol in symbols:
         if symbol.startswith(containers.PREFIX):
             _give_state(image, containers.find(symbol))
         elif symbol == "task_offset":

@@ -54,7 +54,22 @@ PRINT = _event(
     (Field(_WORD, "ip", 8, 8, False), Field("char[]", "buf", 16, 0, False)),
     '"%ps: %s", (void *)REC->ip, REC->buf',
 )
-"""Text that was written to trace_marker."""
+"""Text that was written to trace_marker, or by a program's __trace_puts()."""
+_TEXT = "const char *"
+BPRINT = _event(
+    6,
+    "bprint",
+    (Field(_WORD, "ip", 8, 8, False), Field(_TEXT, "fmt", 16, 8, False), Field("u32[]", "buf", 24, 0, False)),
+    '"%ps: %s", (void *)REC->ip, REC->fmt',
+)
+"""trace_printk: the address of a format, and its arguments as bytes."""
+BPUTS = _event(
+    14,
+    "bputs",
+    (Field(_WORD, "ip", 8, 8, False), Field(_TEXT, "str", 16, 8, False)),
+    '"%ps: %s", (void *)REC->ip, REC->str',
+)
+"""trace_puts: the address of a text."""
 RAW_DATA = _event(
     18,
     "raw_data",
@@ -101,7 +116,9 @@ FUNC_REPEATS = _event(
 )
 """How often a call was repeated, with func-no-repeats."""
 
-BUILTIN_EVENTS = (FUNCTION, KERNEL_STACK, PRINT, GRAPH_EXIT, GRAPH_ENTRY, USER_STACK, RAW_DATA, FUNC_REPEATS)
+PRINTS = (PRINT, BPRINT, BPUTS)
+"""The events of a text that something has printed."""
+BUILTIN_EVENTS = (FUNCTION, KERNEL_STACK, *PRINTS, GRAPH_EXIT, GRAPH_ENTRY, USER_STACK, RAW_DATA, FUNC_REPEATS)
 
 
 _MODULE = "module"

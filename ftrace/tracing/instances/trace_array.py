@@ -17,6 +17,7 @@ from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.tracing.instances.error_log import ErrorLog, error_log
 from ftrace.tracing.instances.options import TraceOptions
+from ftrace.tracing.instances.printk import direct_printk
 from ftrace.tracing.tracers.follow_fork import fork_following
 from ftrace.tracing.tracers.interfaces import Tracer, Tracing, nop
 from ftrace.tracing.tracers.profile import function_profiler
@@ -113,6 +114,8 @@ class TraceArray:
             _follow_record_cmd()
         elif name in self._followed:
             self._follow_forks(self._followed[name], on)
+        elif name == "trace_printk":
+            self._follow_printk()
         elif name == _PRINTK:
             self._direct_printk(on)
         elif name not in self.options.own:  # an option of a tracer; all trace arrays share it
@@ -135,6 +138,11 @@ class TraceArray:
             raise OSError(errno.EINVAL, f"{_PRINTK} cannot be switched off; set it in another trace instance")
         for array in trace_arrays:
             array.options.put(_PRINTK, array is (self if on else top))
+        direct_printk(self if on else top)
+
+    def _follow_printk(self) -> None:
+        if self.options[_PRINTK]:
+            direct_printk(self)
 
     def clear(self) -> None:
         """Empty the buffer."""
@@ -186,6 +194,7 @@ class TraceArray:
         self.dropped_slots.drop(dropped)
         self.function_tasks.follow_slots()
         self.event_tasks.follow_slots()
+        self._follow_printk()
 
     # -- the tracer -----------------------------------------------------------------------------------------------
 
@@ -234,6 +243,7 @@ class TraceArray:
                     fork_following().forget(tasks)
             if self.options[_PRINTK]:
                 global_trace().options.put(_PRINTK, True)
+                direct_printk(global_trace())
         runtime().quiesce()
         self.buffer.close()
 

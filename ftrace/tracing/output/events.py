@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER, TRACING_MARK_WRITE
 from ftrace.ring_buffer.formatters import Memo, Number, Piece, Show, compiled
+from ftrace.tracing.binary_printf import printed
 from ftrace.tracing.events.builtin import (
+    BPRINT,
+    BPUTS,
     BUILTIN_EVENTS,
     FUNC_REPEATS,
     FUNCTION,
@@ -25,6 +28,7 @@ from ftrace.tracing.events.probe_event import ProbeEvent
 from ftrace.tracing.events.registry import TraceEvent, event_registry
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC
 from ftrace.tracing.instances.options import Options
+from ftrace.tracing.instances.printk import text_at
 from ftrace.tracing.output.addresses import in_object, ip_sym
 from ftrace.tracing.probe_args.layout import Field, record_pieces
 from ftrace.tracing.symbols import with_offset
@@ -91,9 +95,18 @@ def _callers(data: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}Q", data, _CALLERS)
 
 
-def _print(_event: TraceEvent, data: bytes, options: Options) -> str:
+def printed_text(event: TraceEvent, data: bytes) -> str:
+    """The text of a record of ftrace.tracing.events.builtin.PRINTS, without the function that printed it."""
+    if event is PRINT:
+        return text_of(data[_OWN + 8 :])
+    address = _TWO_WORDS.unpack_from(data, _OWN)[1]
+    text = text_at(address)
+    return printed(text, data[_OWN + _TWO_WORDS.size :], with_offset) if event is BPRINT else text
+
+
+def _print(event: TraceEvent, data: bytes, options: Options) -> str:
     ip = int.from_bytes(data[_OWN : _OWN + 8], "little")
-    return f"{ip_sym(ip, options) if ip else TRACING_MARK_WRITE}: {text_of(data[_OWN + 8 :])}"
+    return f"{ip_sym(ip, options) if ip else TRACING_MARK_WRITE}: {printed_text(event, data)}"
 
 
 def _raw_data(_event: TraceEvent, data: bytes, _options: Options) -> str:
@@ -169,8 +182,9 @@ def _repeats_raw(_event: TraceEvent, data: bytes, _options: Options) -> str:
     return f"{ip} {parent} {count} {top << 32 | bottom}\n"
 
 
-def _print_raw(_event: TraceEvent, data: bytes, _options: Options) -> str:
-    return f"# {int.from_bytes(data[_OWN : _OWN + 8], 'little'):x} {text_of(data[_OWN + 8 :])}"
+def _print_raw(event: TraceEvent, data: bytes, _options: Options) -> str:
+    ip = int.from_bytes(data[_OWN : _OWN + 8], "little")
+    return f"# {ip:x} {printed_text(event, data)}" if event is PRINT else f": {ip:x} : {printed_text(event, data)}"
 
 
 # -- as fields --------------------------------------------------------------------------------------------------------
@@ -215,7 +229,7 @@ _BUILTIN = {
     FUNCTION.id: Printers(_function, _addresses, _addresses_in_hex, binary=_addresses_in_binary),
     FUNC_REPEATS.id: Printers(_function, _repeats_raw),
     KERNEL_STACK.id: Printers(_each(_stack)),
-    PRINT.id: Printers(_each(_print), _print_raw),
+    **dict.fromkeys((PRINT.id, BPRINT.id, BPUTS.id), Printers(_each(_print), _print_raw)),
     USER_STACK.id: Printers(_each(_user_stack)),
     RAW_DATA.id: Printers(_each(_raw_data), _raw_data),
 }

@@ -8,7 +8,7 @@ from functools import cache
 
 from ftrace.ring_buffer.formatters import Memo, Show, line_formatter
 from ftrace.ring_buffer.reader import Record
-from ftrace.tracing.events.builtin import FUNC_REPEATS, PRINT, RAW_DATA
+from ftrace.tracing.events.builtin import FUNC_REPEATS, PRINTS, RAW_DATA
 from ftrace.tracing.events.registry import TraceEvent
 from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.tracing.instances.options import Options
@@ -22,15 +22,13 @@ from ftrace.tracing.output.context import (
     raw_context,
     timestamp,
 )
-from ftrace.tracing.output.events import events_by_id, printers, text_of
+from ftrace.tracing.output.events import events_by_id, printed_text, printers
 
 _TRACE_SEQ = 8155
 """Characters that fit a struct trace_seq."""
 _A_BYTE = 3
 """Characters of each byte of a raw marker."""
 _REPEATS = struct.Struct("<24xHHI")
-_PRINT_TEXT = 16
-"""Offset of the text in a print record."""
 
 
 def lost_text(record: Record) -> str:
@@ -97,7 +95,7 @@ class LineFormat:
     def _usual(self, number: int) -> Show | None:
         """The formatter of an event; None if its text depends on more than the record's bytes."""
         event = self._events.get(number)
-        is_usual = event is not None and event not in (PRINT, RAW_DATA, FUNC_REPEATS)
+        is_usual = event is not None and event not in (*PRINTS, RAW_DATA, FUNC_REPEATS)
         return self._shows[number] if is_usual else None
 
     def _made(self, number: int) -> Show:
@@ -116,18 +114,18 @@ class LineFormat:
         event = self._events.get(number)
         if event is None:
             return f"{self._context(record, following, index)}Unknown type {number}\n"
-        if event is PRINT and self._options["printk-msg-only"] and self._options["trace_printk"]:
-            return text_of(record.data[_PRINT_TEXT:])
+        if event in PRINTS and self._options["printk-msg-only"] and self._options["trace_printk"]:
+            return printed_text(event, record.data)
         text = self._show(record, event) if self._show else self._plain(record, event, following, index)
         return fitted(text) if event is RAW_DATA else text
 
     def event_text(self, record: Record) -> str:
-        """The text of its event alone; for a marker, the text that was written."""
+        """The text of its event alone; for a marker or a trace_printk, the text that was written."""
         event = self._events.get(record.common.type)
         if event is None:
             return f"Unknown type {record.common.type}\n"
-        if event is PRINT:
-            return text_of(record.data[_PRINT_TEXT:])
+        if event in PRINTS:
+            return printed_text(event, record.data)
         return self._shows[event.id](record.data)
 
     def _context(self, record: Record, following: Record | None, index: int) -> str:

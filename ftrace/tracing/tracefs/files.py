@@ -13,6 +13,7 @@ from ftrace.tracing.events.hit.symbol_names import symbol_names
 from ftrace.tracing.events.registry import event_registry
 from ftrace.tracing.files.nodes import Node, TextFile, written_number
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
+from ftrace.tracing.instances.printk import printk_formats
 from ftrace.tracing.instances.trace_array import global_trace
 from ftrace.tracing.tracefs.function_commands import register_function_commands
 from ftrace.tracing.tracefs.trace_files import InstancesDirectory, trace_array_files
@@ -54,7 +55,7 @@ def _files() -> dict[str, Node]:
         "dyn_ftrace_total_info": TextFile(lookup.dyn_ftrace_total_info),
         "dynamic_events": definitions_file(dynevent.show, dynevent.create_dyn_event),
         "enabled_functions": TextFile(lookup.enabled_functions),
-        "printk_formats": TextFile(lambda: ""),
+        "printk_formats": TextFile(printk_formats),
         "saved_cmdlines": TextFile(saved_cmdlines.read),
         "saved_cmdlines_size": TextFile(
             lambda: f"{saved_cmdlines.capacity}\n",
