@@ -117,7 +117,22 @@ def _shown(directive: Directive, reader: _Reader, symbol: Callable[[int], str]) 
     if letter[0] == "p":
         shown = symbol(value) if letter in _SYMBOLS else f"{value:x}" if letter == "px" else f"{value:016x}"
         return f"%{flags}{width}s" % shown
-    return (f"%{flags}{width}{limit}{letter}" % value).replace("0o", "0")
+    return _integer(value, flags, width, precision, letter)
+
+
+def _integer(value: int, flags: str, width: str, precision: str | None, letter: str) -> str:
+    """A number as C prints it, where Python differs: a precision, signs of unsigned numbers, and `#`."""
+    if letter not in _SIGNED:
+        flags = flags.replace("+", "").replace(" ", "")
+    if "#" in flags and (letter == "o" or not value):
+        flags = flags.replace("#", "")
+        precision = str(max(int(precision or 0), len(f"{value:o}") + (value != 0))) if letter == "o" else precision
+    if precision is None:
+        return f"%{flags}{width}{letter}" % value
+    sign = "+" if "+" in flags else " " * (" " in flags)
+    hash_sign = "#" * ("#" in flags)
+    shown = f"%{sign}{hash_sign}.{precision or 0}{letter}" % value if value or int(precision or 0) else sign
+    return f"%{'-' * ('-' in flags)}{width}s" % shown
 
 
 def unknown_text(address: int) -> str:
@@ -138,19 +153,26 @@ def packed(form: str, values: tuple[int | str | bytes, ...]) -> bytes:
         raise TypeError(f"{form!r} takes {wanted} arguments, and {len(values)} were given")
     data, left = bytearray(), iter(values)
     for directive in directives:
-        for _ in range(directive.stars):
-            _put(data, next(left), _INT, form)
-        _put(data, next(left), directive.size, form)
+        stars = [next(left) for _ in range(directive.stars)]
+        for star in stars:
+            _put(data, star, _INT, form)
+        value, precision = next(left), stars[-1] if directive.precision == "*" else directive.precision
+        if directive.size:
+            _put(data, value, directive.size, form)
+        else:
+            data += _text(value, None if precision is None else int(precision or 0), form) + b"\0"
     return bytes(data.ljust(-(-len(data) // _ALIGN) * _ALIGN, b"\0"))
 
 
+def _text(value: int | str | bytes, precision: int | None, form: str) -> bytes:
+    """The bytes of a text that a record has: as many as are printed."""
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{form!r}: %s takes a str or bytes, not {value!r}")
+    text = (value.encode(*_ENCODING) if isinstance(value, str) else value).partition(b"\0")[0]
+    return text if precision is None or precision < 0 else text[:precision]
+
+
 def _put(data: bytearray, value: int | str | bytes, size: int, form: str) -> None:
-    if size == 0:
-        if not isinstance(value, (str, bytes)):
-            raise TypeError(f"{form!r}: %s takes a str or bytes, not {value!r}")
-        text = value.encode(*_ENCODING) if isinstance(value, str) else value
-        data += text.partition(b"\0")[0] + b"\0"
-        return
     if size == 1 and isinstance(value, str) and len(value) == 1:
         value = ord(value) & 0xFF
     if not isinstance(value, int):
