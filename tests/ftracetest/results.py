@@ -25,7 +25,6 @@ REASONS = {
     "dynevent/add_remove_uprobe": _NO_UPROBES,
     "dynevent/eprobes_syntax_errors": _NO_EVENT_PROBES,
     "dynevent/test_duplicates": _NO_EVENT_PROBES,
-    "event/trace_printk": "programs have no trace_printk",
     "filter/event-filter-incomplete": _NEWER,
     "filter/event-filter-incomplete (instance)": _NEWER,
     "kprobe/kprobe_args_user": "it needs the system calls of another process, and memory that only the kernel reads",
