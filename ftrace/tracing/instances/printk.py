@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrace.core.runtime import runtime
 from ftrace.hit.events import printk
 from ftrace.tracing.binary_printf import unknown_text
 from sandbox.process.once import once
-
-if TYPE_CHECKING:
-    from ftrace.tracing.instances.trace_array import TraceArray
 
 _ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t", '"': '\\"'})
 
@@ -22,22 +19,19 @@ def _state() -> Any:
     return printk.Printk.ctypes()
 
 
-def direct_printk(array: TraceArray, *, begins: bool = False) -> None:
-    """Have programs record into this trace array, as its options and switches say: update_printk_trace().
+def has_begun() -> bool:
+    """Whether programs record."""
+    return bool(runtime().image.variable("printk").value)
 
-    Does nothing before it is first called with `begins`.
-    """
-    variable = runtime().image.variable("printk")
-    if not (begins or variable.value):
-        return
+
+def direct_printk(buffer: int, tracing_on: int, dropped: int, enabled: bool) -> None:
+    """Have programs record into the buffer at this address. `tracing_on`, `dropped`: addresses; `enabled`: the option."""
     state = _state()
-    variable.value = ctypes.addressof(state)
+    runtime().image.variable("printk").value = ctypes.addressof(state)
     state.enabled = 0
-    state.buffer = array.buffer.address
-    state.tracing_on = array.switch
-    state.filter.dropped = array.dropped_slots.address
-    state.filter.is_set = int(array.dropped_slots.address != 0)
-    state.enabled = int(array.options["trace_printk"])
+    state.buffer, state.tracing_on = buffer, tracing_on
+    state.filter.dropped, state.filter.is_set = dropped, int(dropped != 0)
+    state.enabled = int(enabled)
 
 
 def kept_text(text: bytes) -> int:

@@ -17,7 +17,7 @@ from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.instances.cmdlines import SavedTgids, saved_cmdlines
 from ftrace.tracing.instances.error_log import ErrorLog, error_log
 from ftrace.tracing.instances.options import TraceOptions
-from ftrace.tracing.instances.printk import direct_printk
+from ftrace.tracing.instances.printk import direct_printk, has_begun
 from ftrace.tracing.tracers.follow_fork import fork_following
 from ftrace.tracing.tracers.interfaces import Tracer, Tracing, nop
 from ftrace.tracing.tracers.profile import function_profiler
@@ -138,11 +138,17 @@ class TraceArray:
             raise OSError(errno.EINVAL, f"{_PRINTK} cannot be switched off; set it in another trace instance")
         for array in trace_arrays:
             array.options.put(_PRINTK, array is (self if on else top))
-        direct_printk(self if on else top)
+        (self if on else top).take_printk()
+
+    def take_printk(self, *, begins: bool = False) -> None:
+        """Have programs record here, as the options and switches say; nothing before the first time with `begins`."""
+        if begins or has_begun():
+            address, dropped = self.buffer.address, self.dropped_slots.address
+            direct_printk(address, self.switch, dropped, self.options["trace_printk"])
 
     def _follow_printk(self) -> None:
         if self.options[_PRINTK]:
-            direct_printk(self)
+            self.take_printk()
 
     def clear(self) -> None:
         """Empty the buffer."""
@@ -243,7 +249,7 @@ class TraceArray:
                     fork_following().forget(tasks)
             if self.options[_PRINTK]:
                 global_trace().options.put(_PRINTK, True)
-                direct_printk(global_trace())
+                global_trace().take_printk()
         runtime().quiesce()
         self.buffer.close()
 

@@ -6,7 +6,7 @@ from ftrace.core.runtime import runtime
 from ftrace.tracing.binary_printf import packed
 from ftrace.tracing.events.builtin import BPRINT, BPUTS, PRINT
 from ftrace.tracing.instances.as_task import recording_task
-from ftrace.tracing.instances.printk import direct_printk, kept_text
+from ftrace.tracing.instances.printk import kept_text
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace, trace_arrays
 from sandbox.process.once import once
 
@@ -17,7 +17,7 @@ _WORD = 8
 @once
 def _begin() -> None:
     """Have programs record, into the trace array with the option trace_printk_dest."""
-    direct_printk(_target(), begins=True)
+    _target().take_printk(begins=True)
 
 
 def address_of(symbol: str) -> int:
