@@ -371,6 +371,26 @@ def test_a_user_without_privileges_mounts_by_fusermount3():
 
 
 @needs_fuse
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_without_privileges_and_without_fusermount3_is_told_what_to_install():
+    run("""
+    os.rmdir(top); top = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(top, 65534, 65534)
+    child = os.fork()
+    if child == 0:
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        os.environ["PATH"] = str(top)
+        try:
+            mount(top)
+        except OSError as wrong:
+            said = "there is no fusermount3, which mounts for users other than root: install fuse3"
+            os._exit(0 if (wrong.errno, wrong.strerror) == (errno.ENOENT, said) and not os.path.ismount(top) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    """)
+
+
+@needs_fuse
 def test_each_cpu_has_a_raw_file_with_the_records_of_its_slots():
     run("""
     with mount(top):
