@@ -43,6 +43,7 @@ int mount(const char *a, const char *b, const char *c, unsigned long d, const vo
 _SCRIPT = r"""
 import os, re, subprocess, sys, tempfile, threading, time
 from pathlib import Path
+import fprobe
 import sandbox
 from fprobe.mount import beside
 from fprobe.tracefs import mount, tracefs
@@ -114,12 +115,16 @@ def test_list_start_show_extract_and_reset(run):
     for each in threads:
         each.join()
     program["twice"](7)
+    fprobe.trace_printk("%s is %d\\n", "seven", 7)
+    fprobe.trace_puts("as it is\\n")
     trace_cmd("stop")
     assert tracefs.read("tracing_on") == "0\\n"
     expected = [line for line in tracefs.read("trace").splitlines() if "twice:" in line]
     assert len(expected) == 16
     assert [line for line in trace_cmd("show").splitlines() if "twice:" in line] == expected
     trace_cmd("extract", "-o", data)
+    shown = trace_cmd("report", "-i", data)
+    assert "trace_printk: seven is 7\\n" in shown and "trace_printk: as it is\\n" in shown, shown
     found = recorded(data)
     assert sorted(re.findall("x=([0-9]+)", line)[0] for line in found) == sorted(
         re.findall("x=([0-9]+)", line)[0] for line in expected)
