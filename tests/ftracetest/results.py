@@ -19,8 +19,8 @@ _LEFT_OUT = {
 _NO_EVENT_PROBES = "there are no event probes (lines e)"
 _NO_UPROBES = "there are no uprobe events: a function of a library is probed by lines p, r and f"
 _NEWER = (
-    "6.12.117 refuses a filter that ends with && or ||, a later fix; predicate_parse() of mainline, as of TE-6.1, looks only "
-    "for open brackets and for no term at all once the text ends, and so accepts it"
+    "6.12.117 refuses a filter that ends with && or ||; the predicate_parse() before it, whose rules TE-6.1 has, looks only for "
+    "open brackets and for no term at all once the text ends, and so accepts it"
 )
 REASONS = {
     "dynevent/add_remove_eprobe": _NO_EVENT_PROBES,
