@@ -19,7 +19,8 @@ from fprobe.export.columns.parquet import ParquetFile, Sink
 from fprobe.export.columns.trace_dat import Known
 
 PAGE = Path(__file__).parents[3] / "docs/fleet.md"
-PROCESSES = 100
+PROCESSES = (10, pytest.param(100, marks=pytest.mark.stress))
+"""Numbers of processes; the smaller has files of each day and host."""
 _BLOCK = re.compile(r"^```(sql|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 (DUCKDB, SPARK, DASK), QUERIES = (
     [text for _, text in _BLOCK.findall(PAGE.read_text())][:3],
@@ -43,25 +44,26 @@ end:
 """
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
+@pytest.fixture(scope="module", params=PROCESSES)
+def fleet(request, tmp_path_factory):
     """A directory with the directory `fleet`: two days, five hosts, a file for each process with its share of a recording."""
+    processes = request.param
     directory = tmp_path_factory.mktemp("data")
     module = sandbox.load(PROGRAM, name="flprog")
     with fprobe.event("f:in fl_*", "f:out fl_*%return") as events:
         recording = Recording(str(directory / "all.dat"), events.array)
-        for number in range(PROCESSES):
-            module["fl_main"](1 + number)
+        for number in range(processes):
+            module["fl_main"](40 + number)
         recording.finish(events.disable)
     module.unload()
     trace = Trace(str(directory / "all.dat"))
     pages = list(trace.pages(trace.instances[0]))
-    for number in range(PROCESSES):
+    for number in range(processes):
         day, host = f"2026-11-{25 + number % 2}", f"host{number % 5}"
         place = directory / f"fleet/date={day}/host={host}"
         place.mkdir(parents=True, exist_ok=True)
         file = ParquetFile(Sink(str(place / f"{number}.parquet")), Known(trace), page_size=trace.page_size)
-        first = number * len(pages) // PROCESSES
+        first = number * len(pages) // processes
         for slot, page in pages[first : first + 6]:
             file.add(slot, page, pid=1000 + number)
         file.finish(processes=[Origin(1000 + number)])

@@ -1,8 +1,6 @@
 """fprobe run -o FILE.parquet: the same calls, stacks and records as in JSON."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -13,19 +11,15 @@ import zlib
 for number in range(5):
     zlib.decompress(zlib.compress(b"x" * 1000 * number))
 """
-OPTIONS = ["--trace", "libz:deflate*", "--stacks", "libz:deflateEnd", "-e", "r:packed libz:deflate result=$retval:s32"]
+TRACED = ("--trace", "libz:deflate*")
+OTHERS = ("--stacks", "libz:deflateEnd", "-e", "r:packed libz:deflate result=$retval:s32")
 
 
-def _run(*words):
-    command = [sys.executable, "-m", "fprobe.cli", "run", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
-
-
-def test_rows_are_what_the_report_as_json_has(tmp_path):
+def test_rows_are_what_the_report_as_json_has(launch, tmp_path):
     paths = [tmp_path / "run.parquet", tmp_path / "run.json"]
-    for path in paths:
-        done = _run(*OPTIONS, "-o", str(path), "-c", PROGRAM)
-        assert done.returncode == 0, done.stderr
+    for path, also in zip(paths, (OTHERS, ()), strict=True):
+        done = launch(*TRACED, *also, "-o", path, source=PROGRAM, as_json=False)
+        assert done.returncode == 0, done.err
     rows = parquet.read_table(paths[0]).to_pylist()
     document = json.loads(paths[1].read_text())["processes"][0]
     calls = [row for row in rows if row["kind"] == "call"]
@@ -39,11 +33,11 @@ def test_rows_are_what_the_report_as_json_has(tmp_path):
     assert [row["packed"]["result"] for row in rows if row["event"] == "packed"] == [1] * 5
     stacks = [row for row in rows if row["kind"] == "stack"]
     assert [(row["function"], row["module"], row["calls"]) for row in stacks] == [("deflateEnd", "libz", 5)]
-    assert stacks[0]["stack"].startswith("<module> (<string>:1);") or "<module>" in stacks[0]["stack"]
+    assert stacks[0]["stack"].startswith("<module> (app.py:") or "<module>" in stacks[0]["stack"]
 
 
-def test_what_it_has_no_rows_for_is_refused(tmp_path):
+def test_what_it_has_no_rows_for_is_refused(launch, tmp_path):
     path = tmp_path / "run.parquet"
-    done = _run("--stat", "libz:deflate", "-o", str(path), "-c", "pass")
-    assert done.returncode == 2 and "records of events, not --stat: give --trace" in done.stderr
+    done = launch("--stat", "libz:deflate", "-o", path, source="pass", as_json=False)
+    assert done.returncode == 2 and "records of events, not --stat: give --trace" in done.err
     assert not path.exists()
