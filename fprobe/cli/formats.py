@@ -51,6 +51,21 @@ def format_of(name: str | None, output: str | None, allowed: Collection[str], de
     return meant
 
 
+def check_package(form: str) -> None:
+    """Raise Failure if the package that writes the format cannot be imported."""
+    try:
+        if form == "perfetto":
+            from fprobe.export import perfetto
+
+            perfetto.check_installed()
+        elif form == "parquet":
+            from fprobe.export.columns import parquet
+
+            parquet.check_installed()
+    except ModuleNotFoundError as error:
+        raise Failure(str(error)) from None
+
+
 def _of_suffix(output: str) -> str | None:
     """The format of the longest suffix; None for a name without one that is known."""
     found = [

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from fprobe.cli import candidates
 from fprobe.cli.attaching import refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.cli.formats import format_of
+from fprobe.cli.formats import check_package, format_of
 from fprobe.cli.options import (
     CallingCommand,
     ProgramTarget,
@@ -27,6 +28,7 @@ from fprobe.cli.options import (
     program_options,
     split_call,
 )
+from fprobe.cli.report import REPORT_FORMATS
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -45,6 +47,7 @@ Examples:
   fprobe record -e 'p:reads vfs_read' -B large -e 'p:writes vfs_write count=%dx:u64'
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
   fprobe record -e 'p:reads vfs_read count=%dx:u64' -o reads.parquet
+  fprobe record -e 'p:reads vfs_read count=%dx:u64' -o reads.csv
   fprobe record -p 4711 -e 'r:packed libz:deflate result=$retval:s32' --duration 10
   fprobe report trace.dat
 
@@ -52,7 +55,9 @@ Definitions, filters and triggers are those of the kernel (docs/events.md). trac
 """
 
 
-_FORMATS = ("trace.dat", "parquet")
+_WRITTEN = ("trace.dat", "parquet")
+"""Formats that are written while the program runs. A file of another one is made of a trace.dat at the end."""
+_FORMATS = (*_WRITTEN, *(each for each in REPORT_FORMATS if each not in _WRITTEN))
 _ORDER = "fprobe.record.order"
 
 
@@ -81,7 +86,7 @@ class RecordingCommand(CallingCommand):
     "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
     help="The file to write, in the format of its suffix.",
 )  # fmt: skip
-@click.option("--format", "-f", "form", metavar="FORMAT", help="trace.dat or parquet; default: trace.dat.")
+@click.option("--format", "-f", "form", metavar="FORMAT", help=f"{', '.join(_FORMATS)}; default: trace.dat.")
 @click.option(
     "--compression", type=click.Choice(["none", "zlib", "zstd"]), default="none", show_default=True,
     help="How to compress the file at the end; Debian's trace-cmd reads none and zstd.",
@@ -107,7 +112,7 @@ def record_command(
     target: ProgramTarget,
     console: Console,
 ) -> None:
-    """Run the program with the events of DEFINITION enabled, and write their records to a trace.dat.
+    """Run the program with the events of DEFINITION enabled, and write their records to a trace.dat, or a file of FORMAT.
 
     Ctrl-C and a full disk end the recording; records written before are kept. With --json: one object at the end; with --live,
     an object per line, with a "type".
@@ -119,7 +124,7 @@ def record_command(
 
         if form != "trace.dat":
             raise Failure(
-                "-p records into a trace.dat, which `fprobe report` converts to Parquet; or give fprobe run -p"
+                "-p records into a trace.dat, which `fprobe report` converts to other formats; or give fprobe run -p"
             )
         refuse_with_pid(buffer=buffers, live=live, call=call_words())
         settings = Settings(events=definitions, triggers=triggers, filter=filter_text or "", buffer_kb=size_kb or 0)
@@ -132,7 +137,9 @@ def record_command(
 
     groups = _by_buffer(definitions, buffers)
     if form != "trace.dat" and compression != "none":
-        raise Failure(f"--compression is for trace.dat; a file of the format {form} is compressed anyway")
+        raise Failure(f"--compression is for trace.dat, and the format is {form}: leave it out")
+    check_package(form)
+    path = output if form in _WRITTEN else f"{output}.dat"
     with input_errors():
         _make_space(size_kb)
         survival = survive(output if form == "parquet" else None)
@@ -145,7 +152,7 @@ def record_command(
             if size_kb is not None:
                 for each in events.values():
                     each.array.buffer.size_kb = size_kb
-            recording = _recording(output, events, arriving, compression, survival)
+            recording = _recording(path, events, arriving, compression, survival)
             survival.begin(recording)
         console.note(f"# recording {', '.join(_names(events))}, calling {call}")
         try:
@@ -155,10 +162,24 @@ def record_command(
                 recording.finish(lambda: _disable(events))
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
-        _summarise(console, call, outcome, events, recording, live)
+        if path != output and not recording.is_incomplete:
+            _convert(path, form, output)
+            path = output
+        _summarise(console, call, outcome, events, recording, live, path)
         if recording.is_incomplete:
-            raise disk_failure(output, "records are missing")
+            raise disk_failure(path, "records are missing")
         conclude_events(outcome, events.values())
+
+
+def _convert(path: str, form: str, output: str) -> None:
+    """Make the file of the finished trace.dat, which is removed. Raises Failure; the trace.dat is kept then."""
+    from fprobe.cli.report import write
+    from fprobe.cli.surviving import disk_errors
+    from fprobe.export.trace_dat_reader import Trace
+
+    with disk_errors(output):
+        write(Trace(path), form, output)
+    Path(path).unlink()
 
 
 def _make_space(size_kb: int | None) -> None:
@@ -274,7 +295,13 @@ def _show(console: Console, arriving: Arriving) -> None:
 
 
 def _summarise(
-    console: Console, call: ProgramCall, outcome: Outcome, events: dict[str, Event], recording: Recording, live: bool
+    console: Console,
+    call: ProgramCall,
+    outcome: Outcome,
+    events: dict[str, Event],
+    recording: Recording,
+    live: bool,
+    path: str,
 ) -> None:
     from fprobe.cli.conclusion import print_outcome
     from fprobe.cli.console import count
@@ -282,8 +309,8 @@ def _summarise(
     print_outcome(console, call, outcome)
     hits, missed = _counts(events)
     console.note(f"{count(hits, 'hit')}, {count(missed, 'miss')}")
-    console.note(f"{recording.file.path}: {recording.text}")
-    document = _document(call, outcome, events, recording)
+    console.note(f"{path}: {recording.text}")
+    document = _document(call, outcome, events, recording, path)
     if live:
         console.object({"type": "summary", **document})
     else:
@@ -291,7 +318,9 @@ def _summarise(
     console.flush()
 
 
-def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], recording: Recording) -> dict[str, Any]:
+def _document(
+    call: ProgramCall, outcome: Outcome, events: dict[str, Event], recording: Recording, path: str
+) -> dict[str, Any]:
     from fprobe.cli.conclusion import absent_objects, ending_with_error, outcome_object
 
     hits, missed = _counts(events)
@@ -303,7 +332,7 @@ def _document(call: ProgramCall, outcome: Outcome, events: dict[str, Event], rec
         "missed": missed,
         "lost": recording.lost,
         "absent": absent_objects(events.values()),
-        "file": recording.file.path,
+        "file": path,
         "disk_full": recording.failure is not None,
     }
     return outcome_object(call, outcome) | found | ending_with_error(outcome)

@@ -10,7 +10,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.failure import FAILED, Failure, of_system
-from fprobe.cli.formats import FORMATS, format_of
+from fprobe.cli.formats import FORMATS, check_package, format_of
 from fprobe.cli.options import output_options
 
 if TYPE_CHECKING:
@@ -21,19 +21,22 @@ Examples:
   fprobe report
   fprobe report calls.dat --format tree
   fprobe report calls.dat --format folded > calls.folded
+  fprobe report calls.dat -o calls.speedscope.json
   fprobe report calls.dat -o calls.pftrace
+  fprobe report calls.dat -o calls.csv
   fprobe report calls.dat -o calls.parquet
   fprobe report --json | jq 'select(.event == "reads") | .count'
 
-tree, folded and perfetto show calls, either from the function_graph tracer or from an entry event and a return event of the
-same function. ui.perfetto.dev opens the format perfetto, which needs the extra targets; parquet needs the extra arrow.
+tree, folded, speedscope and perfetto show calls, either from the function_graph tracer or from an entry event and a return
+event of the same function. speedscope.app opens the format speedscope, and ui.perfetto.dev perfetto, which needs the extra
+targets; parquet needs the extra arrow.
 """
-_FORMATS = ("text", "tree", "folded", "ndjson", "perfetto", "parquet")
+REPORT_FORMATS = ("text", "tree", "folded", "speedscope", "ndjson", "csv", "perfetto", "parquet")
 
 
 @click.command("report", epilog=_EPILOG, short_help="Show a trace.dat.")
 @click.argument("file", metavar="[FILE]", default="trace.dat", shell_complete=candidates.files)
-@click.option("--format", "-f", "form", metavar="FORMAT", help=f"{', '.join(_FORMATS)}; default: text.")
+@click.option("--format", "-f", "form", metavar="FORMAT", help=f"{', '.join(REPORT_FORMATS)}; default: text.")
 @click.option(
     "--output", "-o", metavar="FILE", shell_complete=candidates.files,
     help="Write to FILE, in the format of its suffix; default: standard output.",
@@ -46,11 +49,12 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
     """
     from fprobe.export.trace_dat_reader import Trace
 
-    chosen = format_of(form, output, _FORMATS, "ndjson" if console.json else "text")
+    chosen = format_of(form, output, REPORT_FORMATS, "ndjson" if console.json else "text")
     if console.json and chosen != "ndjson":
         raise Failure(f"--json is --format ndjson, and the format is {chosen}: give one of them")
     if FORMATS[chosen].is_binary and output is None:
         raise Failure(f"the format {chosen} is not for a terminal: give -o FILE")
+    check_package(chosen)
     try:
         trace = Trace(file)
     except OSError as error:
@@ -58,7 +62,15 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
     except ValueError as error:
         raise Failure(str(error), FAILED) from None
     try:
-        _show(trace, chosen, output, console)
+        if output is not None:
+            write(trace, chosen, output)
+        elif console.json:
+            from fprobe.export.records import objects
+
+            for item in objects(trace):
+                console.object(item)
+        else:
+            console.lines(_lines(trace, chosen))
     except ValueError as error:  # the file is damaged; what was read is shown
         console.flush()
         message = str(error)
@@ -68,20 +80,12 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
         click.echo(f"fprobe: {file}: {trace.cut_off}; records may be missing at the end", err=True)
 
 
-def _show(trace: Trace, form: str, output: str | None, console: Console) -> None:
+def write(trace: Trace, form: str, output: str) -> None:
+    """Write a file of one of `REPORT_FORMATS`. Raises Failure and OSError; ValueError for a damaged trace."""
     if form == "parquet":
-        assert output is not None
         _write_parquet(trace, output)
     elif form == "perfetto":
-        assert output is not None
         _write_perfetto(trace, output)
-    elif console.json and output is None:
-        from fprobe.export.records import objects
-
-        for item in objects(trace):
-            console.object(item)
-    elif output is None:
-        console.lines(_lines(trace, form))
     else:
         _write_lines(_lines(trace, form), output)
 
@@ -94,12 +98,19 @@ def _lines(trace: Trace, form: str) -> Iterator[str]:
         from fprobe.export.records import objects
 
         return (json.dumps(each) for each in objects(trace))
+    if form == "csv":
+        from fprobe.export.records import objects
+        from fprobe.report.rows import csv_lines
+
+        return csv_lines(lambda: objects(trace))
     if form == "text":
         from fprobe.export.records import lines
 
         return lines(trace)
     from fprobe.export import calls
 
+    if form == "speedscope":
+        return iter([calls.speedscope(trace, trace.path)])
     return {"tree": calls.tree_lines, "folded": calls.folded_lines}[form](trace)
 
 
@@ -115,25 +126,15 @@ def _write_lines(lines: Iterator[str], output: str) -> None:
 def _write_perfetto(trace: Trace, output: str) -> None:
     from fprobe.cli.attaching import report_file
     from fprobe.export.calls import perfetto_trace
-    from fprobe.export.perfetto import check_installed
     from sandbox.process.writing import write_all
 
-    try:
-        check_installed()
-    except ModuleNotFoundError as error:
-        raise Failure(str(error)) from None
     write_all(report_file(output), perfetto_trace(trace))
 
 
 def _write_parquet(trace: Trace, output: str) -> None:
     from fprobe.cli.surviving import disk_errors, disk_failure
-    from fprobe.export.columns.parquet import check_installed
     from fprobe.export.columns.trace_dat import convert
 
-    try:
-        check_installed()
-    except ModuleNotFoundError as error:
-        raise Failure(str(error)) from None
     with disk_errors(output):
         unwritten = convert(trace, output)
     if unwritten:

@@ -15,7 +15,7 @@ import click
 from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, report_file
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.cli.formats import format_of
+from fprobe.cli.formats import check_package, format_of
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
 from fprobe.run.launcher.columns import SORT_KEYS
@@ -173,6 +173,7 @@ Examples:
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
   fprobe run --trace 'libz:*flate*' -o calls.parquet app.py
+  fprobe run --stat 'libz:*' -o functions.csv app.py
   fprobe run --mount t app.py
   fprobe run --stat 'libssl:SSL_*' gunicorn app:app
   fprobe run -e 'r:packed libz:deflate result=$retval:s32' app.py
@@ -181,8 +182,8 @@ Examples:
 
 The program runs as if python had started it. The report goes to standard error, or to the file of -o.
 """
-_FORMATS = ("text", "json", "folded", "flame", "perfetto", "parquet")
-_NEEDS = {"perfetto": "--trace", "folded": "--stacks", "flame": "--stacks"}
+_FORMATS = ("text", "json", "ndjson", "csv", "folded", "flame", "speedscope", "perfetto", "parquet")
+_NEEDS = {"perfetto": "--trace", **dict.fromkeys(("folded", "flame", "speedscope"), "--stacks")}
 
 
 _REPEATED: dict[str, Any] = {"metavar": "PATTERN", "multiple": True}
@@ -200,7 +201,7 @@ def _opened(output: str | None, form: str) -> int:
 
 def _check_format(format_: str, given: dict[str, tuple[str, ...]]) -> None:
     """Check that the format can be written, and shows everything that the given options record. Raises Failure."""
-    _check_package(format_)
+    check_package(format_)
     needed = _NEEDS.get(format_)
     if format_ == "parquet":
         _check_rows(given)
@@ -232,19 +233,6 @@ def _one_format(format_: str | None, as_json: bool, output: str | None) -> str:
     if form == "parquet" and output is None:
         raise Failure("the format parquet is not for a terminal: give -o FILE")
     return form
-
-
-def _check_package(format_: str) -> None:
-    """Raise Failure if the package that writes the format cannot be imported."""
-    from fprobe.export import perfetto
-    from fprobe.export.columns import parquet
-
-    check = {"perfetto": perfetto.check_installed, "parquet": parquet.check_installed}.get(format_)
-    try:
-        if check is not None:
-            check()
-    except ModuleNotFoundError as error:
-        raise Failure(str(error)) from None
 
 
 def _check_no_report(output: str | None, as_json: bool) -> None:

@@ -7,7 +7,7 @@ function's entry and return. Any other record is an instant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from fprobe.export.perfetto import PerfettoTrace
 from fprobe.export.print_fmt import Addresses, arguments
 from fprobe.export.trace_dat_reader import Instance, Trace
 from fprobe.report.durations import duration
+from fprobe.report.speedscope import speedscope as speedscope_of
 from fprobe.report.tree import HEADER, CallTree, folded_stack
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.formatters import Memo, Show, compiled
@@ -164,17 +165,31 @@ def folded_lines(trace: Trace) -> Iterator[str]:
     The value is the nanoseconds that a function took, excluding its callees. If the trace has no calls, it is the number of
     times that a stack or an event was recorded.
     """
-    times: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
+    values, _ = _stack_values(trace)
+    yield from (f"{stack} {value}" for stack, value in sorted((folded_stack(each), values[each]) for each in values))
+
+
+def speedscope(trace: Trace, title: str) -> str:
+    """The same stacks as a file of speedscope, with a profile for each name of threads; an instance is one, too."""
+    values, unit = _stack_values(trace)
+    profiles: dict[str, list[tuple[Sequence[str], int]]] = {}
+    for (thread, *frames), value in sorted(values.items()):
+        profiles.setdefault(thread, []).append((frames, value))
+    return speedscope_of(title, profiles, unit)
+
+
+def _stack_values(trace: Trace) -> tuple[Counter[tuple[str, ...]], str]:
+    """By stack, with the thread's name in front, the nanoseconds of its innermost call, or the number of times; and the unit."""
+    times: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     for instance, step in all_steps(trace):
         front = [f"instance:{instance.name}"] if instance.name else []
         front.append(trace.comm(step.record.common.pid))
         if step.kind == LEAVE:
-            times[folded_stack([*front, *(call.name for call in step.stack)])] += step.duration - step.stack[-1].inner
+            times[tuple(front + [call.name for call in step.stack])] += step.duration - step.stack[-1].inner
         elif step.kind == INSTANT:
-            counts[folded_stack([*front, *_frames(trace, step)])] += 1
-    for stack, value in sorted((times or counts).items()):
-        yield f"{stack} {value}"
+            counts[tuple(front + _frames(trace, step))] += 1
+    return (times, "nanoseconds") if times else (counts, "none")
 
 
 def all_steps(trace: Trace) -> Iterator[tuple[Instance, Step]]:

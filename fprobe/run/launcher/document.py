@@ -33,6 +33,20 @@ def document(
     }
 
 
+_ROWS = {
+    "functions": "function", "calls": "call", "stacks": "stack", "probe_events": "event", "values": "value", "maps": "map"
+}  # fmt: skip
+"""Members of a process in the report, and the types of their objects as rows."""
+
+
+def rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a report has of each process, as objects with a `type` and the process id."""
+    for process in document["processes"]:
+        for member, kind in _ROWS.items():
+            for each in process.get(member, ()):
+                yield {"type": kind, "pid": process["pid"], **each}
+
+
 def _total(results: Results, rate: float, selection: ReportSelection) -> list[dict[str, Any]] | None:
     """The rows for all processes together; None if there is one, or if callers or threads are distinguished."""
     calling = [process for process in results.processes if process.calls]

@@ -1,4 +1,4 @@
-"""The stacks of a run, as folded text or as a flame graph in one HTML file."""
+"""The stacks of a run, as folded text, as a file of speedscope, or as a flame graph in one HTML file."""
 
 from __future__ import annotations
 
@@ -42,6 +42,20 @@ def folded_lines(processes: Sequence[Process], rate: float) -> Iterator[str]:
     """Folded text: a line for each stack, with its nanoseconds."""
     for stack in stacks(processes, rate):
         yield f"{folded_stack(stack.frames)} {stack.nanoseconds}"
+
+
+def speedscope_text(processes: Sequence[Process], rate: float, title: str) -> str:
+    """A file of speedscope, with a profile for each process that has stacks. `rate`: ticks per nanosecond."""
+    from fprobe.report.speedscope import speedscope
+
+    profiles = {
+        f"{process.pid} {shown_command(process.command)}": [
+            (each.frames, each.nanoseconds) for each in stacks([process], rate)
+        ]
+        for process in processes
+        if process.stack_counts
+    }
+    return speedscope(title, profiles)
 
 
 def _name(process: Process, frame: int | str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fprobe.report.durations import duration
 from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
-from fprobe.run.launcher.document import document
-from fprobe.run.launcher.flame import flame_page, folded_lines, stacks
+from fprobe.run.launcher.document import document, rows
+from fprobe.run.launcher.flame import flame_page, folded_lines, speedscope_text, stacks
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _STANDARD_ERROR = 2
-_WITHOUT_WORDS = ("folded", "flame", "perfetto", "parquet")
+_WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "parquet", "csv", "ndjson")
 """Formats that cannot say why they are empty."""
 _STACKS = 10
 """Stacks shown as text."""
@@ -194,10 +194,24 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
             for each in found.processes
         ]
         return perfetto_trace(processes, ticks.first, rate)
-    if format_ == "json":
-        is_empty = not has_counted(found, recorded)
-        return _text_of([json.dumps(document(found, rate, selection, recorded, is_empty=is_empty), indent=2)])
+    if format_ == "speedscope":
+        return as_bytes(f"{speedscope_text(found.processes, rate, _title(found))}\n")
+    if format_ in ("json", "ndjson", "csv"):
+        made = document(found, rate, selection, recorded, is_empty=not has_counted(found, recorded))
+        return as_bytes("".join(f"{line}\n" for line in _lines_of(made, format_)))
     return _text_of(text(found, rate, selection, recorded))
+
+
+def _lines_of(made: dict[str, Any], format_: str) -> Iterator[str]:
+    """A report as JSON: the whole, or an object or a row of CSV for each of its rows."""
+    if format_ == "json":
+        yield json.dumps(made, indent=2)
+    elif format_ == "ndjson":
+        yield from map(json.dumps, rows(made))
+    else:
+        from fprobe.report.rows import csv_lines
+
+        yield from csv_lines(lambda: rows(made))
 
 
 def recorded_of(found: Results, counts: int, selection: ReportSelection) -> Recorded:

@@ -1,5 +1,6 @@
 """fprobe record and fprobe report: from the command line to each format, and what can go wrong."""
 
+import csv
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from itertools import islice
 import pytest
 from command import COMMAND, environment
 from sampled import sampled
+from speedscope import profiles
 from terminal import Terminal
 
 from fprobe.export.trace_dat_reader import Trace
@@ -51,6 +53,36 @@ def test_the_suffix_means_the_format_and_removed_ones_say_what_to_give(run, reco
     assert "-o x.folded means the format folded, and --format is tree" in both.err
     removed = run("report", str(path), "--format", "chrome", code=2)
     assert "give --format perfetto" in removed.err and removed.err.count("\n") == 1
+
+
+def test_report_as_csv_and_speedscope(run, recorded, tmp_path):
+    path, _ = recorded
+    run("report", str(path), "-o", str(tmp_path / "calls.csv"))
+    rows = list(csv.DictReader((tmp_path / "calls.csv").open(newline="")))
+    assert [(row["n"], row["v"]) for row in rows] == [("3", ""), ("2", ""), ("1", ""), ("", "1"), ("", "2"), ("", "6")]
+    objects = run("report", str(path), "--json").objects
+    for row, item in zip(rows, objects, strict=True):
+        assert {key: row[key] for key in ("event", "tid", "comm", "time_ns")} == {
+            key: str(item[key]) for key in ("event", "tid", "comm", "time_ns")
+        }
+    ((unit, values),) = profiles(run("report", str(path), "--format", "speedscope").out).values()
+    folded = (line.rsplit(" ", 1) for line in run("report", str(path), "--format", "folded").out.splitlines())
+    assert unit == "nanoseconds"
+    assert values == {tuple(stack.split(";")[1:]): int(value) for stack, value in folded}
+
+
+@pytest.mark.parametrize("name", ["calls.ndjson", "calls.csv", "calls.folded"])
+def test_record_writes_what_report_makes_of_its_trace_dat(run, programs, tmp_path, name):
+    words = ("-e", "f:in fact n=$arg1", "--program", str(programs / "prog.ll"), "--call", "main", "3")
+    done = run("record", "-o", str(tmp_path / name), *words)
+    assert f"{tmp_path / name}: " in done.out and [each.name for each in tmp_path.iterdir()] == [name]
+    text = (tmp_path / name).read_text()
+    if name == "calls.ndjson":
+        assert [json.loads(line)["fields"]["n"] for line in text.splitlines()] == [3, 2, 1]
+    elif name == "calls.csv":
+        assert [row["n"] for row in csv.DictReader(text.splitlines())] == ["3", "2", "1"]
+    else:
+        assert [line.rsplit(" ", 1)[1] for line in text.splitlines()] == ["3"]
 
 
 def test_report_json_is_an_object_for_each_record(run, recorded):
@@ -331,8 +363,8 @@ def test_a_killed_program_loses_nothing_of_its_parquet(run, tmp_path):
         (["-o", "/nowhere/x.parquet"], "/nowhere/x.parquet: No such file or directory"),
         (["-o", "x.parquet", "--compression", "zlib"], "--compression is for trace.dat"),
         (
-            ["-o", "x.folded"],
-            "-o x.folded means the format folded, which is not written here; there are: parquet, trace.dat",
+            ["-o", "x.html"],
+            "-o x.html means the format flame, which is not written here; there are: text, tree, ",
         ),
     ],
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
+
 import pytest
+from speedscope import profiles
 
 COMPRESSES = """
 import zlib
@@ -76,3 +80,20 @@ def test_histograms_of_durations_have_a_total_over_processes(launch):
 def test_orders_that_cannot_be_are_refused(launch, words, message):
     done = launch(*words, source="", as_json=False)
     assert done.returncode == 2 and message in done.err
+
+
+def test_rows_as_csv_and_ndjson_and_stacks_for_speedscope(launch, tmp_path):
+    for name in ("rows.csv", "rows.ndjson", "app.speedscope.json"):
+        words = ("--stacks", "libz:deflate") if name.endswith("e.json") else ("--stat", "libz:deflate*")
+        done = launch(*words, "-o", tmp_path / name, source=COMPRESSES, as_json=False)
+        assert (done.returncode, done.err) == (0, "")
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open(newline="")))
+    objects = [json.loads(line) for line in (tmp_path / "rows.ndjson").read_text().splitlines()]
+    assert {row["name"]: (row["type"], int(row["hits"])) for row in rows} == {
+        each["name"]: (each["type"], each["hits"]) for each in objects
+    }
+    (row,) = (row for row in rows if row["name"] == "deflate")
+    assert row["hits"] == "100" and int(row["total_ns"]) >= int(row["self_ns"]) > 0 and row["module"] == "libz"
+    ((unit, stacks),) = profiles((tmp_path / "app.speedscope.json").read_text()).values()
+    assert unit == "nanoseconds" and {stack[-1] for stack in stacks} == {"deflate"} and min(stacks.values()) > 0
+    assert any("<module>" in stack for stack in stacks)

@@ -1,0 +1,41 @@
+"""Objects as the rows of one CSV table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_FIELDS = "fields"
+
+
+def csv_lines(objects: Callable[[], Iterable[dict[str, Any]]]) -> Iterator[str]:
+    """A line with the names of the columns, and one for each object, without line ends.
+
+    A column is a key of any object, in the order in which they first appear; the members of `fields`, which a record has, are
+    columns, too: of the name `field_NAME` if NAME is one of the others. Lists and objects are JSON; None is empty.
+
+    `objects`: is called twice, since the first line needs the keys of all of them.
+    """
+    common: dict[str, None] = {}
+    fields: dict[str, None] = {}
+    for each in objects():
+        common |= dict.fromkeys(each)
+        fields |= dict.fromkeys(each.get(_FIELDS, ()))
+    common.pop(_FIELDS, None)
+    yield _line([*common, *(f"field_{name}" if name in common else name for name in fields)])
+    for each in objects():
+        inner = each.get(_FIELDS, {})
+        yield _line([*(_cell(each.get(name)) for name in common), *(_cell(inner.get(name)) for name in fields)])
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, (dict, list, tuple)) else value
+
+
+def _line(cells: list[Any]) -> str:
+    made = io.StringIO()
+    csv.writer(made, lineterminator="").writerow(cells)
+    return made.getvalue()
