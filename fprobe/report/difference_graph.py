@@ -10,6 +10,16 @@ from fprobe.report.durations import duration
 
 _WIDTH, _HEIGHT, _TOP, _LETTER = 1200, 18, 44, 6.6
 _LEAST = 0.3
+_STYLE = """<style>
+  :root { color-scheme: light dark; }
+  .back { fill: white; } text { fill: #222; }
+  .longer { fill: hsl(0 85% 68%); } .shorter { fill: hsl(235 85% 72%); } .same { fill: #bbb; }
+  @media (prefers-color-scheme: dark) {
+    .back { fill: #1b1b1d; } text { fill: #e4e4e4; } .longer { fill: hsl(0 70% 42%); } .shorter { fill: hsl(235 65% 52%); }
+    .same { fill: #777; }
+  }
+</style>"""
+"""The strength of a colour is its opacity over what is behind: the same in light and dark."""
 """Frames that are narrower, in pixels, are not drawn."""
 
 
@@ -29,11 +39,11 @@ class _Frame:
         self.width += max(before, after)
 
     @property
-    def color(self) -> str:
+    def paint(self) -> str:
         """Red where it grew, blue where it shrank, stronger with the share of the larger time."""
         share = (self.after - self.before) / max(self.after, self.before, 1e-9)
-        pale = round(240 - 150 * abs(share))  # dark text stays readable on it
-        return f"rgb(240,{pale},{pale})" if share > 0 else f"rgb({pale},{pale},240)"
+        kind = "longer" if share > 0 else "shorter" if share else "same"
+        return f'class="{kind}" fill-opacity="{0.2 + 0.8 * abs(share):.2f}"'
 
     @property
     def title(self) -> str:
@@ -63,7 +73,8 @@ def svg(before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...],
     return "\n".join(
         [
             head,
-            f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+            _STYLE,
+            f'<rect class="back" width="{_WIDTH}" height="{height}"/>',
             f'<text x="4" y="16" font-size="14">{escape(title)}</text>',
             f'<text x="4" y="34">{escape(root.title)} ({words})</text>',
             *_drawn(root, 0.0, _WIDTH / root.width if root.width else 0.0, 0),
@@ -85,7 +96,7 @@ def _drawn(root: _Frame, left: float, scale: float, depth: int) -> Iterator[str]
         letters = int((width - 4) / _LETTER)
         name = frame.name if len(frame.name) <= letters else f"{frame.name[: max(letters - 1, 0)]}…"
         text = f'<text x="{left + 2:.1f}" y="{top + 12}">{escape(name)}</text>' if letters > 2 else ""
-        box = f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_HEIGHT - 1}" rx="2" fill="{frame.color}"/>'
+        box = f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_HEIGHT - 1}" rx="2" {frame.paint}/>'
         yield f"<g><title>{escape(frame.title)}</title>{box}{text}</g>"
         for inner in frame.inner.values():
             waiting.append((inner, left, depth + 1))

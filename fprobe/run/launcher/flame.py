@@ -62,10 +62,11 @@ def _name(process: Process, frame: int | str) -> str:
     return frame if isinstance(frame, str) else str(process.names.around(frame))
 
 
-def flame_page(processes: Sequence[Process], rate: float, title: str) -> str:
-    """A flame graph, as the text of an HTML file. `rate`: ticks per nanosecond."""
+def flame_page(processes: Sequence[Process], rate: float, title: str, probed: Sequence[str]) -> str:
+    """A flame graph, as the text of an HTML file. `rate`: ticks per nanosecond; `probed`: the patterns, as they were given."""
     several = sum(bool(process.stack_counts) for process in processes) > 1
-    data = json.dumps(_data(stacks(processes, rate)) | {"processes": several}, separators=(",", ":"))
+    also = {"processes": several, "probed": [*probed]}
+    data = json.dumps(_data(stacks(processes, rate)) | also, separators=(",", ":"))
     texts = {"TITLE": escape(title), "DATA": data.replace("</", "<\\/")}
     return re.sub("TITLE|DATA", lambda found: texts[found[0]], _PAGE.read_text())
 

@@ -185,7 +185,7 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate))
     if format_ == "flame":
-        return as_bytes(flame_page(found.processes, rate, _title(found)))
+        return as_bytes(flame_page(found.processes, rate, _title(found), selection.stacks))
     if format_ == "perfetto":
         processes = [
             RecordedProcess(

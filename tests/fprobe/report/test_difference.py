@@ -58,8 +58,11 @@ def test_the_graph_is_red_where_it_grew_and_hides_nothing_that_is_gone():
     after = {("main", "kept"): 300.0, ("main", "new"): 50.0}
     root = ElementTree.fromstring(svg(before, after, "A & B"))
     frames = {group.find(f"{SVG}title").text.split(":")[0]: group.find(f"{SVG}rect") for group in root.iter(f"{SVG}g")}
-    colors = {name: box.get("fill") for name, box in frames.items()}
-    assert colors["kept"] == "rgb(240,140,140)" and colors["gone <x>"] == "rgb(90,90,240)"
+    colors = {name: (box.get("class"), float(box.get("fill-opacity"))) for name, box in frames.items()}
+    assert colors["kept"] == ("longer", 0.73) and colors["gone <x>"] == ("shorter", 1.0)
+    style = root.find(f"{SVG}style").text
+    assert "prefers-color-scheme: dark" in style and {f".{kind}" for kind, _ in colors.values()} <= {*style.split()}
+    assert any("width: the larger of both times" in (each.text or "") for each in root.iter(f"{SVG}text"))
     widths = {name: float(box.get("width")) for name, box in frames.items()}
     assert widths["main"] == widths["all"] == 1200
     assert widths["kept"] == pytest.approx(1200 * 300 / 450, abs=0.1)

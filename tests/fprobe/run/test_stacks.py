@@ -117,21 +117,42 @@ def test_a_flame_graph_of_a_deep_recursion(launch, tmp_path):
     assert calls == 1 and len(frames) == 1 + 3001 + len(WRAPPER) + 1
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium: apt-get install chromium")
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium: apt-get install chromium-headless-shell")
 def test_the_flame_graph_in_a_browser(launch, tmp_path):
     path = tmp_path / "graph.html"
     launch("--stacks", "libz:deflate*", "--format", "flame", "-o", str(path), source=CALLERS, as_json=False)
     page = path.read_text()
     assert "http://" not in page and "https://" not in page and "src=" not in page
-    command = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-        f"--user-data-dir={tmp_path}/profile",
-    ]
-    seen = subprocess.run([*command, path.as_uri()], text=True, capture_output=True, timeout=100).stdout
+    path.write_text(page.replace("</body>", f"<script>{COLORS}</script></body>"))
+    seen = [_seen(path, scheme) for scheme in ("1", "0")]
     for kind, name in (("all", "all"), ("python", "outer (app.py:"), ("native", "deflate [libz]")):
-        assert f'class="frame {kind}"' in seen and f">{name}" in seen
-    assert re.search(r'title="deflate \[libz\]\n[\d.]+ [mu]s, [\d.]+ %, 50 calls"', seen)
+        assert f'class="frame {kind}"' in seen[0] and f">{name}" in seen[0]
+    assert re.search(r'title="deflate \[libz\]\n[\d.]+ [mu]s, [\d.]+ %, 50 calls"', seen[0])
+    assert "Probed: libz:deflate*. Width: time inside the probed functions" in seen[0]
+    light, dark = (json.loads(re.search("<title>(.*)</title>", text)[1]) for text in seen)
+    assert light["back"] == "rgb(255, 255, 255)" and dark["back"] == "rgb(27, 27, 29)"
+    for colors in (light["frames"], dark["frames"]):
+        assert len({colors[name] for name in ("app.py", "libz", "gzip.py")}) == 3
+    assert light["frames"]["libz"] != dark["frames"]["libz"]
+
+
+COLORS = r"""
+const frames = {};
+for (const frame of document.querySelectorAll(".frame")) {
+  const found = /\(([^(]*):\d+\)$|\[(.*)\]$/.exec(frame.textContent);
+  if (found) frames[found[1] || found[2]] = getComputedStyle(frame).backgroundColor;
+}
+document.title = JSON.stringify({ back: getComputedStyle(document.body).backgroundColor, frames });
+"""
+
+
+def _seen(path, scheme):
+    """The document when the page's script has run. `scheme`: of colours, 0 is dark."""
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+        f"--blink-settings=preferredColorScheme={scheme}", f"--user-data-dir={path.parent}/profile", path.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, text=True, capture_output=True, timeout=100).stdout
