@@ -6,6 +6,7 @@ from fprobe.attached_process import attach_to as attach_to
 from fprobe.attachment import Attachment as Attachment
 from fprobe.attachment import attach as attach
 from fprobe.handlers.native import native as native
+from fprobe.notebook import load_ipython_extension as load_ipython_extension
 from fprobe.probe import FPROBE_FL_DISABLED as FPROBE_FL_DISABLED
 from fprobe.probe import FPROBE_FL_KPROBE_SHARED as FPROBE_FL_KPROBE_SHARED
 from fprobe.probe import EntryHandler as EntryHandler

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Sequence
-from html import escape
-from pathlib import Path
-from typing import Any, NamedTuple
 
+from fprobe.report.flame import Stack, flame_page
 from fprobe.report.tree import folded_stack
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Process
-
-_PAGE = Path(__file__).with_name("flame.html")
-
-
-class Stack(NamedTuple):
-    """Calls with one stack. `frames`: outermost first; `nanoseconds`: excluding recorded calls inside."""
-
-    frames: tuple[str, ...]
-    calls: int
-    nanoseconds: int
 
 
 def stacks(processes: Sequence[Process], rate: float) -> list[Stack]:
@@ -62,19 +48,7 @@ def _name(process: Process, frame: int | str) -> str:
     return frame if isinstance(frame, str) else str(process.names.around(frame))
 
 
-def flame_page(processes: Sequence[Process], rate: float, title: str, probed: Sequence[str]) -> str:
-    """A flame graph, as the text of an HTML file. `rate`: ticks per nanosecond; `probed`: the patterns, as they were given."""
+def flame_of(processes: Sequence[Process], rate: float, title: str, probed: Sequence[str]) -> str:
+    """A flame graph of all processes, as the text of an HTML file."""
     several = sum(bool(process.stack_counts) for process in processes) > 1
-    also = {"processes": several, "probed": [*probed]}
-    data = json.dumps(_data(stacks(processes, rate)) | also, separators=(",", ":"))
-    texts = {"TITLE": escape(title), "DATA": data.replace("</", "<\\/")}
-    return re.sub("TITLE|DATA", lambda found: texts[found[0]], _PAGE.read_text())
-
-
-def _data(stacks: Sequence[Stack]) -> dict[str, Any]:
-    """`names`, and `stacks`: nanoseconds, calls, and the numbers of the frames' names. Not nested: stacks may be deep."""
-    names = {
-        name: number for number, name in enumerate(dict.fromkeys(name for stack in stacks for name in stack.frames))
-    }
-    rows = [[stack.nanoseconds, stack.calls, [names[name] for name in stack.frames]] for stack in stacks]
-    return {"names": [*names], "stacks": rows}
+    return flame_page(stacks(processes, rate), title, probed, has_processes=several)

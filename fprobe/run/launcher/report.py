@@ -12,7 +12,7 @@ from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
 from fprobe.run.launcher.document import document, rows
-from fprobe.run.launcher.flame import flame_page, folded_lines, speedscope_text, stacks
+from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text, stacks
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
@@ -185,7 +185,7 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate))
     if format_ == "flame":
-        return as_bytes(flame_page(found.processes, rate, _title(found), selection.stacks))
+        return as_bytes(flame_of(found.processes, rate, _title(found), selection.stacks))
     if format_ == "perfetto":
         processes = [
             RecordedProcess(

@@ -1,0 +1,154 @@
+"""The cell magic of IPython and Jupyter: `%load_ext fprobe`, then `%%fprobe PATTERN...` above a cell."""
+
+from __future__ import annotations
+
+import getopt
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fprobe.actions import Count, Stat
+from fprobe.attachment import attach
+from fprobe.handlers.call_stacks import CallStacks, Key, python_frames
+from fprobe.registration import functions_of
+from fprobe.report.counts import SELF, Calls, FunctionStat
+from fprobe.report.flame import Stack, flame_page
+from fprobe.report.tables import StatRow, stat_lines
+from sandbox.symbols.file_names import short_name
+from sandbox.symbols.libraries import library_at
+from sandbox.symbols.table import symbol_table
+from sandbox.x86_64.tsc import ticks_per_ns
+
+_USAGE = "%%fprobe [--no-stacks] [-o FILE.html] PATTERN..., such as %%fprobe 'libz:deflate*'"
+_ROW, _ABOVE, _TALLEST = 18, 170, 700
+"""Pixels of the flame graph: of a row, of what is above the graph, and of the whole at most."""
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext fprobe`: the cell magic `%%fprobe` counts and times what a cell calls.
+
+    `shell`: the InteractiveShell.
+    """
+
+    def run_cell_probed(line: str, cell: str) -> None:
+        """Run the cell with probes on the functions that PATTERN names: a table, and a flame graph of their callers.
+
+        %%fprobe [--no-stacks] [-o FILE.html] PATTERN...
+
+        --no-stacks: only the table, which is counted natively. -o: write the flame graph to a file, too.
+        """
+        from IPython.core.error import UsageError
+        from IPython.display import display
+
+        try:
+            options, patterns = getopt.gnu_getopt(shlex.split(line), "o:", ["no-stacks"])
+        except (getopt.GetoptError, ValueError) as error:
+            raise UsageError(f"{error}; give {_USAGE}") from None
+        if not patterns:
+            raise UsageError(f"no pattern is given; give {_USAGE}")
+        output = dict(options).get("-o")
+        if output is not None and ("--no-stacks", "") in options:
+            raise UsageError("-o writes the flame graph, which --no-stacks leaves out: give one of them")
+        try:
+            report = _probed(shell, cell, patterns, with_stacks=("--no-stacks", "") not in options)
+        except OSError as error:
+            raise UsageError(f"{' '.join(patterns)}: {error.strerror}") from None
+        if output is not None:
+            Path(output).write_text(report.page, encoding="utf-8", errors="replace")
+        display(report)  # type: ignore[no-untyped-call]
+
+    shell.register_magic_function(run_cell_probed, "cell", "fprobe")
+
+
+class CellReport:
+    """What a cell has called. In a notebook a table and a flame graph, elsewhere the table."""
+
+    def __init__(self, patterns: Sequence[str], rows: Sequence[StatRow], stacks: Sequence[Stack]) -> None:
+        self._patterns, self._rows, self._stacks = patterns, rows, stacks
+
+    @property
+    def page(self) -> str:
+        """The flame graph, as the text of an HTML file."""
+        return flame_page(self._stacks, "This cell", self._patterns)
+
+    def __repr__(self) -> str:
+        return (
+            "\n".join(stat_lines(self._rows, "function")) or f"the cell calls no function of {' '.join(self._patterns)}"
+        )
+
+    def _repr_html_(self) -> str:
+        table = f"<pre>{escape(repr(self))}</pre>"
+        if not self._stacks:
+            return table
+        height = min(_ABOVE + _ROW * (1 + max(len(each.frames) for each in self._stacks)), _TALLEST)
+        style = f"width: 100%; height: {height}px; border: 0"
+        return f'{table}<iframe srcdoc="{escape(self.page)}" style="{style}"></iframe>'
+
+
+class _CellStacks(CallStacks):
+    """The stacks of a cell's calls, from the cell on: what IPython calls before that is left out."""
+
+    def __init__(self, magic: str) -> None:
+        super().__init__()
+        self._magic = magic
+        self._found: dict[Key, Stack] = {}
+        self._calls: dict[int, Calls] = {}
+
+    def count(self, stack: Key, own: int, total: int) -> None:
+        found = self._found.get(stack, Stack((), 0, 0))
+        self._found[stack] = Stack((), found.calls + 1, found.nanoseconds + own)
+        ip = int(stack[-1])
+        one = Calls(ip, 0, 1, 0, 1, total, total, total, measures=SELF, self_total=own)
+        self._calls.setdefault(ip, Calls(ip)).add(one)
+
+    def functions(self) -> dict[int, FunctionStat]:
+        """What is known of each function, by its address."""
+        return {ip: FunctionStat(calls, ticks_per_ns()) for ip, calls in self._calls.items()}
+
+    def stacks(self) -> list[Stack]:
+        """The stacks by name."""
+        rate = ticks_per_ns()
+        return sorted(
+            Stack(tuple(map(_name, self._inside(stack))), found.calls, round(found.nanoseconds / rate))
+            for stack, found in self._found.items()
+        )
+
+    def _inside(self, stack: Key) -> Key:
+        """The stack from the cell on; the whole of another thread's."""
+        if self._magic not in stack:
+            return stack
+        below = stack.index(self._magic) + 1
+        modules = [at for at, frame in enumerate(stack[below:], below) if str(frame).startswith("<module>")]
+        return stack[modules[0] :] if modules else stack[below:]
+
+
+def _name(frame: int | str) -> str:
+    if isinstance(frame, str):
+        return frame
+    found = symbol_table.locate(frame)
+    if found is None and (library := library_at(frame)) is not None:
+        found = library.locate(frame)
+    return f"{found.symbol.readable} [{short_name(found.symbol.module)}]" if found is not None else f"{frame:#x}"
+
+
+def _probed(shell: Any, cell: str, patterns: Sequence[str], *, with_stacks: bool) -> CellReport:
+    """Run the cell. Raises OSError, before that, if a pattern names nothing that can be probed."""
+    collected = _CellStacks(python_frames(sys._getframe())[-1])
+    with ExitStack() as attached:
+        tables = [Count() if with_stacks else Stat(self_time=True) for _ in patterns]
+        probes = [
+            attached.enter_context(attach(each, action=table)) for each, table in zip(patterns, tables, strict=True)
+        ]
+        if with_stacks:  # one probe, also of functions that several patterns name
+            addresses = [place.ip for probe in probes for place in functions_of(probe.fp).each()]
+            attached.enter_context(attach([*dict.fromkeys(addresses)], **collected.handlers))
+        shell.run_cell(cell)
+    found = collected.functions()
+    for table in tables:
+        found |= table.functions() if isinstance(table, Stat) else {}
+    rows = [StatRow(_name(ip), stat) for ip, stat in found.items()]
+    return CellReport(patterns, sorted(rows, key=lambda row: -row.stat.total_ns), collected.stacks())
