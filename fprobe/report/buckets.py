@@ -51,12 +51,12 @@ def percentile(counts: Sequence[int], share: float, least: int, most: int) -> fl
 
 def powers(counts: Sequence[int]) -> list[Bucket]:
     """The durations by power of two, from the first to the last one that is not empty."""
-    groups = [range(4), *(range(first, first + 4) for first in range(4, len(counts), 4))]
-    rows = [
-        Bucket(limits(group[0])[0], limits(group[-1])[1], sum(counts[number] for number in group)) for group in groups
+    totals = [sum(counts[first : first + 4]) for first in range(0, len(counts), 4)]
+    filled = [index for index, total in enumerate(totals) if total]
+    return [
+        Bucket(limits(4 * index)[0], limits(4 * index + 3)[1], totals[index])
+        for index in (range(filled[0], filled[-1] + 1) if filled else ())
     ]
-    filled = [index for index, row in enumerate(rows) if row.calls]
-    return rows[filled[0] : filled[-1] + 1] if filled else []
 
 
 def bars(counts: Sequence[int], rate: float) -> Iterator[str]:

@@ -7,7 +7,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fprobe.report.difference import changes, mann_whitney
@@ -20,6 +20,7 @@ def statistic(one, other):
     return sum((a > b) + (a == b) / 2 for a in one for b in other)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine is, sometimes
 @given(st.lists(st.integers(0, 1000), min_size=4, max_size=9, unique=True), st.integers(2, 7))
 def test_without_ties_the_rank_test_is_that_of_all_arrangements(values, size):
     one, other = values[: min(size, len(values) - 2)], values[min(size, len(values) - 2) :]
