@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
+from fprobe.cli.formats import report_file
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.attached import AttachedProcesses, Targets
@@ -106,18 +107,6 @@ def attached_to(targets: Targets, settings: Settings) -> Iterator[AttachedProces
         if error.errno == errno.EINTR:
             raise Interrupted(INTERRUPTED) from None
         raise Failure(str(error.strerror), FAILED if error.errno == errno.ETIMEDOUT else BAD_INPUT) from None
-
-
-def report_file(output: str, form: str = "text") -> int:
-    """A descriptor of the emptied file, which nobody else may write if it is Parquet. Raises Failure."""
-    try:
-        if form == "parquet":
-            from fprobe.export.columns.parquet import opened
-
-            return opened(output)
-        return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise Failure(f"{output}: {error.strerror}") from None
 
 
 def pids_of(names: Sequence[str]) -> tuple[int, ...]:

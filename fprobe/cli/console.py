@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import click
 
+from fprobe.cli.formats import report_file
 from sandbox.process import terminal
 from sandbox.process.printable import printable_line
 
@@ -27,19 +28,24 @@ _AT_ONCE = 256
 
 @dataclass
 class Console:
-    """`json`: print objects instead of text. `verbosity`: -1 quiet, 0, 1 verbose. `color`: whether to use colours."""
+    """`json`: print objects instead of text. `verbosity`: -1 quiet, 0, 1 verbose. `color`: whether to use colours.
+
+    `form`: the format, text, json, ndjson or csv; `output`: the file, instead of standard output.
+    """
 
     json: bool
     color: bool
     verbosity: int
     finished: bool = False
     """Whether a document was printed; there is at most one."""
+    form: str = "text"
+    output: str | None = None
     _stream: TextIO | None = None
 
     def line(self, text: str = "") -> None:
         """Print a line of text; nothing with --json."""
         if not self.json:
-            click.echo(printable_line(text), color=self.color)
+            click.echo(printable_line(text), color=self.color, file=self._file)
 
     def lines(self, texts: Iterable[str]) -> None:
         """Print many lines, some at a time; before an error of `texts`, those that are there."""
@@ -55,24 +61,39 @@ class Console:
 
     def _print(self, texts: Sequence[str]) -> None:
         if texts and not self.json:
-            click.echo("\n".join(map(printable_line, texts)), color=self.color)
+            click.echo("\n".join(map(printable_line, texts)), color=self.color, file=self._file)
 
     def note(self, text: str) -> None:
         """Print information about the run, which -q omits."""
         if self.verbosity >= 0:
             self.line(self.dim(text))
 
-    def document(self, value: Any) -> None:
-        """With --json, print the whole output as one object."""
-        if self.json:
-            click.echo(_json(value, indent=2), file=self._stream)
-            self.finished = True
-            self.flush()
+    @property
+    def _file(self) -> TextIO | None:
+        """The stream to print to; None for standard output."""
+        if self._stream is None and self.output is not None:
+            self._stream = os.fdopen(report_file(self.output), "w", encoding="utf-8", errors="surrogateescape")
+        return self._stream
+
+    def document(self, value: Any, rows: Sequence[dict[str, Any]] = ()) -> None:
+        """With --json, print the whole output as one object; in the formats ndjson and csv its rows."""
+        if not self.json:
+            return
+        if self.form == "csv":
+            from fprobe.report.rows import csv_lines
+
+            lines = csv_lines(lambda: rows)
+        else:
+            lines = map(_json, rows) if self.form == "ndjson" else iter([_json(value, indent=2)])
+        for line in lines:
+            click.echo(line, file=self._file)
+        self.finished = True
+        self.flush()
 
     def object(self, value: Any) -> None:
         """With --json, print one of several objects, on one line."""
-        if self.json:
-            click.echo(_json(value), file=self._stream)
+        if self.json and self.form != "csv":
+            click.echo(_json(value), file=self._file)
 
     def failure(self, value: dict[str, Any]) -> None:
         """With --json, print an object that describes the failure, unless a document that includes it was printed."""
@@ -81,12 +102,12 @@ class Console:
 
     def flush(self) -> None:
         """Flush standard output."""
-        (self._stream or sys.stdout).flush()
+        (self._file or sys.stdout).flush()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """With --json, redirect the program's stdout to stderr within the block, so that ours contains only JSON."""
-        if not self.json:
+        if not self.json or self._file is not None:
             yield
             return
         self.flush()

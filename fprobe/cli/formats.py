@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -49,6 +50,18 @@ def format_of(name: str | None, output: str | None, allowed: Collection[str], de
     if meant not in allowed:
         raise Failure(f"-o {output} means the format {meant}, which is not written here; there are: {there}")
     return meant
+
+
+def report_file(output: str, form: str = "text") -> int:
+    """A descriptor of the emptied file, which nobody else may write if it is Parquet. Raises Failure."""
+    try:
+        if form == "parquet":
+            from fprobe.export.columns.parquet import opened
+
+            return opened(output)
+        return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise Failure(f"{output}: {error.strerror}") from None
 
 
 def check_package(form: str) -> None:

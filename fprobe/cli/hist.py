@@ -18,6 +18,7 @@ from fprobe.cli.options import (
     call_option,
     call_words,
     definition_option,
+    file_options,
     filter_option,
     output_options,
     program_options,
@@ -61,6 +62,7 @@ class Entry(NamedTuple):
 @call_option
 @program_options
 @output_options
+@file_options("text", "json", "ndjson", "csv")
 def hist_command(
     parameters: tuple[str, ...],
     definitions: tuple[str, ...],
@@ -104,7 +106,9 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
     found = processes.results().processes
     for process in found:
         _show_running(console, process)
-    console.document({"processes": [_process_object(process) for process in found]})
+    objects = [_process_object(process) for process in found]
+    rows = [{"pid": each["pid"], **row} for each in objects for row in _rows(each["histograms"])]
+    console.document({"processes": objects}, rows)
     console.flush()
     end_process(0)
 
@@ -146,9 +150,8 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
     print_outcome(console, call, outcome)
     console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
     result = outcome_object(call, outcome) | {"absent": absent_objects([events])}
-    console.document(
-        result | {"histograms": {name: list(map(_object, found)) for name, found in shown.items()}} | ending(outcome)
-    )
+    histograms = {name: list(map(_object, found)) for name, found in shown.items()}
+    console.document(result | {"histograms": histograms} | ending(outcome), _rows(histograms))
 
 
 def entries_of(text: str) -> Iterator[Entry]:
@@ -170,6 +173,10 @@ def bars(entries: list[Entry]) -> Iterator[str]:
         *before, last = entry.text.splitlines()
         yield from before
         yield f"{last:<{width}} |{bar(entry.hits, largest)}"
+
+
+def _rows(histograms: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [{"event": name, **entry} for name, entries in histograms.items() for entry in entries]
 
 
 def _object(entry: Entry) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fprobe.cli import candidates
 from fprobe.cli.attaching import pid_options
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.failure import FAILED, Failure, of_system
+from fprobe.cli.formats import format_of
 from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
@@ -185,6 +186,31 @@ def output_options(command: _Command) -> _Command:
             end_process(FAILED)
 
     return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
+
+
+def file_options(*formats: str) -> Callable[[_Command], _Command]:
+    """Adds --format and --output to a verb with `output_options`, which are above: `console` prints what they say."""
+
+    def decorated(command: _Command) -> _Command:
+        @click.option("--format", "-f", "form", metavar="FORMAT", help=f"{', '.join(formats)}; default: text.")
+        @click.option(
+            "--output", "-o", metavar="FILE", shell_complete=candidates.files,
+            help="Write to FILE, in the format of its suffix; default: standard output.",
+        )  # fmt: skip
+        @functools.wraps(command)
+        def wrapped(*positional: Any, form: str | None, output: str | None, console: Console, **options: Any) -> Any:
+            of_json = next(each for each in formats if each.endswith("json"))
+            console.form = format_of(form, output, formats, of_json if console.json else "text")
+            if console.json and not console.form.endswith("json"):
+                raise Failure(f"--json is --format {of_json}, and the format is {console.form}: give one of them")
+            console.json, console.output = console.form != "text", output
+            if output is not None:
+                console.color = False
+            return command(*positional, console=console, **options)
+
+        return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps
+
+    return decorated
 
 
 def _end_interrupted(console: Console) -> None:

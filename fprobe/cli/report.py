@@ -10,7 +10,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.failure import FAILED, Failure, of_system
-from fprobe.cli.formats import FORMATS, check_package, format_of
+from fprobe.cli.formats import FORMATS, check_package, format_of, report_file
 from fprobe.cli.options import output_options
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def _lines(trace: Trace, form: str) -> Iterator[str]:
 
 
 def _write_lines(lines: Iterator[str], output: str) -> None:
-    from fprobe.cli.attaching import report_file
     from sandbox.process.writing import as_bytes, write_all
 
     descriptor = report_file(output)
@@ -124,7 +123,6 @@ def _write_lines(lines: Iterator[str], output: str) -> None:
 
 
 def _write_perfetto(trace: Trace, output: str) -> None:
-    from fprobe.cli.attaching import report_file
     from fprobe.export.calls import perfetto_trace
     from sandbox.process.writing import write_all
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fprobe.cli.attaching import attach_and_report, attached_to, pid_options, report_file
+from fprobe.cli.attaching import attach_and_report, attached_to, pid_options
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.cli.formats import check_package, format_of
+from fprobe.cli.formats import check_package, format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
 from fprobe.run.launcher.columns import SORT_KEYS

@@ -10,7 +10,15 @@ from fprobe.cli import candidates
 from fprobe.cli.attaching import attach_and_report, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
+from fprobe.cli.options import (
+    CallingCommand,
+    ProgramTarget,
+    call_option,
+    call_words,
+    file_options,
+    output_options,
+    program_options,
+)
 from fprobe.cli.ordering import table_options
 from fprobe.cli.run import BY, by_option
 
@@ -31,6 +39,7 @@ Examples:
   fprobe stat --sort self --top 10 --cpu
   fprobe stat '*' --program prog.c --call main --json
   fprobe stat vfs_read --by caller
+  fprobe stat 'vfs_*' -o functions.csv
   fprobe stat -p 4711 'libz:*' --duration 10
 
 Counting is native: a hit costs nanoseconds. TOTAL is the time from entry to return; SELF is without the calls inside that are
@@ -52,6 +61,7 @@ _KEYS = {"caller": "caller", "thread": "tid"}
 @call_option
 @program_options
 @output_options
+@file_options("text", "json", "ndjson", "csv")
 def stat_command(
     patterns: tuple[str, ...], exclude: tuple[str, ...], with_hist: bool, by: str, order: Order, cpu: bool,
     target: ProgramTarget, console: Console,
@@ -84,7 +94,7 @@ def stat_command(
         conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
         shown, left_out = order.apply(rows)
         functions = [_object(row, by, with_hist) for row in shown]
-        console.document(document(module.name, call, outcome, match, functions, left_out))
+        console.document(document(module.name, call, outcome, match, functions, left_out), functions)
         conclusion.conclude(outcome)
 
 
@@ -104,7 +114,7 @@ def _stat_running(
     counted = checked(patterns)
     selection = ReportSelection(counted, counted if with_hist else (), (), by, order=order)
     settings = Settings(counted, BY[by], measures=CPU if cpu else SELF)
-    attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
+    attach_and_report(targets, settings, selection, console.output, console.form)
 
 
 def text(rows: list[Row], console: Console, by: str, order: Order, with_hist: bool) -> Iterator[str]:

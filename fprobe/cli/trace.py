@@ -11,7 +11,15 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.attaching import attach_and_report, attached_to, refuse_with_pid
 from fprobe.cli.console import Console
-from fprobe.cli.options import CallingCommand, ProgramTarget, call_option, call_words, output_options, program_options
+from fprobe.cli.options import (
+    CallingCommand,
+    ProgramTarget,
+    call_option,
+    call_words,
+    file_options,
+    output_options,
+    program_options,
+)
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
@@ -54,6 +62,7 @@ A duration includes what tracing the calls inside it costs: some 50 ns each.
 @call_option
 @program_options
 @output_options
+@file_options("text", "ndjson")
 def trace_command(
     patterns: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -95,7 +104,8 @@ def _trace_running(
     settings = Settings(handled=traced, native=handlers) if handlers else Settings(traced, with_events=True)
     if handlers or console.json:
         selection = ReportSelection((), (), traced, "function", handlers)
-        attach_and_report(targets, settings, selection, None, "json" if console.json else "text")
+        is_whole = click.get_current_context().params["as_json"]  # of all processes, unlike a line for each call
+        attach_and_report(targets, settings, selection, console.output, "json" if is_whole else console.form)
     _show_calls(targets, settings, console)
 
 

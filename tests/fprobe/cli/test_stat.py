@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 
@@ -160,3 +161,31 @@ def test_self_and_cpu_time_are_columns(run):
 )
 def test_columns_and_numbers_that_are_not_there_are_refused(run, words, message):
     assert message in run("stat", "vfs_*", *words, code=2).err
+
+
+def test_stat_trace_and_hist_write_the_format_of_the_suffix(run, tmp_path):
+    shown = run("stat", "vfs_*", "--format", "csv").out
+    run("stat", "vfs_*", "-o", tmp_path / "stat.csv")
+    rows = [list(csv.DictReader(text.splitlines())) for text in (shown, (tmp_path / "stat.csv").read_text())]
+    objects = run("stat", "vfs_*", "--format", "ndjson").objects
+    expected = {each["name"]: str(each["hits"]) for each in objects}
+    assert [{row["name"]: row["hits"] for row in found} for found in rows] == [expected] * 2 and len(objects) == 11
+    assert run("trace", "vfs_read", "-o", tmp_path / "calls.ndjson").out == ""
+    lines = [json.loads(line) for line in (tmp_path / "calls.ndjson").read_text().splitlines()]
+    assert [each["type"] for each in lines].count("exit") == int(expected["vfs_read"])
+    run("hist", "-e", "p:reads vfs_read count=%dx:u64", "keys=count", "-o", tmp_path / "hist.csv")
+    (first, *_) = csv.DictReader((tmp_path / "hist.csv").open(newline=""))
+    assert first["event"] == "reads" and first["key"].startswith("count: ") and int(first["hitcount"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stat", "vfs_read", "--json", "--format", "csv"], "--json is --format json, and the format is csv"),
+        (["trace", "vfs_read", "-o", "x.csv"], "-o x.csv means the format csv, which is not written here"),
+        (["stat", "vfs_read", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: No such file or directory"),
+    ],
+)
+def test_formats_that_cannot_be_written_are_a_sentence(run, words, message):
+    done = run(*words, code=2)
+    assert message in done.err and done.err.count("\n") == 1
