@@ -371,3 +371,12 @@ def test_a_killed_program_loses_nothing_of_its_parquet(run, tmp_path):
 def test_parquet_that_cannot_be_written_is_a_sentence(run, words, message):
     done = run("record", "-e", "p:x vfs_read", *words, code=2)
     assert message in done.err and done.err.count("\n") == 1
+
+
+def test_the_trace_dat_of_a_killed_program_stays_when_another_format_was_wanted(run, compiler, tmp_path):
+    source, path = tmp_path / "dies.c", tmp_path / "dies.csv"
+    source.write_text("#include <signal.h>\n#include <unistd.h>\nint dies(long n) { return kill(getpid(), 9); }\n")
+    words = ("--program", str(source), "--call", "dies", "7")
+    done = run("record", "-e", "f:in dies n=$arg1:u64", "-o", str(path), *words, code=-signal.SIGKILL)
+    assert not path.exists() and f"{path}.dat" in done.err
+    assert [each["fields"]["n"] for each in run("report", f"{path}.dat", "--json").objects] == [7]
