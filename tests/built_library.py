@@ -17,9 +17,9 @@ _kept: list[TemporaryDirectory[str]] = []
 
 
 def build_library(path: Path, source: str, *flags: str) -> None:
-    """Compile C or, with `-xc++` in `flags`, C++."""
+    """Compile C or, with `-xc++` in `flags`, C++; with -O1, unless `flags` say otherwise."""
     compiler = "g++" if "-xc++" in flags else "gcc"
-    command = [compiler, "-xc", *flags, "-O1", "-shared", "-fPIC", "-pthread", "-", "-o", str(path)]
+    command = [compiler, "-xc", "-O1", *flags, "-shared", "-fPIC", "-pthread", "-", "-o", str(path)]
     subprocess.run(command, input=source, text=True, check=True, timeout=100)
 
 

@@ -1,16 +1,17 @@
-"""The place of a kprobe event, as its line gives it: a symbol and an offset, or an address."""
+"""The place of a kprobe event, as its line gives it: a symbol and an offset, an address, or a source line."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes import checks
 from sandbox.images.near_misses import no_symbol
-from sandbox.images.process_text import is_symbol, library_called
+from sandbox.images.process_text import in_events, is_symbol, library_called, symbol_at
+from sandbox.images.source_places import address_of_line, is_file, split_line
 from sandbox.loading.module import is_loaded
 from sandbox.symbols.names import split_offset, split_owner
 from sandbox.symbols.table import Symbol, symbol_table
@@ -47,15 +48,20 @@ class EventPlace:
         """Why there is no code at this place, as a sentence with what may have been meant; '' if its symbol is there."""
         if self.symbol is None:
             return f"no code of a loaded module or library is at {self.address:#x}"
-        module, colon, rest = split_owner(self.symbol)
-        if colon and rest.isdecimal() and symbol_table.named(module):
-            return f"no module or library {module!r} is loaded; an instruction of a function is written {module}+OFFSET"
         return no_symbol(self.symbol) if not _named(self) else ""
 
     @property
     def generated_name(self) -> str:
         """The generated name of an event at this place, without its `p_` or `r_`."""
         return f"0x{self.address:016x}" if self.symbol is None else f"{self.symbol}_{self.offset}"
+
+    @property
+    def code(self) -> int | None:
+        """The address of its instruction; None if that is not loaded."""
+        try:
+            return checks.locate(self.address or None, self.symbol, self.offset).address
+        except OSError:
+            return None
 
     @property
     def is_entry(self) -> bool | None:
@@ -75,6 +81,8 @@ def parse_place(text: str) -> EventPlace:
     symbol, percent, suffix = text.partition("%")
     if percent and suffix != "return":
         raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
+    if (at_line := _of_line(symbol)) is not None:
+        return replace(at_line, says_return=bool(percent))
     try:
         symbol, offset = split_offset(symbol, is_symbol, kstrtoll)
     except OSError:
@@ -84,6 +92,26 @@ def parse_place(text: str) -> EventPlace:
     place = EventPlace(symbol, offset, 0, bool(percent))
     _check_symbol(place)
     return place
+
+
+def _of_line(text: str) -> EventPlace | None:
+    """The place of a source line, as symbol and offset; None for other texts. Raises ProbeError if there is no code for it.
+
+    It is the address where several functions in one library have the name.
+    """
+    written = split_line(text)
+    if written is None or is_symbol(text) or not (is_file(written[0]) or is_symbol(written[0])):
+        return None
+    try:
+        address = address_of_line(*written)
+    except LookupError as absent:
+        raise error(ErrorCode.BAD_PROBE_ADDR, 0, _PLACE, hint=str(absent.args[0])) from None
+    symbol = symbol_at(address)
+    if symbol is None:
+        return EventPlace(None, 0, address)
+    owner = symbol.module if is_loaded(symbol.module) else in_events(symbol.module)
+    place = EventPlace(f"{owner}:{symbol.name}", address - symbol.address, 0)
+    return place if len(_named(place)) == 1 else EventPlace(None, 0, address)
 
 
 def _check_symbol(place: EventPlace) -> None:

@@ -3,8 +3,9 @@
     p[:[GRP/][EVENT]] [MOD:]SYM[+offs]|MEMADDR [FETCHARGS]           at an instruction
     r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYM[+0]|MEMADDR [FETCHARGS]   at a function's return
     p[:[GRP/][EVENT]] [MOD:]SYM[+0]%return [FETCHARGS]               the same
+    p[:[GRP/][EVENT]] FILE:LINE|[MOD:]SYM:LINE [FETCHARGS]           at the first instruction of a source line
 
-As kernel/trace/trace_kprobe.c of Linux 6.12.
+As kernel/trace/trace_kprobe.c of Linux 6.12; source lines are those of perf probe, which writes them as SYM+offs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from kprobes.registration import (
 )
 from kprobes.return_probe import kretprobe
 from sandbox.images.prototypes import prototype
+from sandbox.images.source_places import is_file
+from sandbox.images.variables import Variable, variables_at
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
 from sandbox.process import fork
 from sandbox.process.once import once
@@ -251,8 +254,9 @@ class KprobeLines(ProbeLineType):
 
 
 def _is_of_uprobe(place: str) -> bool:
-    """`/path:offset`. Only a symbol of a module or library may have a `/`."""
-    return "/" in split_owner(place)[0]
+    """`/path:offset`. Only a symbol of a module or library may have a `/`, or the path of a source file."""
+    owner = split_owner(place)[0]
+    return "/" in owner and not is_file(owner)
 
 
 def _no_maxactive(word: str) -> int:
@@ -262,15 +266,22 @@ def _no_maxactive(word: str) -> int:
 
 
 def _scope(where: EventPlace, is_return: bool) -> Scope:
-    """The names that arguments can refer to. A place given as an address allows only registers and memory."""
+    """The names that arguments can refer to: parameters at an entry and a return, variables by debug information elsewhere."""
+
+    def variables() -> dict[str, Variable] | None:
+        code = where.code
+        return variables_at(code) if code is not None else None
+
     symbol = where.symbol
     if symbol is None:
-        return Scope()
+        return Scope(find_variables=variables)
     is_entry = where.is_entry
     if is_return and is_entry is False:
         raise error(ErrorCode.BAD_RETPROBE, 0, 1)
     at_entry = bool(is_entry) and not is_return
-    return Scope(at_entry=at_entry, at_return=is_return, find_prototype=lambda: prototype(symbol))
+    return Scope(
+        at_entry=at_entry, at_return=is_return, find_prototype=lambda: prototype(symbol), find_variables=variables
+    )
 
 
 kprobe_lines = KprobeLines()

@@ -205,12 +205,12 @@ _STRUCTURES = frozenset({"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_u
 def of_definition(die: DIE) -> Prototype:
     """The prototype of the function that a debug information entry defines."""
     places, _ = argument_places(signature_of(name_of(die), die))
-    types = [_type_of(child) for child in parameters_of(die)]
+    types = [type_of(child) for child in parameters_of(die)]
     pairs = [
         (parameter.name, _address_of(kind) if place is not None and place.indirect else kind)
         for (parameter, place), kind in zip(places, types, strict=True)
     ]
-    return Prototype(tuple(pairs), _type_of(die), tuple(_number_at(*each) for each in places))
+    return Prototype(tuple(pairs), type_of(die), tuple(_number_at(*each) for each in places))
 
 
 def _address_of(kind: BtfType) -> Pointer:
@@ -218,7 +218,7 @@ def _address_of(kind: BtfType) -> Pointer:
     return Pointer(lambda: kind)
 
 
-def _type_of(die: DIE) -> BtfType:
+def type_of(die: DIE) -> BtfType:
     """The type that `die` refers to."""
     found = type_die(die)
     return _type(found) if found is not None else Void()
@@ -228,13 +228,13 @@ def _type(die: DIE) -> BtfType:
     tag = str(die.tag)
     bits = (number(die, "DW_AT_byte_size") or 0) * 8
     if tag in _MODIFIERS:
-        return _type_of(die)
+        return type_of(die)
     if tag in _POINTERS:
-        return Pointer(lambda: _type_of(die))
+        return Pointer(lambda: type_of(die))
     if tag in _STRUCTURES:
         return Struct(tuple(_members(die)))
     if tag == "DW_TAG_array_type":
-        return Array(_type_of(die))
+        return Array(type_of(die))
     if tag == "DW_TAG_enumeration_type":
         return _enumeration(die, bits)
     encoding = number(die, "DW_AT_encoding") or 0
@@ -247,11 +247,11 @@ def _type(die: DIE) -> BtfType:
 
 def _enumeration(die: DIE, bits: int) -> Enum:
     """The kernel takes each for an s32; smaller ones, which its BTF does not have, may be stored unsigned."""
-    stored = _type_of(die)
+    stored = type_of(die)
     return Enum(bits, not (bits < 32 and isinstance(stored, Int) and not stored.signed))
 
 
 def _members(structure: DIE) -> Iterator[Member]:
     for die in members_of(structure):
         name = "" if die.tag == "DW_TAG_inheritance" else name_of(die)
-        yield Member(name, *member_bits(die), partial(_type_of, die))
+        yield Member(name, *member_bits(die), partial(type_of, die))

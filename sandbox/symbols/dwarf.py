@@ -85,6 +85,16 @@ def _may_have(attribute: int, data: bytes) -> bool:
     )
 
 
+def may_name(file: ElfFile, text: bytes) -> bool:
+    """Whether the line tables may have a file of that name: it is among their strings, or these are compressed."""
+    names = (".debug_line", ".debug_line_str", ".debug_str")
+    return any(
+        file.sections[table].flags & _SHF_COMPRESSED or text in bytes(file.contents(table))
+        for name in names
+        for table in file.sections_named(name)
+    )
+
+
 def _attributes(abbreviations: bytes) -> Iterator[int]:
     """The attributes in a `.debug_abbrev` section: after each code a tag, a flag, and pairs of attribute and form up to 0, 0."""
     numbers = _leb128(abbreviations)
@@ -128,21 +138,34 @@ def definitions(scope: DIE) -> Iterator[tuple[int, DIE]]:
 
 def _start(die: DIE) -> int | None:
     """Where a function begins; None if this only declares it. One with a cold part elsewhere has ranges, its own first."""
-    if "DW_AT_low_pc" in die.attributes:
-        return int(die.attributes["DW_AT_low_pc"].value)
+    return next((start for start, _ in ranges_of(die)), None)
+
+
+def ranges_of(die: DIE) -> Iterator[tuple[int, int]]:
+    """Start and end of each range of code that `die`, a function or a part of one, describes: addresses in the file."""
+    low, high = die.attributes.get("DW_AT_low_pc"), die.attributes.get("DW_AT_high_pc")
+    if low is not None:
+        is_size = high is not None and "addr" not in high.form
+        yield int(low.value), int(high.value if high is not None else 0) + (int(low.value) if is_size else 0)
+        return
     lists: Any = die.dwarfinfo.range_lists() if "DW_AT_ranges" in die.attributes else None
     if lists is None:
-        return None
+        return
     from elftools.dwarf.ranges import BaseAddressEntry
 
-    unit = die.cu.get_top_DIE().attributes
-    base = unit["DW_AT_low_pc"].value if "DW_AT_low_pc" in unit else 0
+    base = unit_base(die)
     for entry in lists.get_range_list_at_offset(die.attributes["DW_AT_ranges"].value, cu=die.cu):
         if isinstance(entry, BaseAddressEntry):
             base = entry.base_address
         else:
-            return int(entry.begin_offset if entry.is_absolute else base + entry.begin_offset)
-    return None
+            added = 0 if entry.is_absolute else base
+            yield int(added + entry.begin_offset), int(added + entry.end_offset)
+
+
+def unit_base(die: DIE) -> int:
+    """The address that ranges and location lists of its unit begin to count from."""
+    unit = die.cu.get_top_DIE().attributes
+    return int(unit["DW_AT_low_pc"].value) if "DW_AT_low_pc" in unit else 0
 
 
 def parameters_of(function: DIE) -> Iterator[DIE]:

@@ -322,6 +322,11 @@ _PREFIXES = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile", "
 _KEYWORDS = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union", "DW_TAG_enumeration_type": "enum"}
 
 
+def type_name(die: DIE) -> str:
+    """The type that `die` (a parameter or variable) refers to, as C writes it."""
+    return _spelled(type_die(die))
+
+
 def _spelled(die: DIE | None) -> str:
     """The type at `die` as C writes it."""
     if die is None:

@@ -31,19 +31,24 @@ def definition_of(library: Library, function: Symbol) -> DIE | None:
     if is_changed(function.name):
         return None
     try:
-        path = library.path.resolve()
-        information = _information(str(path), path.stat().st_mtime_ns)
+        information = information_of(library)
         found = information.definition_at(function.address - library.base) if information else None
         return None if found is None or is_assembly(found) else found
     except Exception:  # reading damaged debug information raises anything
         return None
 
 
-class _Information:
-    """The debug information of one file. `size`: of its .debug_info, in bytes."""
+def information_of(library: Library) -> Information | None:
+    """The debug information of a library; None if there is none. Raises OSError if its file cannot be read, ValueError."""
+    path = library.path.resolve()
+    return _information(str(path), path.stat().st_mtime_ns)
+
+
+class Information:
+    """The debug information of one file. `dwarf`: what pyelftools reads of it; `size`: of its .debug_info, in bytes."""
 
     def __init__(self, dwarf: Any, size: int) -> None:
-        self._dwarf = dwarf
+        self.dwarf = dwarf
         self._size = size
         self._table = dwarf.get_aranges()
         self._found: dict[int, DIE | None] = {}
@@ -51,19 +56,20 @@ class _Information:
     def definition_at(self, address: int) -> DIE | None:
         """The entry of the function that begins at an address of the file."""
         if address not in self._found:
-            entries = (each for unit in self._units_at(address) for each in definitions(unit.get_top_DIE()))
+            entries = (each for unit in self.units_at(address) for each in definitions(unit.get_top_DIE()))
             self._found[address] = next((die for start, die in entries if start == address), None)
         return self._found[address]
 
-    def _units_at(self, address: int) -> Iterable[Any]:
+    def units_at(self, address: int) -> Iterable[Any]:
+        """The compilation units that may describe an address of the file."""
         if self._table is not None:
             offset = self._table.cu_offset_at_addr(address)
-            return [] if offset is None else [self._dwarf.get_CU_at(offset)]
-        return self._dwarf.iter_CUs() if self._size <= _LARGEST else []
+            return [] if offset is None else [self.dwarf.get_CU_at(offset)]
+        return self.dwarf.iter_CUs() if self._size <= _LARGEST else []
 
 
 @lru_cache(maxsize=_KEPT)
-def _information(library: str, changed: int) -> _Information | None:
+def _information(library: str, changed: int) -> Information | None:
     """That of the library at a path, which was last changed at that time; None if it has none. Raises OSError, ValueError."""
     from pathlib import Path
 
@@ -77,6 +83,6 @@ def _information(library: str, changed: int) -> _Information | None:
         dwarf: Any = file.get_dwarf_info()
         if file.get_section_by_name(".gnu_debugaltlink") is not None and dwarf.supplementary_dwarfinfo is None:
             return None  # dwz has moved what several files share into one that is not there
-        return _Information(dwarf, dwarf.debug_info_sec.size)
+        return Information(dwarf, dwarf.debug_info_sec.size)
     finally:
         file.close()

@@ -28,27 +28,27 @@ class SourceLine(NamedTuple):
         return f"{place}: {self.text}" if self.text else place
 
 
-class _Code:
+class Code:
     """Code that is in place, and the file whose line table describes it, which is read when it is needed.
 
     `start`, `end`: addresses; `base`: the address that is 0 in the line table.
     """
 
     def __init__(self, image: bytes, start: int, end: int, base: int) -> None:
-        self.start, self.end, self._base = start, end, base
-        self._image = image
+        self.start, self.end, self.base = start, end, base
+        self.image = image
         self._table: LineTable | None = None
 
     def at(self, address: int) -> SourceLine | None:
         import linecache
 
         if self._table is None:
-            self._table = LineTable(self._image)
-        place = self._table.at(address - self._base)
+            self._table = LineTable(self.image)
+        place = self._table.at(address - self.base)
         return place and SourceLine(place.file, place.line, linecache.getline(place.file, place.line).strip())
 
 
-_code: dict[str, _Code] = {}
+_code: dict[str, Code] = {}
 
 
 def add(module: str, image: bytes) -> None:
@@ -60,7 +60,7 @@ def add(module: str, image: bytes) -> None:
     text = [file.sections[index] for index in file.sections_named(".text")]
     if len(text) == 1 and file.sections_named(".debug_line"):
         start = text[0].address
-        _code[module] = _Code(image, start, start + text[0].size, start)
+        _code[module] = Code(image, start, start + text[0].size, start)
 
 
 def add_shared_object(module: str, data: bytes, base: int) -> None:
@@ -72,7 +72,12 @@ def add_shared_object(module: str, data: bytes, base: int) -> None:
     code = [section for section in file.sections if section.flags & elf.SHF_EXECINSTR]
     if code and file.sections_named(".debug_line"):
         start, end = min(each.address for each in code), max(each.address + each.size for each in code)
-        _code[module] = _Code(data, base + start, base + end, base)
+        _code[module] = Code(data, base + start, base + end, base)
+
+
+def code_of_modules() -> dict[str, Code]:
+    """The code whose lines are known, by the name of the module."""
+    return dict(_code)
 
 
 def remove(module: str) -> None:
@@ -89,11 +94,15 @@ def at(address: int) -> SourceLine | None:
 
 
 class Place(NamedTuple):
-    """From `offset` in the code on, instructions come from `line` (1-based; 0: from none) of `file`."""
+    """From `offset` in the code on, instructions come from `line` (1-based; 0: from none) of `file`.
+
+    `is_statement`: a breakpoint on the line belongs there.
+    """
 
     offset: int
     file: str
     line: int
+    is_statement: bool
 
 
 class LineTable:
@@ -122,21 +131,30 @@ def _places(object_code: bytes) -> Iterator[Place]:
     for unit in information.iter_CUs():
         program = information.line_program_for_CU(unit)
         if program is not None:
-            directory = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
-            yield from _rows(program, directory.value if directory else b"")
+            yield from rows(program, compiled_in(unit))
 
 
-def _rows(program: LineProgram, directory: bytes) -> Iterator[Place]:
+def compiled_in(unit: Any) -> bytes:
+    """The directory in which a unit was compiled."""
+    directory = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
+    return directory.value if directory else b""
+
+
+def rows(program: LineProgram, directory: bytes) -> Iterator[Place]:
+    """What a line program says, in its order. `directory`: see `compiled_in`."""
+    files: dict[int, str] = {}
     for entry in program.get_entries():
         state = entry.state
         if state is not None:
-            yield Place(state.address, _file(program, directory, state.file), 0 if state.end_sequence else state.line)
+            file = files.get(state.file) or files.setdefault(state.file, file_of(program, directory, state.file))
+            yield Place(state.address, file, 0 if state.end_sequence else state.line, bool(state.is_stmt))
 
 
-def _file(program: LineProgram, compiled_in: bytes, number: int) -> str:
+def file_of(program: LineProgram, directory: bytes, number: int) -> str:
+    """The path of the file that has this number in a line program."""
     header: Any = program.header
     is_old = header["version"] < 5  # files and directories count from 1; directory 0 is that of the compilation
     entry = header["file_entry"][number - is_old]
     directories, index = header["include_directory"], entry.dir_index - is_old
-    directory = directories[index] if 0 <= index < len(directories) else b""
-    return str(Path(os.fsdecode(compiled_in), os.fsdecode(directory), os.fsdecode(entry.name)))
+    inside = directories[index] if 0 <= index < len(directories) else b""
+    return str(Path(os.fsdecode(directory), os.fsdecode(inside), os.fsdecode(entry.name)))

@@ -1,6 +1,6 @@
 """Parse the arguments of a probe event: abbreviations, names, types, and the limits of a whole event.
 
-The abbreviations are `$arg*` and `$argN` for parameters, `:%pd` and `:%pD` for the name of a dentry.
+The abbreviations are `$arg*` and `$argN` for parameters, `$vars` for variables, `:%pd` and `:%pD` for the name of a dentry.
 """
 
 from __future__ import annotations
@@ -218,6 +218,8 @@ __all__ = ["FIRST_ARGUMENT", "MAX_ARGUMENTS", "MAX_EVENT_SIZE", "Bitfield", "par
 _MAX_PARAMETERS = 128
 """The maximum size of all words that are replaced by parameters' names, each with a NUL, in bytes."""
 _MAX_DENTRIES = 256
+_VARIABLES = "$vars"
+"""perf probe's word for all variables."""
 
 
 @dataclass
@@ -235,7 +237,9 @@ dentry_layout = DentryLayout()
 
 
 def expand(words: Sequence[str], scope: Scope) -> list[str]:
-    """The arguments' words, with abbreviations replaced by parameters. Raises ProbeError."""
+    """The arguments' words, with abbreviations replaced by parameters and variables. Raises ProbeError."""
+    if _VARIABLES in words:
+        words = [each for word in words for each in (_variables(scope) if word == _VARIABLES else [word])]
     star = _find_star(words, scope)
     if not any(word.startswith("$arg") for word in words):
         return list(words)
@@ -247,6 +251,17 @@ def expand(words: Sequence[str], scope: Scope) -> list[str]:
             raise error(ErrorCode.NOSUP_BTFARG, 0, FIRST_ARGUMENT + last)
         return list(words)
     return _replaced(words, star, [name for name, _ in prototype.parameters])
+
+
+def _variables(scope: Scope) -> list[str]:
+    """The variables that can be fetched here: at an entry or a return, the parameters. As it is if they are not known."""
+    if not scope.has_parameters:
+        known = scope.variables
+        return [_VARIABLES] if known is None else [name for name, each in known.items() if not each.problem]
+    prototype = scope.prototype
+    if prototype is None:
+        return [_VARIABLES]
+    return [name for index, (name, _) in enumerate(prototype.parameters) if prototype.number(index) is not None]
 
 
 def _find_star(words: Sequence[str], scope: Scope) -> int | None:

@@ -8,6 +8,7 @@ dereference.
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
 
 from ftrace.core.handlers.resolve import register_meant
 from ftrace.core.kstrtox import ULONG_MAX, kstrtoll, kstrtoull
@@ -29,7 +30,11 @@ from ftrace.tracing.probe_args.fetch import (
     SymbolAddress,
 )
 from ftrace.tracing.probe_args.scope import Scope, Typed, follow_fields, split_fields
-from sandbox.images.btf import Void
+from sandbox.images.btf import BtfType, Pointer, Struct, Void
+
+if TYPE_CHECKING:
+    from sandbox.images.variables import Variable
+    from sandbox.symbols.locations import Location
 
 _LAST_STEP = 14
 """The maximum index of a fetch's steps. `@SYMBOL` takes two steps before its read."""
@@ -68,7 +73,7 @@ class FetchParser:
             return Fetch(self._immediate(text[1:]))
         if first == "_" or (first.isascii() and first.isalpha()):
             if not self.scope.has_parameters:
-                raise self._error(ErrorCode.NOSUP_BTFARG)
+                return self._local(text)
             return self._parameter(text)
         raise self._error(ErrorCode.BAD_FETCH_ARG)
 
@@ -213,6 +218,39 @@ class FetchParser:
         for _ in offsets:
             self.take_step()
         return Fetch(source, tuple(map(Dereference, offsets)))
+
+    def _local(self, text: str) -> Fetch:
+        """`name`, `name->field.field`, and `name.field` of a structure in memory: a variable by its location here."""
+        if self.scope.variables is None:
+            raise self._error(ErrorCode.NOSUP_BTFARG)
+        name, mark, rest = split_fields(text, self.offset)
+        where, kind = self._variable_called(name, mark, self.scope.variables)
+        source = Register(where.register) if where.register else Immediate(where.constant)
+        offsets = list(where.offsets)
+        if not mark:
+            self.typed = Typed(kind)
+        else:
+            if mark == "." and not (isinstance(kind, Struct) and offsets):
+                raise self._error(ErrorCode.NOSUP_DAT_ARG, len(name) + 1, errno.EOPNOTSUPP)
+            start = Typed(Pointer(lambda: kind) if mark == "." else kind)
+            self.typed, fields, self.offset = follow_fields(start, rest, self.offset + len(name) + len(mark))
+            offsets += [offsets.pop() + fields.pop(0), *fields] if mark == "." else fields
+        for _ in offsets:
+            self.take_step()
+        return Fetch(source, tuple(map(Dereference, offsets)))
+
+    def _variable_called(self, name: str, mark: str, variables: dict[str, Variable]) -> tuple[Location, BtfType]:
+        """Place and type of the variable of that name. Raises ProbeError if it is not there, or cannot be fetched."""
+        found = variables.get(name)
+        if found is not None and found.location is not None and (mark == "." or not found.problem):
+            return found.location, found.type
+        if found is not None:
+            hint = f"{name} {found.problem}"
+        else:
+            hint = (
+                _registers(name) if register_meant(name) else f"the variables here are {', '.join(variables) or 'none'}"
+            )
+        raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
 
     def _split(self, text: str) -> tuple[str, str, str]:
         """As split_fields(), but a parameter's name may contain dots, as those of an array in several registers do."""

@@ -1,14 +1,19 @@
-"""Names that a probe's arguments can refer to: registers, parameters, their fields (`->field.field`), the return value."""
+"""Names that a probe's arguments can refer to: registers, parameters, variables, fields (`->field.field`), the return value."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.types import DEFAULT, TYPES, Bitfield, FetchType
 from sandbox.images.btf import Array, BtfType, Enum, Int, Member, Pointer, Prototype, Struct
+from sandbox.process.once import cached_property
+
+if TYPE_CHECKING:
+    from sandbox.images.variables import Variable
 
 
 @dataclass
@@ -16,13 +21,15 @@ class Scope:
     """The context of a probe: what its arguments can refer to.
 
     `at_entry`: at a function's entry; `at_return`: a return probe. `has_registers`: `%REG` is available.
-    `find_prototype` returns the probed function's prototype, None if it is not known.
+    `find_prototype` returns the probed function's prototype, `find_variables` what is in scope at an instruction inside it;
+    None if that is not known.
     """
 
     at_entry: bool = False
     at_return: bool = False
     has_registers: bool = True
     find_prototype: Callable[[], Prototype | None] = lambda: None
+    find_variables: Callable[[], dict[str, Variable] | None] = lambda: None
     saved: list[int] = field(default_factory=list)
     """The parameters that a return probe saves at entry, in the order of their slots."""
     has_read_prototype: bool = False
@@ -32,6 +39,11 @@ class Scope:
     def prototype(self) -> Prototype | None:
         """The prototype, if it names parameters or a return value that an argument can use."""
         return self.find_prototype()
+
+    @cached_property
+    def variables(self) -> dict[str, Variable] | None:
+        """The variables by their names; None at a function's entry and return, and if there is no debug information."""
+        return None if self.has_parameters else self.find_variables()
 
     @property
     def has_parameters(self) -> bool:

@@ -283,7 +283,6 @@ def test_bad_instances_are_refused(run, programs, tmp_path, words, message):
 NEVER = {
     "p:z dmo:vfs_read": "no module, library or other image 'dmo' is loaded; did you mean demo?",
     "r:z libzz:inflate": "no module, library or other image 'libzz' is loaded; did you mean libz:inflate?",
-    "p:z vfs_read:2": "no module or library 'vfs_read' is loaded; an instruction of a function is written vfs_read+OFFSET",
     "t:z sched_switch": "there are no tracepoints in user space; give a line p, r or f",
     "p:z 0x10": "no code of a loaded module or library is at 0x10",
 }
