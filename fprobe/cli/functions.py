@@ -75,6 +75,8 @@ Examples:
   fprobe explain main --program prog.c
   fprobe explain libz:deflate
   fprobe explain -p 4711 libz:deflate
+  fprobe explain -L sum --program prog.c
+  fprobe explain -V sum:3 prog.c:42 --program prog.c
 """
 
 _MEANING = {
@@ -88,22 +90,41 @@ _MEANING = {
 
 @click.command("explain", epilog=_EXPLAIN_EPILOG, short_help="Say whether functions can be probed.")
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True, shell_complete=candidates.functions)
+@click.option(
+    "--lines", "-L", is_flag=True, help="The source lines of the functions, with those that can be probed marked."
+)
+@click.option(
+    "--vars", "-V", "variables", is_flag=True, help="The variables at places: FUNC:LINE, FILE:LINE, FUNC+OFFSET."
+)
 @program_options
 @output_options
-def explain_command(patterns: tuple[str, ...], target: ProgramTarget, console: Console) -> None:
+def explain_command(
+    patterns: tuple[str, ...], lines: bool, variables: bool, target: ProgramTarget, console: Console
+) -> None:
     """Say whether functions can be probed, where their stubs are, and how returns are hooked; if not, say why.
 
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: a list with an object for each function.
     With -p: of libraries of a running process, which is only read.
+
+    -L and -V need debug information. Lines count from the function's first, as those of places `FUNC:LINE` do.
     """
     if target.running is not None:
+        from fprobe.cli.attaching import refuse_with_pid
         from fprobe.cli.remote_code import explain_running
 
+        refuse_with_pid(lines=lines, vars=variables)
         explain_running(target.running.pids, patterns, console)
         return
     from fprobe.cli import matching, program
 
+    if lines and variables:
+        raise click.UsageError("-L shows lines and -V variables: give one of them")
     module = program.load(target)
+    if lines or variables:
+        from fprobe.cli.source_lines import show_lines, show_variables
+
+        (show_lines if lines else show_variables)(patterns, console)
+        return
     refusals = matching.Refusals(module, target.notrace)
     symbols = [symbol for pattern in patterns for symbol in matching.symbols_of(module, pattern)]
     objects = [_explain(console, module, refusals, symbol) for symbol in dict.fromkeys(symbols)]

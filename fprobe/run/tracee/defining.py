@@ -12,11 +12,12 @@ from fprobe.export.formats import parse_format
 from fprobe.recorded_events import define, explained
 from fprobe.run import session
 from fprobe.run.session import Settings
-from fprobe.run.tracee.patterns import Pattern, plain_values
+from fprobe.run.tracee.patterns import FileLine, Pattern, plain_values
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.backing import Shared, share, shared
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
+from sandbox.images.source_places import is_file, split_line
 from sandbox.memory import mappings
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<place>[^\s%]+)")
@@ -32,9 +33,8 @@ class Definition:
         """What may be the function: names may end like an offset."""
         found = _PLACE.match(text)
         if found is not None and not found["place"][0].isdigit():
-            whole = Pattern(found["place"])
-            self._patterns = [whole, Pattern(bare)] if (bare := _OFFSET.sub("", whole.text)) != whole.text else [whole]
-            self.text = f"{text[: found.start('place')]}{whole.meant}{text[found.end('place') :]}"
+            self._patterns, meant = _patterns_in(found["place"])
+            self.text = f"{text[: found.start('place')]}{meant}{text[found.end('place') :]}"
 
     @property
     def pattern(self) -> Pattern | None:
@@ -45,6 +45,19 @@ class Definition:
     def can_be_defined(self) -> bool:
         """Whether its function, if it names one, is loaded."""
         return self.pattern is None or bool(self.pattern.found())
+
+
+def _patterns_in(place: str) -> tuple[list[Pattern], str]:
+    """What may be the function of a place, and the place with the name of its program, if that is meant."""
+    written = split_line(place)
+    if written is not None and is_file(written[0]):
+        return [FileLine(place)], place
+    if written is not None:
+        function = Pattern(written[0])
+        return [function], f"{function.meant}:{written[1]}"
+    whole = Pattern(place)
+    bare = _OFFSET.sub("", place)
+    return [whole, Pattern(bare)] if bare != place else [whole], whole.meant
 
 
 class Definitions:

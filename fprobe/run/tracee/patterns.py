@@ -13,6 +13,8 @@ from typing import Any
 from fprobe.run.tracee import brought
 from ftrace.core.filters.image_functions import ImageFunction, find_functions, images_meant, is_compiled
 from sandbox.images.image import Image
+from sandbox.images.process_text import symbol_at
+from sandbox.images.source_places import address_of_line, split_line
 from sandbox.loading.module import modules
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.names import name_of_python, names_owner, split_owner
@@ -90,6 +92,25 @@ class Pattern:
         ):
             return ""
         return f"; {program.name} is stripped: functions that it does not export are called {program.name}+0xOFFSET"
+
+
+class FileLine(Pattern):
+    """A line of a source file, `app.c:42`: the function that its code is in."""
+
+    def _images(self) -> list[Image]:
+        return list(images_meant("*"))
+
+    def _search(self) -> list[ImageFunction]:
+        written = split_line(self.text)
+        assert written is not None
+        try:
+            symbol = symbol_at(address_of_line(*written))
+        except LookupError as error:
+            self.reason = str(error.args[0])
+            return []
+        assert symbol is not None
+        self.meant = f"{symbol.module}:{symbol.name}"
+        return super()._search()
 
 
 @cache
