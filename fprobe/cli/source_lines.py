@@ -21,21 +21,22 @@ def show_lines(names: Sequence[str], console: Console) -> None:
 
     Raises Failure for a function that is not there or has no debug information.
     """
-    from sandbox.images.source_places import function_named
+    from sandbox.images.source_places import damage_said, function_named
 
     objects = []
     for name in names:
         try:
-            function = function_named(name)
+            with damage_said(name):
+                function = function_named(name)
+                places, first, file = function.lines(), function.line, function.file
         except LookupError as absent:
             raise Failure(str(absent.args[0])) from None
-        places, first = function.lines(), function.line
-        console.line(f"{console.bold(name)} {console.dim(f'{function.file}:{first}')}")
-        shown = [_line(number, first, function.file, places) for number in range(first, max(places, default=first) + 1)]
+        console.line(f"{console.bold(name)} {console.dim(f'{file}:{first}')}")
+        shown = [_line(number, first, file, places) for number in range(first, max(places, default=first) + 1)]
         for each in shown:
             mark = "=>" if each["place"] else "  "
             console.line(f"{mark} {each['number']:>5}  {each['text']}".rstrip())
-        objects.append({"function": name, "file": function.file, "line": first, "lines": shown})
+        objects.append({"function": name, "file": file, "line": first, "lines": shown})
     console.document(objects)
 
 

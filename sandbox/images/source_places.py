@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sandbox.images.process_text import symbol_at, symbol_named
@@ -34,8 +35,22 @@ def address_of_line(owner: str, line: int) -> int:
 
     `owner`: a file, by its name or the end of its path, or a function, from whose first line `line` counts.
     """
-    if is_file(owner):
-        return _in_file(owner, line)
+    with damage_said(owner):
+        return _in_file(owner, line) if is_file(owner) else _in_function(owner, line)
+
+
+@contextmanager
+def damage_said(owner: str) -> Iterator[None]:
+    """Turn what reading damaged debug information about a file or function raises, which is anything, into LookupError."""
+    try:
+        yield
+    except Exception as failed:
+        if type(failed) is LookupError:
+            raise
+        raise LookupError(f"the debug information about {owner} is damaged: {failed!r}") from None
+
+
+def _in_function(owner: str, line: int) -> int:
     function = function_named(owner)
     lines = function.lines()
     wanted = function.line + line

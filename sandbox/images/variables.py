@@ -39,14 +39,17 @@ class Variable:
 def variables_at(address: int) -> dict[str, Variable] | None:
     """Those in scope at the instruction at `address`: of its function, of inner blocks, of functions that were inlined there.
 
-    Of several with a name, the innermost. None if there is no debug information about the function.
+    Of several with a name, the innermost. None if there is no debug information about the function, or none that can be read.
     """
-    function = function_at(address)
-    if function is None:
+    try:
+        function = function_at(address)
+        if function is None:
+            return None
+        visible = _visible(function.die, address - function.code.base)
+        innermost = {name: die for die in visible if (name := name_of(die))}
+        return {name: _variable(name, die, function, address) for name, die in innermost.items()}
+    except Exception:  # reading damaged debug information raises anything
         return None
-    visible = _visible(function.die, address - function.code.base)
-    innermost = {name: die for die in visible if (name := name_of(die))}
-    return {name: _variable(name, die, function, address) for name, die in innermost.items()}
 
 
 def _variable(name: str, die: DIE, function: DebuggedFunction, address: int) -> Variable:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import re
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from built_library import built_library, needs_compilers
+from built_library import build_library, built_library, needs_compilers
 
 import fprobe
 from fprobe.tracefs import tracefs
 from sandbox.elf.frame_address import frame_address
+from sandbox.elf.tables import ElfFile
 from sandbox.images.process_text import library_called
 from sandbox.images.source_places import address_of_line, split_line
 
@@ -188,8 +190,7 @@ def test_a_line_without_code(built):
 def test_a_variable_that_is_not_there(built):
     said = refused(f"p:z {built.name}.c:{line_of('// add')} nothing")
     assert (
-        "This variable is not found at this probe point" in said
-        and "the variables here are first, limit, total, each" in said
+        "BTF is not available or not supported" in said and "the variables here are first, limit, total, each" in said
     )
     said = refused(f"p:z {built.name}.c:{line_of('// hide again')} x=seed+1")
     assert "the variables here are" in said
@@ -229,6 +230,39 @@ def test_a_line_in_several_functions_and_a_name_of_several_files():
     with fprobe.event("p:z elsewhere/users.c:1") as event:
         second.three(1)
         assert len(list(event.records())) == 1
+
+
+@pytest.mark.parametrize("section", [".debug_info", ".debug_line", ".debug_loclists", ".debug_abbrev"])
+def test_damaged_debug_information(section, tmp_path):
+    name = f"damaged{section[7:]}"
+    path = tmp_path / f"{name}.so"
+    build_library(path, f'#line 1 "{name}.c"\n{SOURCE}', "-g", "-gdwarf-5", "-Wl,-z,nodelete")
+    data = bytearray(path.read_bytes())
+    file = ElfFile(bytes(data))
+    (index,) = file.sections_named(section)
+    start, size = file.sections[index].offset, file.sections[index].size
+    whole = bytes(data)
+    said = []
+    for seed in range(3):
+        chosen = random.Random(seed)
+        for _ in range(size // 20 + 4):
+            data[start + chosen.randrange(size)] = chosen.randrange(256)
+        path = tmp_path / f"{name}{seed}.so"
+        path.write_bytes(data)
+        ctypes.CDLL(str(path))
+        for place in (f"{name}{seed}:sum:5", f"{name}.c:{line_of('// add')}"):
+            said.append(outcome(f"p:z {place} total"))
+        data[:] = whole
+    assert len(said) == 6 and any(said)
+
+
+def outcome(definition):
+    """What refuses the definition; '' if nothing does."""
+    try:
+        with fprobe.event(definition):
+            return ""
+    except OSError as error:
+        return error.strerror
 
 
 @pytest.mark.parametrize(

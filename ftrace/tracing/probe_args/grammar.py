@@ -245,12 +245,9 @@ class FetchParser:
         if found is not None and found.location is not None and (mark == "." or not found.problem):
             return found.location, found.type
         if found is not None:
-            hint = f"{name} {found.problem}"
-        else:
-            hint = (
-                _registers(name) if register_meant(name) else f"the variables here are {', '.join(variables) or 'none'}"
-            )
-        raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
+            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=f"{name} {found.problem}")
+        hint = _registers(name) if register_meant(name) else f"the variables here are {', '.join(variables) or 'none'}"
+        raise self._error(ErrorCode.NOSUP_BTFARG, hint=hint)  # the kernel's for every name at such a place
 
     def _split(self, text: str) -> tuple[str, str, str]:
         """As split_fields(), but a parameter's name may contain dots, as those of an array in several registers do."""
