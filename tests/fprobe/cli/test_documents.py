@@ -35,7 +35,7 @@ def commands():
 def normal(text):
     """Without what differs from run to run: times, ids, histograms of times, addresses, and the code bytes that hold them."""
     text = re.sub(r"^ +[\d.]+ [num]?s \.\. .*\|[# ]+\|(\n|\Z)", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^  /\S*/examples/", "  examples/", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<= )/\S*/examples/", "examples/", text)
     text = re.sub(r"# process \d+: \S+", "# process N: PYTHON", text)
     text = re.sub(r" *(\d+ ns|\d+\.\d+ (us|ms|s))\b *", " TIME ", text)
     text = re.sub(r"\[ *\d+\] \|", "[TID] |", text)
