@@ -59,7 +59,7 @@ def load_ipython_extension(shell: Any) -> None:
             raise UsageError(f"{' '.join(patterns)}: {error.strerror}") from None
         if output is not None:
             Path(output).write_text(report.page, encoding="utf-8", errors="replace")
-        display(report)  # type: ignore[no-untyped-call]
+        display(report)
 
     shell.register_magic_function(run_cell_probed, "cell", "fprobe")
 
