@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import process_state
 from isolation import end_file
 from kept_objects import kept_objects
+from later import later
 from programs import basic
 
 from sandbox.compile import cache
@@ -84,10 +85,18 @@ def _runtime_made():
 
 
 def pytest_collection_modifyitems(config, items):
-    """The files that took longest when they last ran come first; all workers read the same."""
+    """The files that took longest when they last ran come first, and last those that load large libraries (tests/later.py).
+
+    All workers read the same.
+    """
     taken = config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}
     guessed = {f"tests/{name}": 4 + 1 / number for number, name in enumerate(LONGEST, 1)}
-    items.sort(key=lambda item: -taken.get(file := _file(item.nodeid), guessed.get(file, 0)))
+    items.sort(
+        key=lambda item: (
+            any(isinstance(each, later) for each in vars(item.module).values()),
+            -taken.get(file := _file(item.nodeid), guessed.get(file, 0)),
+        )
+    )
 
 
 def pytest_sessionfinish(session):

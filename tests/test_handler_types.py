@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from later import later
 
-pytest.importorskip("mypy")
+later("mypy")
 
 ROOT = Path(__file__).parents[1]
 TEXT = """\

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from isolation import NUMBA, isolated
+from later import later
 
 from sandbox.images.numba.layout import Word, places
 
-pytest.importorskip(
-    "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
-)
+later("numba", "numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons")
 
 
 def test_words_are_where_the_calling_convention_puts_them():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from isolation import NUMBA, isolated
+from later import later
 
-pytest.importorskip(
-    "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
-)
+later("numba", "numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons")
 
 
 @isolated(modules=NUMBA, timeout=120)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from isolation import NUMBA, isolated, run_forked
+from later import later
 from sampled import sampled
 
-pytest.importorskip(
-    "numba", reason="numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons"
-)
+later("numba", "numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons")
 
 TIME = 120
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from later import later
 
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("duckdb")
+pyarrow, parquet = later("pyarrow"), later("pyarrow.parquet")
+later("duckdb")
 
 VERSION_1 = Path(__file__).parents[1] / "export/version_1.parquet"
 

@@ -7,16 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from later import later
 
 import fprobe
 import sandbox
-from fprobe.export.recording import Recording
-from fprobe.export.trace_dat_reader import Trace
-
-pytest.importorskip("pyarrow.parquet")
 from fprobe.export.columns.layout import Origin
 from fprobe.export.columns.parquet import ParquetFile, Sink
 from fprobe.export.columns.trace_dat import Known
+from fprobe.export.recording import Recording
+from fprobe.export.trace_dat_reader import Trace
+
+parquet = later("pyarrow.parquet")
 
 PAGE = Path(__file__).parents[3] / "docs/fleet.md"
 PROCESSES = (10, pytest.param(100, marks=pytest.mark.stress))

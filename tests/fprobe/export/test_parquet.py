@@ -6,19 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from later import later
 
 import fprobe
 import sandbox
 from fprobe.export import calls
+from fprobe.export.columns.layout import schema
+from fprobe.export.columns.parquet import check_found, check_installed
+from fprobe.export.columns.trace_dat import convert
 from fprobe.export.recording import Recording
 from fprobe.export.trace_dat_reader import Trace
 
-pyarrow = pytest.importorskip("pyarrow")
-from fprobe.export.columns.layout import schema  # noqa: E402
-from fprobe.export.columns.parquet import check_found, check_installed  # noqa: E402
-from fprobe.export.columns.trace_dat import convert  # noqa: E402
-
-parquet = pytest.importorskip("pyarrow.parquet")
+pyarrow, parquet = later("pyarrow"), later("pyarrow.parquet")
 PROGRAM = """
 define i64 @pq_inner(i64 %x) noinline { %r = add i64 %x, 1  ret i64 %r }
 define i64 @pq_outer(i64 %x, ptr %text) noinline {

@@ -3,9 +3,9 @@
 import json
 from collections import Counter
 
-import pytest
+from later import later
 
-parquet = pytest.importorskip("pyarrow.parquet")
+parquet = later("pyarrow.parquet")
 PROGRAM = """
 import zlib
 for number in range(5):

@@ -7,11 +7,12 @@ import time
 
 import pytest
 from isolation import isolated
+from later import later
 from test_ring_buffer import called, seconds
 
 DTYPE = [("common", "<u8"), ("ip", "<u8"), ("first", "<u8"), ("second", "<u8")]
 
-pytest.importorskip("numpy")
+later("numpy")
 
 
 @isolated
