@@ -25,6 +25,8 @@ SAMPLES = ROUNDS
 SLOW = (
     "run.",
     "event.define",
+    "event.hist",
+    "records.",
     "events.sustained",
     "attach.library",
     "attach.start",
