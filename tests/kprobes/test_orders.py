@@ -10,6 +10,7 @@ from isolation import isolated
 from library_calls import LibraryCall, library_calls, one_of_each_kind
 from orders import all_orders, check, make_jumps_absorb, prepare, some_orders
 from programs import basic
+from sampled import in_stress
 
 import sandbox
 
@@ -76,11 +77,11 @@ def places() -> dict[str, LibraryCall]:
     return {**starts(), **of_libraries}
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("every", [18, in_stress(1)])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_functions_without_stubs(native, every):
-    """Every ninth place with jumps that land on instructions, and others with such that absorb them; or all with both."""
+    """Every eighteenth place with jumps that land on instructions, and others with such that absorb them; or all with both."""
     prepare(starts()["endbr64"].name, ALL_KPROBES, native)
     for absorbing in (False, True):
         if absorbing:
@@ -95,11 +96,11 @@ def test_orders_at_the_entry_of_functions_without_stubs(native, every):
 def test_orders_at_the_entry_of_a_function_with_a_stub_with_fprobes_too(native):
     module = basic()
     prepare(f"{module.name}:other", WITH_FPROBE, native)
-    orders = some_orders(WITH_FPROBE, 10, 16, native)
+    orders = some_orders(WITH_FPROBE, 10, 8, native)
     check(lambda: module["leaf"](1), f"{module.name}:leaf", orders, native)
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("every", [14, in_stress(1)])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_library_functions_with_fprobes_too(native, every):

@@ -10,11 +10,12 @@ import time
 
 import pytest
 from attaching import COMMAND, LIMIT, Target, fprobe, wait_until
+from sampled import in_stress
 
 SEED = int(os.environ.get("FPROBE_STRESS_SEED") or random.SystemRandom().randrange(1 << 32))
 LONGEST = 0.9
 """Seconds after which an attachment is there, and most of what is interesting has happened."""
-rounds = pytest.mark.parametrize("number", [2, pytest.param(100, marks=pytest.mark.stress)])
+rounds = pytest.mark.parametrize("number", [1, in_stress(100)])
 
 CHANGING = """
 import os, subprocess, sys, threading, time, zlib

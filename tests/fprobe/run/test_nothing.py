@@ -54,7 +54,7 @@ def test_a_pattern_that_a_child_finds_is_not_told(launch):
                 "a copy that is linked into Python or another library goes by its name); no module, library or other image ",
             ),
         ],
-        2,
+        1,
     ),
 )
 def test_why_nothing_is_counted(launch, options, causes):
@@ -143,7 +143,7 @@ def test_handlers_that_end_the_program(launch, tmp_path):
     assert f"NativeFileError: {tmp_path}/handlers.py: it ends with SystemExit(9) when it is executed" in done.err
 
 
-@pytest.mark.parametrize("format_", sampled(["text", "json", "folded", "flame", "perfetto"], 2))
+@pytest.mark.parametrize("format_", sampled(["text", "json", "folded", "flame", "perfetto"], 1))
 def test_a_program_whose_name_is_no_utf_8(launch, tmp_path, format_):
     if format_ == "perfetto":
         pytest.importorskip("perfetto", reason="no package perfetto")
@@ -295,7 +295,10 @@ def test_calls_that_numba_has_inlined_in_what_it_compiled_last(launch):
 
 
 @pytest.mark.parametrize(
-    "option", [("--stat", "zlib.compress"), ("--stacks", "os.path.join"), ("-e", "r:x json.dumps")]
+    "option",
+    sampled(
+        map(pytest.param, [("--stat", "zlib.compress"), ("--stacks", "os.path.join"), ("-e", "r:x json.dumps")]), 1
+    ),
 )
 def test_a_name_of_python_is_refused_before_the_program_starts(launch, option):
     done = launch(*option, source="print(1)", as_json=False)
