@@ -10,7 +10,7 @@ import pytest
 from built_library import built_library, needs_compilers
 from isolation import isolated
 from left_hits import program
-from sampled import in_stress
+from sampled import in_stress, sampled
 
 import fprobe
 import kprobes
@@ -53,7 +53,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("every", [8, in_stress(1)])
-@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("kinds", sampled(KINDS, 5))
 @isolated(timeout=100)
 def test_a_hit_that_is_left_at_any_instruction(kinds, every):
     """Or at every eighth: at others in each run."""

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from attaching import COMMAND, LIMIT, TARGET, Target, attached, fprobe, interrupted, rows, wait_until
 from command import HAS_COMPILER
+from sampled import in_stress
 
 import fprobe as fprobe_module
 from fprobe.run.launcher import attached as launcher
@@ -44,7 +45,7 @@ def test_the_program_is_as_before_after_each_detachment(target):
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        (("stat", "libz:*"), 28 << 10),
+        in_stress((("stat", "libz:*"), 28 << 10)),
         (("run", "--stacks", "libz:deflate", "-e", "r:ended libz:deflate $retval"), 45 << 10),
     ],
 )

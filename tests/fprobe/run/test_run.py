@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from sampled import in_stress
 
 COMPRESSES = """
 import zlib
@@ -334,11 +335,13 @@ def test_standard_descriptors_that_are_closed():
     assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
 
 
-def test_children_that_only_execute_something_take_no_place(launch):
-    source = """
+@pytest.mark.parametrize("children", [10, in_stress(300)])
+def test_children_that_only_execute_something_take_no_place(launch, children):
+    """There are places for 256."""
+    source = f"""
     import os, subprocess, zlib
     for _ in range(3): subprocess.run(["true"])
-    for _ in range(300):
+    for _ in range({children}):
         if not os.fork(): os._exit(0)
         os.wait()
     zlib.compress(b"x")
