@@ -67,7 +67,7 @@ def rows(launch, library, *options):
             ("_ZN3app5outerEi", {"app::outer"}),
             ("run", {"run"}),
         ],
-        5,
+        2,
     ),
 )
 def test_patterns_match_both_forms(launch, library, pattern, names):
