@@ -131,14 +131,15 @@ def _refuse_nul(source: str, origin: str) -> None:
 
 
 def _run_apart(entry: str, source: bytes, origin: str, **options: Any) -> bytes:
-    """The output of a child process that calls `entry` ("module.function") with `options` as JSON and `source` as its input.
+    """The output of a child process that calls `entry` ("module.function") with `options` as JSON, our number among them, and
+    `source` as its input.
 
     Raises ProgramError with what the function refused, or with what LLVM said if it ended the child.
     """
     module, _, function = entry.rpartition(".")
     code = f"from {module} import {function}; {function}()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", code, json.dumps({"origin": origin, **options})]
+    command = [sys.executable, "-c", code, json.dumps({"origin": origin, "parent": os.getpid(), **options})]
     done = subprocess.run(command, input=source, capture_output=True, env=environment, check=False)
     if not done.returncode:
         return done.stdout

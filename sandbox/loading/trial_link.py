@@ -9,11 +9,13 @@ from sandbox.compile.objectfile import prepare
 from sandbox.compile.program import REFUSED, CompiledProgram, Options, compile_here
 from sandbox.compile.stubs import Flavour
 from sandbox.loading.linker import try_to_link
+from sandbox.process.parent import end_with
 
 
 def main() -> None:
     """The source is read from standard input, the compiled program written to standard output."""
     given = json.loads(sys.argv[1])
+    end_with(given.pop("parent"))
     data = sys.stdin.buffer.read()
     try:
         made = _compile(data, **given)

@@ -6,7 +6,6 @@ gets them itself. Only signals to the launcher alone must be forwarded.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -15,13 +14,14 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from sandbox.process.parent import end_with
+
 _PATIENCE = 0.01
 """Seconds in which a signal to the group reaches all of its processes."""
 _POLLING = 0.005
 _RECENT = 1.0
 """Seconds after which a report is of another signal with the same number."""
 _REPORT = struct.Struct("<Id")
-_PR_SET_PDEATHSIG = 1
 
 
 class DeliveredSignals:
@@ -72,7 +72,7 @@ class DeliveredSignals:
 def _report(launcher: int, numbers: Collection[int], write: int) -> None:
     """Runs in the reporting process, without the launcher's streams: their readers wait until nobody has them."""
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with(launcher)
         os.closerange(0, write)
         os.closerange(write + 1, 1 << 16)
         while os.getppid() == launcher:

@@ -86,7 +86,7 @@ def _rehearsed(pid: int, minor: int, entering: str, paths: Sequence[str], settin
         python, environment = f"/proc/{pid}/exe", dict(os.environ) | _environment(pid)
     else:
         return []
-    call = f"rehearse({list(paths)!r}, {settings._asdict()!r}, {_libraries(pid, settings)!r})"
+    call = f"rehearse({list(paths)!r}, {settings._asdict()!r}, {_libraries(pid, settings)!r}, {os.getpid()})"
     command = [python, "-I", "-S", "-c", f"{entering}\n{call}\n"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         done = subprocess.run(

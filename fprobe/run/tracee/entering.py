@@ -234,14 +234,14 @@ def enter(address: int, paths: list[str], edition: str, settings: dict[str, obje
             return
 
 
-def rehearse(paths: list[str], settings: dict[str, object], libraries: list[str]) -> None:
-    """Do the same in a process that was made for that, and print the keys of the objects that were needed."""
+def rehearse(paths: list[str], settings: dict[str, object], libraries: list[str], parent: int) -> None:
+    """Do the same in a process that `parent` has made for that, and print the keys of the objects that were needed."""
     import json
 
     with _Entered(paths, ""):
         name = f"{PREFIX}.fprobe.run.tracee.rehearsing"
         __import__(name)
-        print(json.dumps(sys.modules[name].rehearse(settings, libraries)))
+        print(json.dumps(sys.modules[name].rehearse(settings, libraries, parent)))
 
 
 def _described(error: BaseException) -> str:

@@ -11,17 +11,20 @@ from typing import Any
 from fprobe.run import session
 from fprobe.run.tracee.arming import Arming
 from sandbox.compile import cache
+from sandbox.process.parent import end_with
 from sandbox.symbols.perfmap import perf_map
 
 _PATTERN = ("libc:getpid",)
 """What is probed instead of the functions that are meant: the code is the same for all, but for those that have events, too."""
 
 
-def rehearse(options: dict[str, Any], libraries: Sequence[str]) -> list[str]:
+def rehearse(options: dict[str, Any], libraries: Sequence[str], parent: int) -> list[str]:
     """Attach to this process and detach. Returns the keys of the objects that were needed, in their order.
 
     `options`: the fields of `Settings`. `libraries`: files that definitions of events refer to.
+    `parent`: the process that waits for them; this one ends with it.
     """
+    end_with(parent)
     used = cache.used = []
     perf_map.is_wanted = False
     for library in libraries:

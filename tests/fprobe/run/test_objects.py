@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -87,6 +90,29 @@ def test_nothing_is_compiled_in_a_target_of_another_version(own, theirs):
         assert compiled(made.pid, COUNTED) == 0
     finally:
         made.end()
+
+
+def test_a_rehearsal_ends_with_a_killed_command(own, target):
+    command = subprocess.Popen([sys.executable, "-m", "fprobe.cli", "stat", "-p", str(target.pid), "libz:*"])
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    while not (found := children.read_text().split()) or not list(own.glob("*.bin")):
+        assert command.poll() is None
+        time.sleep(0.005)
+    rehearsal = os.pidfd_open(int(found[0]))
+    signal.pidfd_send_signal(rehearsal, signal.SIGSTOP)
+    made = len(list(own.glob("*.bin")))
+    command.kill()
+    command.wait()
+    signal.pidfd_send_signal(rehearsal, signal.SIGCONT)
+    assert select.select([rehearsal], [], [], 60)[0]
+    os.close(rehearsal)
+    assert len(list(own.glob("*.bin"))) == made
+
+
+def test_a_compilation_whose_starter_has_ended_ends():
+    given = {"origin": "x", "is_text": True, "flavour": "patchable", "opt": 0, "notrace": [], "parent": 1}
+    words = [sys.executable, "-c", "from sandbox.loading.trial_link import main; main()", json.dumps(given)]
+    assert subprocess.run(words, input=b"").returncode == -signal.SIGKILL
 
 
 def test_a_program_of_another_user_is_not_run(monkeypatch, target):
