@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fprobe.run import session
+from fprobe.run.launcher.forked import dismiss
 from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.results import Results, read
@@ -189,7 +190,10 @@ class Attached:
         return bool(select.select([self._process], [], [], seconds)[0])
 
     def detach(self) -> None:
-        """Let the process remove the probes, and wait until it has. Raises Refused if it does not."""
+        """Let the process remove the probes, and wait until it has. Raises Refused if it does not.
+
+        So do the processes that C code has forked from it, if its interpreter was brought along.
+        """
         with contextlib.suppress(OSError):
             os.write(self._pipe, session.LEAVE)
         self._wait_for("detached", _LEAVES)
@@ -198,6 +202,13 @@ class Attached:
         while threads and Path(f"/proc/{self.pid}/task/{threads[0]}").exists() and time.monotonic() < end:
             if self.is_ended(_POLLING / 10):
                 break
+        if any("unrecorded" in entry for entry in self._entries()):
+            self._dismiss_forked()
+
+    def _dismiss_forked(self) -> None:
+        address = session.address_of(self.counts, self.journal)
+        for pid in dismiss(self.counts, _descendants([self.pid]), _executed("settle_again()")):
+            session.note(address, pid=pid, remark="it was forked while Python ran in its parent: it keeps its probes")
 
     def close(self) -> None:
         """Close all descriptors. A process that has probes detaches."""

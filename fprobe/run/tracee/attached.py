@@ -59,6 +59,8 @@ class _Session:
     def __init__(
         self, descriptors: tuple[int, int, int], settings: session.Settings, leave: Callable[[], None]
     ) -> None:
+        self.pid = os.getpid()
+        """The process that is attached to, not a child of its."""
         self._descriptors = descriptors
         self._address = session.address_of(*descriptors[:2], threading.get_native_id())
         self._settings = settings
@@ -145,6 +147,20 @@ def _command_line() -> list[str]:
 @once
 def _follow_forks() -> None:
     fork.in_child(fork.Phase.THREADS, _after_fork)
+
+
+def settle_forked() -> None:
+    """Do in the child of C code's fork, on a thread that was made there, what Python does around its own forks.
+
+    Then `_after_fork` is called, as for those. Does nothing if this process is attached to itself. Only for an interpreter that
+    was brought along: of another one, the forking thread may be running Python.
+    """
+    import ctypes
+
+    if any(each.pid != os.getpid() for each in _present):
+        ctypes.pythonapi.PyOS_BeforeFork()
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        ctypes.pythonapi.PyGILState_Ensure()  # never released: Python 3.11 cannot make a thread state where none is left
 
 
 def _after_fork() -> None:

@@ -14,9 +14,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from command import Command, forked
 
+from sandbox.remote import interpreter
+from sandbox.remote.refusals import Refused
+
 TARGET = Path(__file__).with_name("attached_target.py")
 COMMAND = [sys.executable, "-m", "fprobe.cli"]
 LIMIT = 60
+
+
+def has_interpreter():
+    """Whether there is one to bring into programs without Python."""
+    try:
+        return bool(interpreter.find())
+    except Refused:
+        return False
 
 
 class Target:

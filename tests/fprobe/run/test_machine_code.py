@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attaching import has_interpreter
 from sampled import sampled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
@@ -32,15 +33,8 @@ HIDDEN = re.compile(r"(?<=SigCgt:)\s\w+|(?<=SigQ:)\s\S+")
 """What changes in its state: handled signals, because probes have handlers, and numbers of the machine."""
 
 
-def _has_interpreter():
-    try:
-        return bool(interpreter.find())
-    except Refused:
-        return False
-
-
 pytestmark = pytest.mark.skipif(
-    not HAS_COMPILER or not _has_interpreter(), reason="no C compiler, or no shared libpython: see fprobe doctor"
+    not HAS_COMPILER or not has_interpreter(), reason="no C compiler, or no shared libpython: see fprobe doctor"
 )
 
 

@@ -1,0 +1,38 @@
+/* A server that forks a process for each connection, as PostgreSQL does: each line is a word, and answered by a line. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <signal.h>
+#include <unistd.h>
+
+static long calls;
+
+__attribute__((noinline)) int own_work(int x) {
+    __asm__ volatile("nop; nop; nop; nop; nop; nop");
+    calls++;
+    return 3 * x;
+}
+
+static void serve(int connection) {
+    char line[64];
+    FILE *in = fdopen(connection, "r"), *out = fdopen(dup(connection), "w");
+    while (fprintf(out, "%d %ld\n", getpid(), calls), fflush(out), fgets(line, sizeof line, in))
+        for (int i = atoi(line); i; i--) own_work(i);
+    exit(0);
+}
+
+int main(int count, char **words) {
+    struct sockaddr_un name = {AF_UNIX};
+    strcpy(name.sun_path, words[1]);
+    signal(SIGCHLD, SIG_IGN);
+    int listening = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(listening, (void *)&name, sizeof name) || listen(listening, 5)) return 1;
+    for (;;) {
+        int connection = accept(listening, 0, 0);
+        if (connection < 0) continue;
+        if (!fork()) serve(connection);
+        close(connection);
+    }
+}

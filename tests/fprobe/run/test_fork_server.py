@@ -1,0 +1,92 @@
+"""A server in C that forks a process for each connection: all are counted, and as before afterwards."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from attaching import LIMIT, attached, has_interpreter, interrupted, rows, wait_until
+
+SOURCE = Path(__file__).with_name("fork_server.c")
+COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
+pytestmark = pytest.mark.skipif(
+    not COMPILER or not has_interpreter(), reason="no C compiler, or no shared libpython: see fprobe doctor"
+)
+
+
+class Connection:
+    """To a process of the server. `work` lets it call `own_work` so often."""
+
+    def __init__(self, path):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LIMIT)
+            connection.connect(str(path))
+            self.file = connection.makefile("rw")
+        self.pid = int(self.file.readline().split()[0])
+
+    def work(self, number):
+        self.file.write(f"{number}\n")
+        self.file.flush()
+        assert int(self.file.readline().split()[0]) == self.pid
+
+
+@pytest.fixture
+def server(tmp_path):
+    program, path = tmp_path / "fork_server", tmp_path / "socket"
+    subprocess.run([COMPILER, "-O1", SOURCE, "-o", program], check=True)
+    process = subprocess.Popen([program, path])
+    wait_until(path.is_socket)
+    yield process.pid, lambda: Connection(path)
+    process.kill()
+    process.wait()
+
+
+def code(pid):
+    """Where the program's code is: in its children it is at the same place."""
+    found = re.search(r"(\w+)-(\w+) r-xp .*/fork_server\n", Path(f"/proc/{pid}/maps").read_text())
+    return int(found[1], 16), int(found[2], 16)
+
+
+def text(pid, span):
+    """The code as the process has it."""
+    with Path(f"/proc/{pid}/mem").open("rb") as memory:
+        memory.seek(span[0])
+        return memory.read(span[1] - span[0])
+
+
+def test_processes_that_it_forks_are_counted_and_detached_from(server):
+    pid, connect = server
+    span = code(pid)
+    before = text(pid, span)
+    early = connect()
+    for _ in range(2):
+        with attached("stat", "-p", pid, "--children", "own_work", "--json") as command:
+            line = command.stderr.readline()
+            assert f"attached to {early.pid}" in line, line
+            late, ended = connect(), connect()
+            assert text(late.pid, span) != before
+            for number, each in enumerate((early, late, ended), 5):
+                each.work(number)
+            ended.file.close()
+            out = interrupted(command)
+        found = {each["pid"]: rows(json.dumps({"processes": [each]})) for each in json.loads(out)["processes"]}
+        assert [found[each.pid]["own_work"]["hits"] for each in (early, late, ended)] == [5, 6, 7]
+        assert [text(each, span) == before for each in (pid, early.pid, late.pid)] == [True] * 3
+        late.work(1)
+        early = late
+
+
+def test_a_process_that_was_forked_meanwhile_is_attached_to_afterwards(server):
+    pid, connect = server
+    with attached("stat", "-p", pid, "own_work") as command:
+        forked = connect()
+        interrupted(command)
+    for _ in range(2):
+        with attached("stat", "-p", forked.pid, "own_work", "--json") as command:
+            forked.work(3)
+            assert rows(interrupted(command))["own_work"]["hits"] == 3
