@@ -1,7 +1,7 @@
 """Processes that C code has forked from one that is attached to. They count natively, and leave when the attacher does.
 
-No Python has run in them, so they do not know that they were forked. A thread that is started there, as for an attachment, tells the
-interpreter so; what is registered for forks then takes the probes out (`fprobe.run.tracee.attached`).
+No Python has run in them, so they do not know that they were forked. A thread that is started there, as for an attachment, tells
+the interpreter so; what is registered for forks then takes the probes out (`fprobe.run.tracee.attached`).
 """
 
 from __future__ import annotations
