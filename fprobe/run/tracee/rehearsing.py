@@ -14,8 +14,11 @@ from sandbox.compile import cache
 from sandbox.process.parent import end_with
 from sandbox.symbols.perfmap import perf_map
 
-_PATTERN = ("libc:getpid",)
-"""What is probed instead of the functions that are meant: the code is the same for all, but for those that have events, too."""
+_PATTERN = ("libc:getpid", "library-of-no-program:*")
+"""What is probed instead of the functions that are meant: the code is the same for all, but for those that have events, too.
+
+The second waits for its library, which takes code of its own.
+"""
 
 
 def rehearse(options: dict[str, Any], libraries: Sequence[str], parent: int) -> list[str]:

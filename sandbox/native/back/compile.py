@@ -115,7 +115,7 @@ def cached_fingerprint(unit: Unit, form: int | str, cache: ObjectCache) -> str:
     if not state:
         return _read(unit, form)
     names = [f"{function.filename}:{function.name}" for function in unit.functions]
-    key = _digest((_OURS, sys.version_info, names, unit.options, unit.assembly, unit.llvm, form))
+    key = _digest((_OURS, sys.version_info[:2], names, unit.options, unit.assembly, unit.llvm, form))
     found = (cache.get(key) or b"").decode()
     if not found.startswith(state):
         found = state + _read(unit, form)

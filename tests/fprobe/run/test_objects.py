@@ -22,6 +22,7 @@ from fprobe.run.session import Settings
 VERSIONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3].*/bin/python"))
 OTHER = next((python for python in VERSIONS if f"3.{sys.version_info.minor}." not in str(python)), None)
 COUNTED = Settings(("libz:*",), children=False)
+WAITS = Settings(("libz:*", "library-that-comes-later:*"), children=False)
 RETURNS = Settings(events=("r:packed libz:deflate result=$retval:s32",), children=False)
 
 
@@ -65,7 +66,7 @@ def compiled(pid, settings):
 def check(theirs):
     made = started(sys.executable, theirs)
     try:
-        assert [compiled(made.pid, settings) for settings in (COUNTED, RETURNS, RETURNS)] == [0, 0, 0]
+        assert [compiled(made.pid, settings) for settings in (COUNTED, WAITS, RETURNS, RETURNS)] == [0, 0, 0, 0]
     finally:
         made.end()
     assert not list(theirs.glob("*.bin"))
