@@ -51,7 +51,7 @@ class CallStacks(ABC):
         read_tsc = runtime().image.call
         left, entered = read_tsc("read_tsc"), int.from_bytes(bytes(data[:8]), "little")
         inner = self._take_inner(entered)
-        python = python_frames(sys._getframe(1))
+        python = python_frames(sys._getframe().f_back)
         native_frames = [address for address in self._native_frames(bool(python)) if address != ip]
         own = left - entered - sum(each.cost for each in inner)
         total = own + sum(each.total for each in inner)

@@ -49,7 +49,9 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program(source):
-    return sandbox.load(Path(source))
+    module = sandbox.load(Path(source))
+    yield module
+    module.unload()
 
 
 def counted(program, names, call, *arguments, **options):

@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fprobe.run import session
@@ -44,10 +45,20 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:
-        session.note(address, armed=True)
-        session.wait_for_terminal(address)
+        with _unseen():
+            session.note(address, armed=True)
+            session.wait_for_terminal(address)
         if collects:
             gc.enable()
+
+
+def _unseen() -> AbstractContextManager[None]:
+    """Within it, probes see nothing of what this thread does; there may be none."""
+    if not _permanent:
+        return nullcontext()
+    from ftrace.core.runtime import runtime
+
+    return runtime().unseen()
 
 
 def mount(directory: str) -> None:

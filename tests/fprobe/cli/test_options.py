@@ -173,9 +173,9 @@ def test_the_cached_demo_answers_in_a_second():
 
 
 def test_help_imports_nothing_heavy():
-    source = "import sys, fprobe.cli; print({name.partition('.')[0] for name in sys.modules})"
+    source = "import sys, fprobe.cli; print({*sys.modules})"
     found = subprocess.check_output([sys.executable, "-c", source], text=True)
-    assert not [name for name in ("llvmlite", "capstone", "elftools", "ctypes", "ftrace") if f"'{name}'" in found]
+    assert not [name for name in ("llvmlite", "capstone", "elftools", "ctypes", "ftrace.core") if f"'{name}'" in found]
 
 
 @pytest.mark.parametrize("verb", ["trace", "stat", "list", "disasm", "explain", "doctor", "completion", "help"])
