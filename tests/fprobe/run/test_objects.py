@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from attaching import TARGET, Target
+from isolation import isolated
 
 from fprobe.run import session
 from fprobe.run.launcher import objects
@@ -72,8 +73,14 @@ def check(theirs):
     assert not list(theirs.glob("*.bin"))
 
 
-def test_nothing_is_compiled_in_the_target(theirs):
-    check(theirs)
+@pytest.fixture
+def directory(tmp_path):
+    return str(tmp_path)
+
+
+@isolated  # as a command attaches: what earlier tests have left in this process must not tell which objects are sent
+def test_nothing_is_compiled_in_the_target(directory):
+    check(Path(directory) / "theirs")
 
 
 @pytest.mark.stress
