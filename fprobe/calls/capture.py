@@ -27,12 +27,11 @@ from fprobe.calls.capture_handlers import (
 from fprobe.handlers.roles import ENTRY as ENTRY_ROLE
 from fprobe.handlers.roles import EXIT as EXIT_ROLE
 from ftrace.core.handlers.resolve import native
-from ftrace.hit.hashing import GOLDEN
+from ftrace.hit.hashing import index_of
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.files.tracing_on import switch_address
 from sandbox.native import NativeFunction
-from sandbox.process.integers import U64_MAX
 
 SIZE_KB = 8192
 """Size of a thread's part of the buffer. When it is full, the thread waits, and then loses its newest records."""
@@ -111,7 +110,7 @@ class _CaptureState:
         )  # fmt: skip
         self._fill(self.state.others, 0, others)
         for ip, plan in plans.items():
-            index = (ip * GOLDEN & U64_MAX) >> 64 - bits  # first_place()
+            index = index_of(ip, bits)
             while self.plans[index].ip:
                 index = index + 1 & (1 << bits) - 1
             self._fill(self.plans[index], ip, plan)

@@ -24,11 +24,10 @@ from ftrace.hit.call_values import (
     FunctionPlan,
     ValuePlans,
 )
-from ftrace.hit.hashing import GOLDEN
+from ftrace.hit.hashing import index_of
 from sandbox.abi.convention import ARGUMENTS, RESULTS, STACK
 from sandbox.images.process_text import library_called
 from sandbox.native.handler import Fields
-from sandbox.process.integers import U64_MAX
 from sandbox.symbols.library_dwarf import definition_of
 
 _MOST_DESCRIBED = 2000
@@ -46,7 +45,7 @@ class Plans:
         self._table = table
         self._plans: Any = (FunctionPlan.ctypes * (1 << bits))()
         for ip, each in known.items():
-            index = (ip * GOLDEN & U64_MAX) >> 64 - bits  # first_place()
+            index = index_of(ip, bits)
             while self._plans[index].ip:
                 index = index + 1 & (1 << bits) - 1
             _fill(self._plans[index], ip, each, strings)
