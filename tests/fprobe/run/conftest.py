@@ -84,3 +84,12 @@ def target(_shared):
     yield (made := _shared.begin())
     if made.process.poll() is not None or made.ask("state") != _shared.state:
         _shared.end()
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """The current directory, with a directory `bin` of commands."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

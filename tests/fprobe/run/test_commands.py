@@ -1,22 +1,10 @@
 """Hazard: console scripts are started by their names, from the environment's directory or PATH; some are for another Python."""
 
-import os
 import sys
-
-import pytest
 
 from fprobe.run.launcher.commands import of_other_python, with_command
 
 SCRIPT = f"#!{sys.executable}\nimport sys, zlib\nzlib.compress(b'x')\nprint(sys.argv)\nsys.exit(3)\n"
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    """The current directory, with a directory `bin` of commands."""
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def command(directory, name, content):

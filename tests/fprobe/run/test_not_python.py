@@ -13,15 +13,6 @@ from fprobe.run.launcher.not_python import is_machine_code, why_not_python
 ELF = b"\x7fELF\2\1\1" + bytes(100)
 
 
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    """The current directory, with a directory `bin` of commands."""
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def command(directory, name, content):
     (directory / "bin" / name).write_bytes(content)
     (directory / "bin" / name).chmod(0o755)
