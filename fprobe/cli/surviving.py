@@ -281,7 +281,7 @@ def _mapped(path: str) -> tuple[int, int]:
 @contextlib.contextmanager
 def disk_errors(path: str) -> Iterator[None]:
     """Turn the errors of a full disk into a Failure."""
-    from fprobe.export.recording import DISK_FULL
+    from sandbox.process.writing import DISK_FULL
 
     try:
         yield

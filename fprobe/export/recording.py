@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from ftrace.tracing.instances.printk import text_at
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.images.process_text import is_patchable
+from sandbox.process.writing import DISK_FULL
 from sandbox.symbols.table import Symbol, preference, symbol_table
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class Arriving:
         return due
 
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHOWN = 16
 """Sub-buffers of each slot that are passed on by one call."""
 END_MARK = "$end"

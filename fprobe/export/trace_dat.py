@@ -5,9 +5,7 @@ Sub-buffers are appended in the order in which they arrive; at the end they are 
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ from fprobe.export import trace_dat_pages as pages
 from fprobe.export.compression import NONE, algorithm
 from fprobe.export.trace_dat_pages import GAP, Area, Owner
 from fprobe.export.trace_dat_sections import BUFFER, MAGIC, SECTION, U32, U64, VERSION, Metadata, Region, tail
-from sandbox.process.writing import write_all
+from sandbox.process.writing import DISK_FULL, emptied, write_all
 
 if TYPE_CHECKING:
     from ftrace.ring_buffer.buffer import Buffer
@@ -33,7 +31,7 @@ class TraceDat:
         self, path: str, page_size: int, buffers: int = 1, compression: str = NONE, metadata: Metadata | None = None
     ) -> None:
         self._set_up(path, page_size, buffers, compression, metadata)
-        self.descriptor = _opened(path)
+        self.descriptor = emptied(path)
         try:
             # What is written there at the end must fit a disk that is full then.
             write_all(self.descriptor, self._start.ljust(self._end, b"\0"))
@@ -146,7 +144,7 @@ class TraceDat:
                 write_all(self.descriptor, sections)
                 return before - self.pages, regions, options
             except OSError as full:
-                if full.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not self.pages:
+                if full.errno not in DISK_FULL or not self.pages:
                     raise
                 wanted = len(sections) // self.page_size + 1
                 del self.owners[max(len(self._gaps), len(self.owners) - wanted) :]
@@ -169,17 +167,3 @@ def _first_sections(metadata: Metadata, page_size: int, at: int) -> tuple[bytes,
     size = len(tail(metadata, regions, page_size, at, None)[0])
     regions = [Region(at + size, 0, []) for _ in metadata.buffers]
     return tail(metadata, regions, page_size, at, None, identity=bytes(8))
-
-
-def _opened(path: str) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileExistsError(errno.EEXIST, "not a regular file; give another name with -o", path)
-        os.fchmod(descriptor, 0o600)
-        os.ftruncate(descriptor, 0)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

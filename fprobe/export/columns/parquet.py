@@ -6,11 +6,9 @@ Sub-buffers come in as for a trace.dat. A row group is written when enough rows 
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.util
 import os
 import resource
-import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +17,12 @@ from fprobe.export.columns.pages import Batch, Pages
 from fprobe.export.columns.tables import Place, Source, Tables
 from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.clock import find as find_clock
-from sandbox.process.writing import write_all
+from sandbox.process.writing import DISK_FULL, emptied, write_all
 
 if TYPE_CHECKING:
     import pyarrow
 
 MISSING = "Parquet needs the package pyarrow, which cannot be imported ({error}): pip install 'fprobe[arrow]'"
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ROWS = 1 << 16
 """Rows of events in a row group."""
 _PENDING = 1 << 18
@@ -275,18 +272,4 @@ def _allocate(descriptor: int, at: int, size: int, path: str) -> None:
 
 def opened(path: str) -> int:
     """A descriptor of the emptied file, which no other process writes: see `Sink`."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileExistsError(errno.EEXIST, "not a regular file; give another name with -o", path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            reason = "another process is writing this file; give another name with -o"
-            raise OSError(errno.EBUSY, reason, path) from None
-        os.fchmod(descriptor, 0o600)
-        os.ftruncate(descriptor, 0)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return emptied(path, locked=True)

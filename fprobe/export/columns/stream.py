@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.export.columns.layout import Origin
-from fprobe.export.columns.parquet import DISK_FULL, ParquetFile, Sink
+from fprobe.export.columns.parquet import ParquetFile, Sink
 from fprobe.export.formats import EventFormat, parse_format
 from fprobe.export.trace_dat_pages import Owner, mark, owned, owner_of
 from fprobe.export.trace_dat_reader import Symbols
 from fprobe.export.trace_dat_sections import Metadata
 from ftrace.tracing.events import dynevent
-from sandbox.process.writing import write_all
+from sandbox.process.writing import DISK_FULL, write_all
 
 if TYPE_CHECKING:
     from ftrace.ring_buffer.buffer import Buffer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fprobe.export.recording import DISK_FULL, symbol_lines
+from fprobe.export.recording import symbol_lines
 from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
@@ -19,6 +19,7 @@ from fprobe.tracefs import tracefs
 from ftrace.hit.ring_buffer.layout import PAGE_SIZE
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.view import DROPPED
+from sandbox.process.writing import DISK_FULL
 
 _CLOCK = "local"
 
