@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.actions import Stat
+from fprobe.cli.failure import Failure
+from fprobe.events.selections import HANDLERS, Question, Selections
 from fprobe.report.buckets import BUCKETS
 from fprobe.report.counts import CPU, SELF, Calls, FunctionStat
+from ftrace.core.handlers.kinds import BoundHandler
+from ftrace.core.runtime import runtime
+from ftrace.core.sites.locations import Skipped
+from ftrace.hit.account import BY_VALUE
 from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
     from fprobe.cli.matching import MatchedFunctions
+    from fprobe.run.values import Values
 
 
 class Row(NamedTuple):
@@ -50,6 +58,68 @@ class Counting:
         if self._by == "function" or not stat.hits:
             return None
         return stat.by if self._by == "thread" else _place(stat.by)
+
+
+class Selecting(Counting):
+    """The same of the calls that answer a question about their values. In `match`, functions whose calls cannot are skipped."""
+
+    def __init__(self, by: str, cpu: bool, question: Question, match: MatchedFunctions) -> None:
+        super().__init__("function", cpu)
+        self._by = by
+        self._selections = _selections(question, match)
+        self.action = SelectedStat(self._selections, by=by, cpu=cpu)
+
+    def _origin(self, stat: FunctionStat) -> str | int | None:
+        if self._by in ("caller", "thread"):
+            return super()._origin(stat)
+        is_negative = self._selections.is_signed and stat.by >> 63
+        return (stat.by - (1 << 64) * is_negative) if stat.hits and self._by != "function" else None
+
+
+def counting(by: str, cpu: bool, question: Values | None, match: MatchedFunctions) -> Counting:
+    """Counts all calls of the functions, or those that answer a question. Raises Failure if none can."""
+    return Selecting(by, cpu, Question(*question.question), match) if question else Counting(by, cpu)
+
+
+def _selections(question: Question, match: MatchedFunctions) -> Selections:
+    """Raises Failure if the calls of none of the functions can answer the question."""
+    found, sites, reason = Selections(question), [], ""
+    for site in match.sites:
+        try:
+            found.add(f"{site.symbol.module}:{site.symbol.name}", site.address)
+            sites.append(site)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            match.skipped.append(Skipped(site.symbol.readable, reason))
+    if not sites:
+        raise Failure(f"the calls of {match.skipped[-1].name} cannot be selected: {reason}")
+    match.sites[:] = sites
+    return found
+
+
+class SelectedStat(Stat):
+    """Counts and times the calls that are selected. `by`: function, caller, thread or arg(NAME)."""
+
+    def __init__(self, selections: Selections, *, by: str, cpu: bool) -> None:
+        super().__init__(by=by if by in ("caller", "thread") else "function", self_time=True, cpu=cpu)
+        if by.startswith("arg"):
+            self._by = BY_VALUE
+        self._selections = selections
+        self.entry_data_size += 8 * selections.words
+
+    def prepare(self, functions: int) -> None:
+        super().prepare(functions)
+        self._selections.publish(ctypes.addressof(self._table))
+        keep = (self._cells, self._table, self._selections)
+        made = [
+            BoundHandler(runtime().image.address(name), plain=True, registers=fields, keep=keep)
+            for name, fields in HANDLERS.items()
+        ]
+        self.entry, self.exit = made
+
+    @property
+    def state(self) -> int:
+        return self._selections.address
 
 
 def _place(address: int) -> str:

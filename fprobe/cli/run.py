@@ -18,6 +18,7 @@ from fprobe.cli.failure import Failure
 from fprobe.cli.formats import check_package, format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
+from fprobe.cli.selecting import asked_of, by_number, by_option, check_where, question_of, values_of, where_option
 from fprobe.run.launcher.columns import SORT_KEYS
 from sandbox.symbols.names import name_of_python, split_owner
 
@@ -27,29 +28,9 @@ if TYPE_CHECKING:
     from fprobe.run.launcher.launching import Program
     from fprobe.run.launcher.top_view import View
     from fprobe.run.session import Settings
-    from fprobe.run.values import Values
 
 
-BY = {"function": 0, "caller": 1, "thread": 2}
-"""The choices of --by, which group calls; numbers as in `ftrace.hit.call_table`."""
-by_option = click.option(
-    "--by", type=click.Choice(list(BY)), default="function", show_default=True, help="Group calls."
-)
 _WORDS = "fprobe.program"
-
-
-class _By(click.ParamType[str] if TYPE_CHECKING else click.ParamType):  # type: ignore[misc]
-    """One of `BY`, or arg(NAME)."""
-
-    name = "by"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The same text. Raises click.BadParameter."""
-        from fprobe.run.values import argument_of
-
-        if value not in BY and argument_of(value) is None:
-            self.fail(f"{value!r} is not one of {', '.join(BY)}, or arg(NAME).", param, ctx)
-        return value
 
 
 class PythonCommand(click.Command):
@@ -168,6 +149,7 @@ _RUN_EPILOG = """\b
 Examples:
   fprobe run --stat 'libz:*' app.py input.gz
   fprobe run --hist libz:deflate -m mypackage
+  fprobe run --stat libc:read --by 'arg(fd)' --where 'retval:s64 > 0' app.py
   fprobe run --hist libc:malloc --of arg1 --sum arg1 --where 'arg1 > 4096' --by caller app.py
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
@@ -246,26 +228,6 @@ def _check_no_report(output: str | None, as_json: bool) -> None:
 def _is_given(parameter: str) -> bool:
     source = click.get_current_context().get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _values(of: str, by: str, where: str, sum_: str, stats: tuple[str, ...], hists: tuple[str, ...]) -> Values | None:
-    """What is asked of the values of arguments; None if nothing is. Raises Failure."""
-    from fprobe.run.values import Values, argument_of
-
-    given = {"--of": of, "--where": where, "--sum": sum_, f"--by {by}": argument_of(by) is not None}
-    options = " and ".join(name for name, value in given.items() if value)
-    if not options:
-        return None
-    if not hists:
-        raise Failure(f"{options}: for the calls of --hist; give --hist PATTERN, too")
-    if stats and argument_of(by) is not None:
-        raise Failure(
-            f"--by {by} groups the calls of --hist, and not those of --stat: leave out --stat, or give two runs"
-        )
-    try:
-        return Values(of, by, where, sum_).checked()
-    except ValueError as error:
-        raise Failure(f"{options}: {error}") from None
 
 
 def _check_by(by: str, tables: tuple[str, ...]) -> None:
@@ -347,18 +309,11 @@ def _refusals_as_json(command: _Command) -> _Command:
     "--event", "-e", "events", metavar="DEFINITION", multiple=True,
     help="Record this probe event, a line p, r or f; repeatable.",
 )  # fmt: skip
-@click.option(
-    "--by",
-    type=_By(),
-    metavar="[function|caller|thread|arg(NAME)]",
-    default="function",
-    show_default=True,
-    help="Group calls; by arg(NAME) those of --hist.",
-)
+@by_option
 @click.option(
     "--of", "of_argument", metavar="ARG", default="", help="--hist is of this argument's values: a name, or arg1."
 )
-@click.option("--where", metavar="FILTER", default="", help="--hist counts only calls that pass: 'size > 4096'.")
+@where_option
 @click.option("--sum", "sum_argument", metavar="ARG", default="", help="--hist adds up this argument.")
 @table_options
 @full_names_option
@@ -394,26 +349,31 @@ def run_command(
     format_ = _one_format(format_, as_json, output)
     given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
     _check_format(format_, given | {"--native": traces if native else ()})
-    values = _values(of_argument, by, where, sum_argument, stats, hists)
+    values = values_of(of_argument, by, where, sum_argument, hists)
+    question = question_of(by, where)
     _check_by(by, (*stats, *hists))
+    check_where(where, (*stats, *hists), recorded if question and stats else ())
     check_tables(order, cpu, (*stats, *hists))
     handlers = checked_native(native, traces)
     check_events(events)
     valued = checked(hists) if values else ()
     timed = () if values else hists
-    counted, stacked, handled = checked((*stats, *timed, *recorded)), checked(stacks), checked(traces if native else ())
+    selected = checked(stats) if question else ()
+    plain = timed if question else (*stats, *timed)
+    counted, stacked, handled = checked((*plain, *recorded)), checked(stacks), checked(traces if native else ())
     mount = checked_mount(mounted_on)
     measures = CPU if cpu else SELF if stats else WALL
     settings = Settings(
-        counted, BY.get(by, 0), bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures,
+        counted, by_number(by), bool(recorded), stacked, handled, handlers, events, perf_map, mount=mount, measures=measures,
         values=tuple(values.definition(number, each) for number, each in enumerate(valued)) if values else (),
-        value_trigger=values.trigger if values else "", strings=not no_strings,
+        value_trigger=values.trigger if values else "", strings=not no_strings, selected=selected,
+        question=question.question if question else ((), "", ""),
     )  # fmt: skip
     selection = ReportSelection(stats, timed, traces, by, handlers, events, stacks, order, values)
     if targets is not None:
         _refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
-    is_asked = any((counted, stacked, handled, events, valued))
+    is_asked = any((counted, selected, stacked, handled, events, valued))
     if not is_asked:
         _check_no_report(output, as_json)
     if not (is_asked or mount):
@@ -444,6 +404,7 @@ Examples:
   fprobe top --stat 'libz:*' app.py
   fprobe top --stat 'libsqlite3:sqlite3_*' --sort p99 -m mypackage
   fprobe top --stat 'libz:*' --by thread app.py
+  fprobe top --stat libc:read --by 'arg(fd)' app.py
   fprobe top --stat 'libz:*' -p 4711
 
 The program's output is shown after it has ended.
@@ -469,6 +430,7 @@ class _Seconds(click.FloatRange):
     "--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="Show these functions; repeatable."
 )
 @by_option
+@where_option
 @full_names_option
 @click.option("--sort", "-s", type=click.Choice(SORT_KEYS), default="total", show_default=True, help="Order of rows.")
 @click.option(
@@ -477,7 +439,7 @@ class _Seconds(click.FloatRange):
 @pid_options
 @click.option("--rows", "-n", type=click.IntRange(1), help="Number of rows; default: as many as fit on the terminal.")
 def top_command(
-    stats: tuple[str, ...], by: str, sort: str, delay: float, rows: int | None, targets: Targets | None
+    stats: tuple[str, ...], by: str, where: str, sort: str, delay: float, rows: int | None, targets: Targets | None
 ) -> None:
     """Run a program as `fprobe run` does, and show its calls of the functions that PATTERN names.
 
@@ -489,8 +451,7 @@ def top_command(
     from fprobe.run.launcher.top_view import View
     from fprobe.run.session import Settings, memory_file
 
-    patterns = checked(stats)
-    settings = Settings(patterns, BY[by], measures=SELF)
+    settings = Settings(by=by_number(by), measures=SELF, **asked_of(checked(stats), question_of(by, where)))
     if targets is not None:
         _refuse_program(settings)
         _top_running(targets, settings, View(sort, delay, rows, by))

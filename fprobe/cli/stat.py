@@ -20,7 +20,7 @@ from fprobe.cli.options import (
     program_options,
 )
 from fprobe.cli.ordering import table_options
-from fprobe.cli.run import BY, by_option
+from fprobe.cli.selecting import asked_of, by_number, by_option, question_of, where_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fprobe.cli.running import Outcome
     from fprobe.report.order import Order
     from fprobe.run.launcher.attached import Targets
+    from fprobe.run.values import Values
 
 _EPILOG = """\b
 Examples:
@@ -39,15 +40,13 @@ Examples:
   fprobe stat --sort self --top 10 --cpu
   fprobe stat '*' --program prog.c --call main --json
   fprobe stat vfs_read --by caller
+  fprobe stat vfs_read --where 'count > 100' --by 'arg(count)'
   fprobe stat 'vfs_*' -o functions.csv
   fprobe stat -p 4711 'libz:*' --duration 10
 
 Counting is native: a hit costs nanoseconds. TOTAL is the time from entry to return; SELF is without the calls inside that are
 counted, too.
 """
-
-_KEYS = {"caller": "caller", "thread": "tid"}
-"""The key in JSON of what calls are grouped by."""
 
 
 @click.command("stat", cls=CallingCommand, epilog=_EPILOG, short_help="Count and time calls.")
@@ -58,12 +57,13 @@ _KEYS = {"caller": "caller", "thread": "tid"}
 @table_options
 @click.option("--hist", "with_hist", is_flag=True, help="Show a histogram of each function's durations.")
 @by_option
+@where_option
 @call_option
 @program_options
 @output_options
 @file_options("text", "json", "ndjson", "csv")
 def stat_command(
-    patterns: tuple[str, ...], exclude: tuple[str, ...], with_hist: bool, by: str, order: Order, cpu: bool,
+    patterns: tuple[str, ...], exclude: tuple[str, ...], with_hist: bool, by: str, where: str, order: Order, cpu: bool,
     target: ProgramTarget, console: Console,
 ) -> None:  # fmt: skip
     """Count and time the calls of the functions that match PATTERN (default: all).
@@ -72,8 +72,9 @@ def stat_command(
     """
     if with_hist and by != "function":
         raise Failure(f"--hist shows the durations of functions, not of each {by}: give --hist or --by {by}")
+    question = question_of(by, where)
     if target.running is not None:
-        _stat_running(target.running, patterns, exclude, order, cpu, with_hist, by, console)
+        _stat_running(target.running, patterns, exclude, order, cpu, with_hist, by, question, console)
     from fprobe.cli import conclusion, counted, matching, program
     from fprobe.cli.interrupting import ctrl_c
     from fprobe.cli.matching import attached
@@ -82,7 +83,7 @@ def stat_command(
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
     match = matching.match_or_fail(module, patterns or ("*",), exclude, target.notrace)
-    counts = counted.Counting(by, cpu)
+    counts = counted.counting(by, cpu, question, match)
     ctrl_c.hold_for_run()
     with console.alone(), attached(match, action=counts.action) as probe:
         console.note(f"# counting {match.described}, calling {call}")
@@ -100,7 +101,7 @@ def stat_command(
 
 def _stat_running(
     targets: Targets, patterns: tuple[str, ...], exclude: tuple[str, ...], order: Order, cpu: bool, with_hist: bool,
-    by: str, console: Console,
+    by: str, question: Values | None, console: Console,
 ) -> None:  # fmt: skip
     """`fprobe stat -p`. Ends this process."""
     from fprobe.cli.run import checked
@@ -113,7 +114,7 @@ def _stat_running(
         raise Failure("no function is named; give a library and its functions, such as 'libz:*'")
     counted = checked(patterns)
     selection = ReportSelection(counted, counted if with_hist else (), (), by, order=order)
-    settings = Settings(counted, BY[by], measures=CPU if cpu else SELF)
+    settings = Settings(by=by_number(by), measures=CPU if cpu else SELF, **asked_of(counted, question))
     attach_and_report(targets, settings, selection, console.output, console.form)
 
 
@@ -140,11 +141,9 @@ def _remarks(rows: list[Row]) -> list[str]:
 
 
 def _object(row: Row, by: str, with_hist: bool) -> dict[str, Any]:
-    from fprobe.report.tables import stat_object
+    from fprobe.report.tables import origin_object, stat_object
 
-    named: dict[str, Any] = {"name": row.name, "symbol": row.symbol} | (
-        {} if by == "function" else {_KEYS[by]: row.origin}
-    )
+    named: dict[str, Any] = {"name": row.name, "symbol": row.symbol, **origin_object(by, row.origin)}
     return named | stat_object(row.stat, with_histogram=with_hist)
 
 

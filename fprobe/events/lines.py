@@ -190,11 +190,11 @@ class FprobeLines(ProbeLineType):
         symbol, percent, suffix = words[_PLACE].partition("%")
         if percent and suffix != "return":
             raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
-        is_return = bool(percent) or any(_RETVAL.search(word) for word in words[2:])
+        is_return = bool(percent) or is_of_return(words[2:])
         if maxactive and not is_return:
             raise error(ErrorCode.BAD_MAXACT_TYPE, 1)
         names = event_name(words[0], GROUP, lambda: f"{symbol}__{'exit' if is_return else 'entry'}")
-        scope = Scope(not is_return, is_return, has_registers=False, find_prototype=lambda: prototype(symbol))
+        scope = scope_of(symbol, is_return=is_return)
         arguments = arguments_of(words, scope)
         add_probe(FprobeEventProbe(names, symbol, scope, arguments, is_return=is_return, maxactive=maxactive))
 
@@ -207,6 +207,16 @@ class FprobeLines(ProbeLineType):
         names = event_name(words[0], TRACEPOINT_GROUP, lambda: generated)
         scope = Scope(at_entry=True, has_registers=False, find_prototype=lambda: _of_tracepoint(tracepoint))
         add_probe(TracepointProbe(names, tracepoint, scope, arguments_of(words, scope)))
+
+
+def is_of_return(arguments: Sequence[str]) -> bool:
+    """Whether one of the arguments is the result."""
+    return any(_RETVAL.search(word) for word in arguments)
+
+
+def scope_of(symbol: str, *, is_return: bool) -> Scope:
+    """What the arguments of a line f can refer to."""
+    return Scope(not is_return, is_return, has_registers=False, find_prototype=lambda: prototype(symbol))
 
 
 def _of_tracepoint(name: str) -> Prototype | None:

@@ -49,7 +49,9 @@ class Order(NamedTuple):
     def apply(self, rows: Iterable[R]) -> tuple[list[R], int]:
         """The rows that are shown, in order, and the number of the others."""
         given = list(rows)
-        found = sorted((row for row in given if row.stat.hits >= self.min_hits), key=lambda row: row.name)
+        found = sorted(
+            (row for row in given if row.stat.hits >= self.min_hits), key=lambda row: (row.name, row.stat.by)
+        )
         if self.sort != "name":
             found.sort(key=lambda row: (-value(row.stat, self.sort), -row.stat.hits))
         shown = found[: self.most]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fprobe.report.buckets import PERCENTILES, bars, powers
@@ -12,24 +14,45 @@ from fprobe.report.order import FIELDS, value
 from fprobe.report.style import Plain, Style
 
 _WIDTH = 10
+_BY_ARGUMENT = re.compile(r"arg\((.*)\)")
 
 
 class StatRow(NamedTuple):
-    """A row of a table. `group`: text after the function's name, such as its caller."""
+    """A row of a table. `group`: text after the function's name, such as its caller; `origin`: the same for JSON."""
 
     name: str
     stat: FunctionStat
     group: str = ""
+    origin: Mapping[str, str | int | None] = MappingProxyType({})
+
+
+def argument_of(by: str) -> str | None:
+    """The argument of `arg(NAME)` or `arg(NAME:TYPE)`, with its type; None if `by` is function, caller or thread."""
+    found = _BY_ARGUMENT.fullmatch(by)
+    return found[1] if found else None
+
+
+def _argument_name(by: str) -> str | None:
+    argument = argument_of(by)
+    return argument and argument.partition(":")[0]
 
 
 def group_heading(by: str) -> str:
-    """The text after FUNCTION in the heading of a table. `by`: function, caller or thread."""
-    return "" if by == "function" else f" BY {by.upper()}"
+    """The text after FUNCTION in the heading of a table. `by`: function, caller, thread, or arg(NAME)."""
+    return "" if by == "function" else f" BY {_argument_name(by) or by.upper()}"
 
 
 def group_text(by: str, origin: object) -> str:
-    """The group of a row: its caller or thread."""
+    """The group of a row: its caller, its thread, or the value of an argument."""
+    if name := _argument_name(by):
+        return f" {name}={origin}"
     return {"caller": f" <- {origin}", "thread": f" in thread {origin}"}.get(by, "")
+
+
+def origin_object(by: str, origin: str | int | None) -> dict[str, str | int | None]:
+    """The same for JSON; empty if calls are grouped by function alone."""
+    key = {"caller": "caller", "thread": "tid"}.get(by) or _argument_name(by)
+    return {key: origin} if key else {}
 
 
 def stat_lines(rows: Iterable[StatRow], by: str, style: Style | None = None) -> Iterator[str]:
@@ -41,7 +64,7 @@ def stat_lines(rows: Iterable[StatRow], by: str, style: Style | None = None) -> 
     times = [column for column in FIELDS if column in measured]
     heads = " ".join(f"{head.upper():>{_WIDTH}}" for head in (*times, "hits"))
     yield style.dim(f"{heads}  FUNCTION{group_heading(by)}")
-    for name, stat, group in rows:
+    for name, stat, group, _ in rows:
         columns = " ".join(f"{duration(value(stat, column)):>{_WIDTH}}" for column in times)
         yield f"{columns} {stat.hits:{_WIDTH},}  {style.bold(name)}{group}"
         if stat.missed:
@@ -60,7 +83,7 @@ def measured_columns(stat: FunctionStat) -> list[str]:
 
 def hist_lines(rows: Iterable[StatRow]) -> Iterator[str]:
     """For each row its percentiles, and a bar for each power of two."""
-    for name, stat, group in rows:
+    for name, stat, group, _ in rows:
         shares = ", ".join(f"p{share} {duration(stat.percentile(share))}" for share in PERCENTILES)
         yield f"{name}{group}: {stat.returned:,} calls, {duration(stat.total_ns)}: {shares}"
         yield from bars(stat.buckets, stat.rate)

@@ -18,7 +18,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 VARIABLE = "FPROBE_RUN"
@@ -88,6 +88,8 @@ class Settings(NamedTuple):
     `filter`: of each of the events; `buffer_kb`: of each thread, 0 for the default.
     `strings`: with events, also record what pointers lead to.
     `values`: definitions of events that are only counted, by the hist trigger `value_trigger` (`fprobe.run.values`).
+    `selected`: patterns of functions of whose calls only those count that answer `question`: the arguments, the filter and
+    what tells calls apart (`fprobe.events.selections`).
     """
 
     patterns: tuple[str, ...] = ()
@@ -107,11 +109,13 @@ class Settings(NamedTuple):
     strings: bool = True
     values: tuple[str, ...] = ()
     value_trigger: str = ""
+    selected: tuple[str, ...] = ()
+    question: tuple[Sequence[str], str, str] = ((), "", "")
 
     @property
     def arms(self) -> bool:
         """Whether there is anything to probe."""
-        return any((self.patterns, self.stacks, self.handled, self.events, self.values))
+        return any((self.patterns, self.stacks, self.handled, self.events, self.values, self.selected))
 
 
 class PartHeader(NamedTuple):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fprobe.report.tables import argument_of
+
 GROUP = "fprobe_values"
 """The group of the events."""
 SIZE = 2048
@@ -16,22 +18,16 @@ SIZE = 2048
 _ARGUMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?P<type>[a-z0-9]+))?")
 _NUMBERED = re.compile(r"arg[1-9]\d*|retval")
 _TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
-_FIELD = re.compile(r"([A-Za-z_]\w*)(?:\.function)?\s*(?:[=!<>]=|[<>~]|&(?!&))")
+_FIELD = re.compile(r"([A-Za-z_]\w*(?::[a-z]+\d*)?)(?:\.function)?\s*(?:[=!<>]=|[<>~]|&(?!&))")
+_TYPED = re.compile(rf"{_TEXT.pattern}|([A-Za-z_]\w*):[a-z]+\d*(?=\s*(?:[=!<>]=|[<>~]|&(?!&)))")
 _OF_EVERY_EVENT = re.compile(r"comm|cpu|common_\w+|__probe_\w+")
-_BY_ARGUMENT = re.compile(r"arg\((.*)\)")
-
-
-def argument_of(by: str) -> str | None:
-    """The argument of `arg(NAME)`; None if `by` is something else."""
-    found = _BY_ARGUMENT.fullmatch(by)
-    return found[1] if found else None
 
 
 @dataclass(frozen=True)
 class Values:
     """The question. `of`, `sum`: arguments, NAME or NAME:TYPE, where NAME may be `arg1` to `argN` or `retval`; "": none.
 
-    `by`: function, caller, thread, or arg(NAME); `where`: a filter.
+    `by`: function, caller, thread, or arg(NAME); `where`: a filter, whose fields may have types, as in arg1:s32 < 0.
     """
 
     of: str = ""
@@ -80,6 +76,16 @@ class Values:
         return " ".join([f"f:{GROUP}/h{number}", pattern, *fields.values()])
 
     @property
+    def question(self) -> tuple[tuple[str, ...], str, str]:
+        """What is asked of calls that are timed: the arguments of an event, the filter, and the name that tells calls apart."""
+        return tuple(self._fields.values()), self._filter, self.names[2]
+
+    @property
+    def _filter(self) -> str:
+        """The filter without types."""
+        return _TYPED.sub(lambda found: found[1] or found[0], self.where)
+
+    @property
     def trigger(self) -> str:
         """The hist trigger of the events. Its keys: the function, then `by`, then `of`."""
         of, sum_, argument = self.names
@@ -88,4 +94,4 @@ class Values:
         by = groups.get(self.by, argument)
         keys = ["__probe_func" if at_return else "__probe_ip", *([by] if by else []), *([f"{of}.log2"] if of else [])]
         values = f":vals={sum_}" if sum_ else ""
-        return f"hist:keys={','.join(keys)}{values}:size={SIZE}" + (f" if {self.where}" if self.where else "")
+        return f"hist:keys={','.join(keys)}{values}:size={SIZE}" + (f" if {self._filter}" if self.where else "")

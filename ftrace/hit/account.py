@@ -14,8 +14,8 @@ BUCKETS = 240
 """The number of buckets of a timed cell: four for each power of two."""
 PROBES = 64
 """The maximum number of places that are probed for a cell."""
-BY_NOTHING, BY_CALLER, BY_THREAD = 0, 1, 2
-"""By what the calls of a function are distinguished."""
+BY_NOTHING, BY_CALLER, BY_THREAD, BY_VALUE = 0, 1, 2, 3
+"""By what the calls of a function are distinguished. BY_VALUE: by one of their arguments or the result."""
 WALL, SELF, CPU = 0, 1, 2
 """What is measured of each call in a timed cell; each includes the one before it."""
 
@@ -25,7 +25,7 @@ class Cell(Structure):
     """The calls of one function in one thread. Times are in ticks of the time-stamp counter; the profiler's in nanoseconds."""
 
     ip: u64
-    by: u64  # return address or thread
+    by: u64  # return address, thread or value
     hits: u64
     missed: u64  # calls whose return is not waited for
     returns: u64

@@ -11,6 +11,7 @@ from __future__ import annotations
 from ftrace.hit.account import (
     BY_CALLER,
     BY_THREAD,
+    BY_VALUE,
     CPU,
     SELF,
     TIMED_CELL,
@@ -116,13 +117,16 @@ def has_part(table: ptr[CallTable]) -> bool_:
 
 
 @native
-def timed_cell(table: ptr[CallTable], ip: u64, caller: u64) -> ptr[Cell]:
-    """The running thread's cell for calls of the function at `ip`; null if there is no place for it."""
+def timed_cell(table: ptr[CallTable], ip: u64, origin: u64) -> ptr[Cell]:
+    """The running thread's cell for calls of the function at `ip`; null if there is no place for it.
+
+    `origin`: the caller, or the value that calls are told apart by.
+    """
     if not has_part(table):
         return null
     by: u64 = 0
-    if table.account.by == BY_CALLER:
-        by = caller
+    if table.account.by == BY_CALLER or table.account.by == BY_VALUE:
+        by = origin
     if table.account.by == BY_THREAD:
         by = cast(u64, current().tid)
     return cell_of(addressof(table.account), TIMED_CELL, ip, by)
@@ -174,8 +178,18 @@ def table_in_child() -> void:
 
 
 @native(inline=True)
+def clocks_begin(table: ptr[CallTable], measures: u64, data: ptr[TimedCall]) -> void:
+    """Note the times of an entry. The clock of wall time is the last one that is read."""
+    if measures >= SELF and table.account.rows != 0:
+        data.inner = row_of(addressof(table.account)).inner
+    if measures >= CPU:
+        data.cpu = system_now(THREAD_CPUTIME)
+    data.entered = rdtsc()
+
+
+@native(inline=True)
 def call_begins(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
-    """`data`: null if the return is not waited for. The clock of wall time is the last one that is read."""
+    """Count an entry. `data`: null if the return is not waited for."""
     caller = ret_ip
     if table.account.by == BY_CALLER:
         caller = true_parent(current(), ret_ip)  # as at the return
@@ -185,16 +199,14 @@ def call_begins(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data
         if data == null:
             cell.missed += 1
     if data != null:
-        if measures >= SELF and table.account.rows != 0:
-            data.inner = row_of(addressof(table.account)).inner
-        if measures >= CPU:
-            data.cpu = system_now(THREAD_CPUTIME)
-        data.entered = rdtsc()
+        clocks_begin(table, measures, data)
 
 
 @native(inline=True)
-def call_ends(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
-    ticks = rdtsc() - data.entered
+def call_ends(
+    table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall], ticks: u64
+) -> ptr[Cell]:
+    """Count the time from the entry to the return. The cell that has it; null if there was no place."""
     cpu: u64 = 0
     own: u64 = 0
     if measures >= CPU:
@@ -208,6 +220,7 @@ def call_ends(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: 
             cast(ptr[TimedCell], cell).self_total += own
         if measures >= CPU:
             cast(ptr[TimedCell], cell).cpu += cpu
+    return cell
 
 
 @native(cc="preserve_most")
@@ -218,7 +231,7 @@ def calls_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[Ti
 
 @native(cc="preserve_most")
 def calls_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> void:
-    call_ends(cast(ptr[CallTable], probe.action), WALL, ip, ret_ip, data)
+    call_ends(cast(ptr[CallTable], probe.action), WALL, ip, ret_ip, data, rdtsc() - data.entered)
 
 
 @native(cc="preserve_most")
@@ -229,7 +242,7 @@ def self_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[Tim
 
 @native(cc="preserve_most")
 def self_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> void:
-    call_ends(cast(ptr[CallTable], probe.action), SELF, ip, ret_ip, data)
+    call_ends(cast(ptr[CallTable], probe.action), SELF, ip, ret_ip, data, rdtsc() - data.entered)
 
 
 @native(cc="preserve_most")
@@ -240,7 +253,7 @@ def cpu_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[Time
 
 @native(cc="preserve_most")
 def cpu_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: u64, data: ptr[TimedCall]) -> void:
-    call_ends(cast(ptr[CallTable], probe.action), CPU, ip, ret_ip, data)
+    call_ends(cast(ptr[CallTable], probe.action), CPU, ip, ret_ip, data, rdtsc() - data.entered)
 
 
 @native(inline=True)
@@ -297,7 +310,7 @@ def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], dat
     plans = cast(ptr[ValuePlans], probe.action)
     table = cast(ptr[CallTable], plans.table)
     error = error_number(current())
-    call_ends(table, table.account.measures, ip, ret_ip, data)
+    call_ends(table, table.account.measures, ip, ret_ip, data, rdtsc() - data.entered)
     if has_part(table):
         place = place_at_return(current(), regs.sp - 8, ip)
         time = rdtsc()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fprobe.report.counts import FunctionStat
 from fprobe.report.tables import stat_object
 from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import CallEvents
@@ -14,7 +13,7 @@ from fprobe.run.launcher.call_values import CallValues
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
-from fprobe.run.launcher.results import Process, Results, total_of
+from fprobe.run.launcher.results import Process, Results, has_total, total_of
 from fprobe.run.values import Values
 
 
@@ -50,8 +49,8 @@ def rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _total(results: Results, rate: float, selection: ReportSelection) -> list[dict[str, Any]] | None:
     """The rows for all processes together; None if there is one, or if callers or threads are distinguished."""
     calling = [process for process in results.processes if process.calls]
-    is_asked = selection.by == "function" and bool(selection.stats or selection.hists)
-    return _functions(total_of(calling), rate, selection)[0] if is_asked and len(calling) > 1 else None
+    is_asked = has_total(selection.by) and bool(selection.stats or selection.hists)
+    return _functions(total_of(calling, selection.by), rate, selection)[0] if is_asked and len(calling) > 1 else None
 
 
 def _process(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:
@@ -76,21 +75,11 @@ def _functions(process: Process, rate: float, selection: ReportSelection) -> tup
     """The rows of the tables and of the histograms, and the number of those not shown. The latter have their buckets, too."""
     shown, left_out = stat_rows(process, rate, selection, (*selection.stats, *selection.hists))
     objects = [
-        _group(process, stat, selection.by)
-        | stat_object(stat, with_histogram=process.matches(selection.hists, stat.ip))
-        for _, stat, _ in shown
+        {**process.names.function(row.stat.ip).as_object(), **row.origin}
+        | stat_object(row.stat, with_histogram=process.matches(selection.hists, row.stat.ip))
+        for row in shown
     ]
     return objects, left_out
-
-
-def _group(process: Process, stat: FunctionStat, by: str) -> dict[str, Any]:
-    """The function, and the caller or thread if calls are counted by that."""
-    made: dict[str, Any] = {**process.names.function(stat.ip).as_object()}
-    if by == "caller":
-        made["caller"] = str(process.names.place(stat.by))
-    elif by == "thread":
-        made["tid"] = stat.by
-    return made
 
 
 def _recorded(process: Process, rate: float, selection: ReportSelection, recorded: Recorded) -> dict[str, Any]:

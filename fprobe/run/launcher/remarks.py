@@ -28,7 +28,8 @@ def why_nothing(results: Results) -> str:
             " (interrupted at once, or python -I, -E or -S?)"
         )
     if is_probed:
-        causes = [f"no probed function was called{_probed(results)}", *unmatched(results)]
+        passing = next((f", or no call passed {each.where!r}" for each in results.processes if each.where), "")
+        causes = [f"no probed function was called{passing}{_probed(results)}", *unmatched(results)]
     else:
         causes = [*unmatched(results), *_refusals(results)] or ["the program ended before it could be probed"]
     return f"nothing was counted: {'; '.join(causes)}"

@@ -16,7 +16,7 @@ from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text, s
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
-from fprobe.run.launcher.results import FAILED, Process, Results, read, total_of
+from fprobe.run.launcher.results import FAILED, Process, Results, has_total, read, total_of
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 from sandbox.x86_64.tsc import Ticks
@@ -57,9 +57,9 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
 def _total(results: Results, rate: float, selection: ReportSelection) -> Iterator[str]:
     """The table and the histograms of the calls of all processes, if there are several."""
     calling = [process for process in results.processes if process.calls]
-    if len(calling) > 1 and (selection.stats or selection.hists) and selection.by == "function":
+    if len(calling) > 1 and (selection.stats or selection.hists) and has_total(selection.by):
         yield f"# total of {len(calling):,} processes"
-        yield from _counted(total_of(calling), rate, selection)
+        yield from _counted(total_of(calling, selection.by), rate, selection)
 
 
 def _counted(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
@@ -105,7 +105,8 @@ def _process(process: Process, rate: float, selection: ReportSelection) -> Itera
     yield f"# process {process.pid}{origin}: {shown_command(process.command)}"
     yield from troubles(process)
     if process.dropped:
-        yield f"# {process.dropped:,} calls are not in this table: a thread called too many functions"
+        what = "functions" if selection.by == "function" else f"functions by {selection.by}"
+        yield f"# {process.dropped:,} calls are not in this table: a thread has place for 2,048 different {what}"
     yield from _counted(process, rate, selection)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.report.counts import FunctionStat
 from fprobe.report.order import Order
-from fprobe.report.tables import StatRow
+from fprobe.report.tables import StatRow, origin_object
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.results import Process
 from fprobe.run.values import Values
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ReportSelection(NamedTuple):
     """Patterns of the functions to show in tables, in histograms, call by call, and with their callers.
 
-    `by`: function, caller or thread.
+    `by`: function, caller, thread or arg(NAME).
     """
 
     stats: tuple[str, ...]
@@ -53,7 +53,12 @@ def stat_rows(
 ) -> tuple[list[StatRow], int]:
     """The rows of a table, and the number of those that are not shown. `rate`: ticks per nanosecond."""
     return selection.order.apply(
-        StatRow(str(process.names.function(calls.ip)), FunctionStat(calls, rate), process.group(calls, selection.by))
+        StatRow(
+            str(process.names.function(calls.ip)),
+            FunctionStat(calls, rate),
+            process.group(calls, selection.by),
+            origin_object(selection.by, process.origin(calls, selection.by)),
+        )
         for calls in process.grouped(selection.by)
         if process.matches(patterns, calls.ip)
     )

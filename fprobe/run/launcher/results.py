@@ -72,6 +72,10 @@ class Process:
     """Calls that the table had no space for."""
     value_layouts: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Where the histograms of values are, by number (fprobe.run.tracee.value_histograms)."""
+    by_is_signed: bool = False
+    """Whether the argument that tells calls apart is a signed number."""
+    where: str = ""
+    """The filter of calls that are counted."""
 
     def __post_init__(self) -> None:
         self.names = Names(self.root)
@@ -99,6 +103,8 @@ class Process:
             self.stacks[entry["stack"]] = entry["frames"]
         if "values" in entry:
             self.value_layouts[entry["values"]] = entry["layout"]
+        self.by_is_signed |= entry.get("by_signed", False)
+        self.where = entry.get("where", self.where)
         self.remarks += [entry["remark"]] if "remark" in entry else []
         self.errors += [entry["error"]] if "error" in entry else []
 
@@ -109,6 +115,7 @@ class Process:
         self.stacks = parent.stacks | self.stacks
         self.maps = parent.maps
         self.value_layouts = parent.value_layouts | self.value_layouts
+        self.by_is_signed |= parent.by_is_signed
         self.formats = parent.formats | self.formats
         self.matched = {pattern: set(functions) for pattern, functions in parent.matched.items()} | self.matched
         self.command = self.command or parent.command
@@ -133,9 +140,15 @@ class Process:
         """The calls of each function, or of each function and caller or thread, in no order."""
         return self.functions() if by == "function" else list(self.calls.values())
 
+    def origin(self, calls: Calls, by: str) -> str | int:
+        """What tells calls apart: the caller, the thread's number, or the value of an argument."""
+        if by == "caller":
+            return str(self.names.place(calls.by))
+        return calls.by - (1 << 64) if self.by_is_signed and calls.by >> 63 else calls.by
+
     def group(self, calls: Calls, by: str) -> str:
-        """The caller or thread, as text after a function's name; empty if calls are grouped by function alone."""
-        return group_text(by, self.names.place(calls.by) if by == "caller" else calls.by)
+        """The same as text after a function's name; empty if calls are grouped by function alone."""
+        return group_text(by, self.origin(calls, by))
 
     def functions(self) -> list[Calls]:
         """The calls of each function, summed over callers and threads."""
@@ -145,14 +158,20 @@ class Process:
         return list(found.values())
 
 
-def total_of(processes: Iterable[Process]) -> Process:
-    """The calls of all processes by the names of the functions, whose addresses may differ. It has no callers or threads."""
+def has_total(by: str) -> bool:
+    """Whether calls of several processes are added up: callers and threads are of one process."""
+    return by not in ("caller", "thread")
+
+
+def total_of(processes: Iterable[Process], by: str) -> Process:
+    """The calls of all processes by the names of the functions, whose addresses may differ, and by arguments."""
     total, numbers = Process(0), dict[Named, int]()
     for process in processes:
-        for calls in process.functions():
+        total.by_is_signed |= process.by_is_signed
+        for calls in process.grouped(by):
             named = process.names.function(calls.ip)._replace(place="")
             number = numbers.setdefault(named, len(numbers) + 1)
-            total.calls.setdefault((number, 0), Calls(number)).add(calls)
+            total.calls.setdefault((number, calls.by), Calls(number, calls.by)).add(calls)
             for pattern, functions in process.matched.items():
                 if calls.ip in functions:
                     total.matched.setdefault(pattern, set()).add(number)

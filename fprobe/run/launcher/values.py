@@ -65,7 +65,7 @@ def table_of(process: Process, counts: int, values: Values) -> ValueTable:
     """What was counted in one process."""
     found: dict[tuple[int, ...], ValueRow] = {}
     dropped = 0
-    of, _, argument = values.names
+    of = values.names[0]
     has_by = values.by != "function"
     for layout in process.value_layouts.values():
         for part in process.parts[-1:]:
@@ -73,7 +73,7 @@ def table_of(process: Process, counts: int, values: Values) -> ValueTable:
             dropped += lost
             for entry in entries:
                 key = entry.key[: 1 + has_by]
-                row = found.get(key) or found.setdefault(key, _row(process, key, values.by, argument))
+                row = found.get(key) or found.setdefault(key, _row(process, key, values.by))
                 row.hits += entry.hits
                 row.total += entry.total
                 if of:
@@ -81,13 +81,12 @@ def table_of(process: Process, counts: int, values: Values) -> ValueTable:
     return ValueTable(list(found.values()), dropped)
 
 
-def _row(process: Process, key: tuple[int, ...], by: str, argument: str) -> ValueRow:
+def _row(process: Process, key: tuple[int, ...], by: str) -> ValueRow:
     named = process.names.function(key[0])
     if by == "function":
         return ValueRow(named.as_object(), str(named))
     origin = str(process.names.place(key[1])) if by == "caller" else key[1]
-    group = f" {argument}={origin}" if argument else group_text(by, origin)
-    return ValueRow(named.as_object(), f"{named}{group}", origin)
+    return ValueRow(named.as_object(), f"{named}{group_text(by, origin)}", origin)
 
 
 def total_of(tables: Iterable[ValueTable]) -> ValueTable:

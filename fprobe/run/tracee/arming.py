@@ -67,11 +67,19 @@ def keep_quiet(address: str) -> Callable[[], None]:
 
 
 class _Group:
-    """Patterns whose functions get the same probe. `probe`: makes a probe for the given functions."""
+    """Patterns whose functions get the same probe. `probe`: makes a probe for the given functions.
 
-    def __init__(self, patterns: Sequence[str], probe: Callable[[list[ImageFunction]], Attachment[Any]]) -> None:
+    `refusal`: why a function cannot have it, or "".
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        probe: Callable[[list[ImageFunction]], Attachment[Any]],
+        refusal: Callable[[ImageFunction], str] = lambda _: "",
+    ) -> None:
         self.patterns = [Pattern(text) for text in patterns]
-        self.probe = probe
+        self.probe, self.refusal = probe, refusal
         self.known: dict[int, ImageFunction] = {}
         self.attached: list[Attachment[Any]] = []
 
@@ -107,7 +115,10 @@ class Arming:
         self._watch: Any = None
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
-        self._inlined, self._texts = InlinedCalls(), [*settings.patterns, *settings.stacks, *settings.handled]
+        self._inlined, self._texts = (
+            InlinedCalls(),
+            [*settings.patterns, *settings.stacks, *settings.handled, *settings.selected],
+        )
         self._shows_callers = settings.by == BY_CALLER or bool(settings.stacks or settings.values)
         """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
         counts = session.open_counts(address)
@@ -116,6 +127,11 @@ class Arming:
         finally:
             os.close(counts)
         self._groups = [_counting(settings, table)]
+        if settings.selected:
+            from fprobe.run.tracee.selected import Selecting
+
+            selecting = Selecting(address, settings, table)
+            self._groups.append(_Group(settings.selected, selecting.probe, selecting.refusal))
         space = MapSpace(table) if settings.native or settings.values else None
         if settings.native and space is not None:
             self._handle(settings, space)
@@ -277,7 +293,7 @@ class Arming:
 
     def _arm(self, functions: list[ImageFunction], group: _Group) -> list[tuple[str, str]]:
         """Attach to these functions. Returns name and reason for each that cannot be probed."""
-        reasons = {each.function.address: outside(each) for each in functions}
+        reasons = {each.function.address: outside(each) or group.refusal(each) for each in functions}
         skipped = [(str(each), reason) for each in functions if (reason := reasons[each.function.address])]
         if len(skipped) == len(functions):
             return skipped

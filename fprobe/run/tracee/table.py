@@ -117,13 +117,13 @@ class MapSpace:
 class Calls(Action):
     """Counts and times calls in a table."""
 
-    fields = (Fields(), Fields())
+    fields: tuple[Fields, ...] = (Fields(), Fields())
 
     def __init__(self, table: Table, settings: Settings) -> None:
         super().__init__()
         self._table = table
         self.entry_data_size = CALL_SIZES[settings.measures]
-        self.names = f"{HANDLERS[settings.measures]}_entry", f"{HANDLERS[settings.measures]}_exit"
+        self.names: tuple[str, ...] = f"{HANDLERS[settings.measures]}_entry", f"{HANDLERS[settings.measures]}_exit"
 
     def prepare(self, functions: int) -> None:
         """See `Action`."""

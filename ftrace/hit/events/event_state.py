@@ -27,7 +27,7 @@ SCRATCH = 1 << 16
 _USABLE = SCRATCH - 8
 MAX_TEXT = 4096
 """The maximum length of a string, with its NUL, in bytes."""
-SYMBOLS = ("event_begin_judged", "event_record_judged", "event_symbol_text")
+SYMBOLS = ("event_begin_judged", "event_record_judged", "event_record_passes", "event_symbol_text")
 """The functions of the runtime that handlers call."""
 _DECIMAL = 10
 
@@ -207,6 +207,8 @@ judge = extern(
     "event_record_judged", fn[void, ptr[EventState], ptr[EventTarget], ptr[u8], u64, u64, u64, u64], cc="preserve_most"
 )
 
+passes = extern("event_record_passes", fn[u64, ptr[EventState], u64, ptr[u8], u64], cc="preserve_most")
+
 
 @native(inline=True)
 def begin_record(
@@ -291,6 +293,16 @@ def end_judged_record(
     release(scratch, cast(u64, record) - cast(u64, addressof(scratch.text[0])))
 
 
+@native(cc="preserve_most", noinline=True, name="event_record_passes")
+def record_passes(state: ptr[EventState], condition: u64, record: ptr[u8], size: u64) -> u64:
+    """Whether a record in scratch memory passes a filter; it is released, and not kept."""
+    cast(ptr[u64], record)[0] = cast(u64, current().pid) << 32
+    result = cast(Condition, condition)(record, size)
+    scratch = scratch_of(state, current())
+    release(scratch, cast(u64, record) - cast(u64, addressof(scratch.text[0])))
+    return result
+
+
 @native
 def record_judged(target: ptr[EventTarget], type_id: u64, record: ptr[u8], size: u64, point: ptr[StackPoint]) -> void:
     """Run the triggers, and record if the filter passes: trace_event_buffer_commit()."""
@@ -354,4 +366,4 @@ def record_made(target: ptr[EventTarget], type_id: u64, record: ptr[u8], size: u
     task.rec = outer
 
 
-FUNCTIONS = (begin_judged_record, end_judged_record, record_made)
+FUNCTIONS = (begin_judged_record, end_judged_record, record_passes, record_made)

@@ -189,3 +189,15 @@ def test_stat_trace_and_hist_write_the_format_of_the_suffix(run, tmp_path):
 def test_formats_that_cannot_be_written_are_a_sentence(run, words, message):
     done = run(*words, code=2)
     assert message in done.err and done.err.count("\n") == 1
+
+
+def test_calls_by_argument_that_pass_a_filter(run):
+    found = run("stat", "vfs_*", "--where", "count > 400", "--by", "arg(count)", "--json").document
+    assert {(row["name"], row.get("count")): row["hits"] for row in found["functions"]} == {
+        ("vfs_read", 512): 10, ("vfs_write", 403): 1, ("vfs_write", 472): 1, ("vfs_write", 663): 1, ("vfs_write", 695): 1,
+    }  # fmt: skip
+    assert {"name": "vfs_unlink", "reason": "it has no such argument; the parameters are dir, dentry"} in found[
+        "skipped"
+    ]
+    failing = run("stat", "vfs_*", "--where", "nothing == 1", code=2)
+    assert "cannot be selected: it has no such argument; the parameters are" in failing.err

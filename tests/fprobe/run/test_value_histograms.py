@@ -102,11 +102,6 @@ def test_what_has_no_place_is_said(launch):
             (["--of", "a b"], 2, "'a b' is not an argument; give its name, or arg1"),
             (["--by", "arg()"], 2, "'' is not an argument"),
             (["--by", "argument"], 2, "'argument' is not one of function, caller, thread, or arg(NAME)"),
-            (
-                ["--by", "arg(arg1)", "--stat", "libc:abs"],
-                2,
-                "--by arg(arg1) groups the calls of --hist, and not those of --stat",
-            ),
         ],
         4,
     ),
@@ -119,6 +114,11 @@ def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
 def test_values_need_a_function(launch):
     done = launch("--sum", "size", source="", as_json=False)
     assert done.returncode == 2 and "--sum: for the calls of --hist; give --hist PATTERN, too" in done.err
+
+
+def test_fields_of_a_filter_may_have_types(launch):
+    (row,) = values(launch("--hist", "libc:labs", "--where", "arg1:s64 < 0 && comm != 'arg1:u8 < 9'", source=CALLS))
+    assert row["hits"] == 1
 
 
 def test_words_of_the_question_become_those_of_events_and_triggers():

@@ -133,6 +133,19 @@ def record_lines(layout: RecordLayout, shape: Shape) -> Iterator[str]:
     yield from writer.released()
 
 
+def passing_lines(layout: RecordLayout, shape: Shape) -> Iterator[str]:
+    """The lines that set `is_met` to whether a record of the hit passes the filter at the address `condition`."""
+    writer = _Writer(layout, shape)
+    yield from writer.fetched("scratch_of(state, current())")
+    yield "place: Reservation = zeroed"
+    yield "place.event = begin_judged(state, size)"
+    yield "is_met = False"
+    yield "if place.event != null:"
+    yield from writer.stores("size")
+    yield "    is_met = passes(state, condition, entry, size) != 0"
+    yield from writer.released()
+
+
 def definition(name: str, parameters: str, lines: Iterable[str]) -> str:
     """A function definition."""
     body = "".join(f"    {line}\n" for line in lines)

@@ -32,10 +32,9 @@ _NAMES: dict[str, Any] = {
 _NAMES |= {
     name: getattr(event_state, name)
     for name in (
-        "EventState", "FunctionShortcut", "Shortcut", "EventTarget", "begin_plain_record", "begin_record", "claim", "commit",
-        "copy_words", "count_hit", "count_hit_of", "end_record", "fetch_comm", "fetch_symbol", "fetch_text", "ip_of", "is_judged",
-        "is_judged_by_array",
-        "needs_record", "put_text", "release", "scratch_of",
+        "EventState", "FunctionShortcut", "Shortcut", "EventTarget", "begin_judged", "begin_plain_record", "begin_record",
+        "claim", "commit", "copy_words", "count_hit", "count_hit_of", "end_record", "fetch_comm", "fetch_symbol", "fetch_text",
+        "ip_of", "is_judged", "is_judged_by_array", "needs_record", "passes", "put_text", "release", "scratch_of",
     )
 }  # fmt: skip
 _NAMES |= {"Mark": Mark, "Reservation": Reservation, "current": current}

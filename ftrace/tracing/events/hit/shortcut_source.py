@@ -6,6 +6,8 @@ done nothing. It fetches only the arguments that a filter tests or a histogram c
 - an event that has a filter of numbers and no trigger: hits that the filter drops;
 - an event that is not recorded and has only a histogram of numbers: hits of keys that the thread has counted before.
 
+Calls that are timed if their values pass a filter are judged by such a function, too, which then may make a record.
+
 The same source with an EarlyShape does so before a trampoline has saved anything, if all values are in registers that such a
 function gets, or in memory. Early functions also record events without filter and trigger.
 """
@@ -25,6 +27,7 @@ from ftrace.tracing.events.hit.handler_source import (
     Shape,
     definition,
     fetch_lines,
+    passing_lines,
     record_lines,
 )
 from ftrace.tracing.probe_args.fetch import Register
@@ -76,6 +79,23 @@ def filter_source(layout: RecordLayout, shape: Shape, filter_: Filter) -> str:
     lines = [f"state = cast(ptr[EventState], {shape.state})", *values.fetched(), *tests]
     lines += [f"if at == {len(filter_.steps)}:", "    return 0", "count_hit(state)", "return 1"]
     return definition(NAME, shape.parameters, lines)
+
+
+def selection_source(layout: RecordLayout, shape: Shape, filter_: Filter | None, by: Number | None) -> str:
+    """What is asked of calls that are counted and timed (ftrace.hit.selected_calls): as in filter files, but no record is kept.
+
+    `by`: what tells them apart. The filter of a source that does not make a record is in the source, else at `condition`.
+    """
+    values = _Values(layout, shape)
+    origin = [f"by[0] = {values.word(by)}"] if by is not None else []
+    try:
+        tests = (
+            [*_tests(filter_.steps, values), f"is_met = at == {len(filter_.steps)}"] if filter_ else ["is_met = True"]
+        )
+        lines = [*values.fetched(), *tests]
+    except InexpressibleError:
+        lines = list(passing_lines(layout, shape))
+    return definition(NAME, shape.parameters, [*lines, *origin, "return 1 if is_met else 0"])
 
 
 def hist_source(layout: RecordLayout, shape: Shape, table: NumberTable, condition: Filter | None) -> str:
