@@ -224,11 +224,12 @@ def call_words() -> list[str] | None:
     return words
 
 
+NO_EVENT = "no event is given; give -e DEFINITION, a line p, r or f, such as -e 'p:reads vfs_read count=%dx:u64'"
+
+
 def _needed(_context: click.Context, _option: click.Parameter, definitions: tuple[str, ...]) -> tuple[str, ...]:
     if not definitions:
-        raise Failure(
-            "no event is given; give -e DEFINITION, a line p, r or f, such as -e 'p:reads vfs_read count=%dx:u64'"
-        )
+        raise Failure(NO_EVENT)
     return definitions
 
 

@@ -17,6 +17,7 @@ from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.formats import check_package, format_of
 from fprobe.cli.options import (
+    NO_EVENT,
     CallingCommand,
     ProgramTarget,
     attached,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _RECORD_EPILOG = """\b
 Examples:
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --filter 'count > 100'
-  fprobe record -e 'f:in vfs_*' -e 'f:out vfs_*%return' -o calls.dat
+  fprobe record --trace 'vfs_*' -o calls.dat
   fprobe record -e 'r:sums func_sum $retval' --program prog.ll --call main 10
   fprobe record -e 'p:reads vfs_read' -B large -e 'p:writes vfs_write count=%dx:u64'
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
@@ -72,7 +73,11 @@ class RecordingCommand(CallingCommand):
 
 
 @click.command("record", cls=RecordingCommand, epilog=_RECORD_EPILOG, short_help="Record probe events to a file.")
-@definition_option()
+@definition_option(required=False)
+@click.option(
+    "--trace", "traces", metavar="PATTERN", multiple=True, shell_complete=candidates.functions,
+    help="Record the calls of these functions, with arguments and results; repeatable.",
+)  # fmt: skip
 @click.option(
     "--buffer", "-B", "buffers", metavar="NAME", multiple=True,
     help="Record the events that follow into the instance NAME; repeatable.",
@@ -101,6 +106,7 @@ class RecordingCommand(CallingCommand):
 @output_options
 def record_command(
     definitions: tuple[str, ...],
+    traces: tuple[str, ...],
     buffers: tuple[str, ...],
     filter_text: str | None,
     triggers: tuple[str, ...],
@@ -118,6 +124,8 @@ def record_command(
     an object per line, with a "type".
     """
     form = format_of(form, output, _FORMATS, "trace.dat")
+    if not definitions and not traces:
+        raise Failure(NO_EVENT)
     if target.running is not None:
         from fprobe.cli.remote_record import record_running
         from fprobe.run.session import Settings
@@ -126,6 +134,10 @@ def record_command(
             raise Failure(
                 "-p records into a trace.dat, which `fprobe report` converts to other formats; or give fprobe run -p"
             )
+        if traces:
+            raise Failure(
+                "record -p records the events of -e; fprobe run -p PID --trace PATTERN -o FILE.parquet records calls"
+            )
         refuse_with_pid(buffer=buffers, live=live, call=call_words())
         settings = Settings(events=definitions, triggers=triggers, filter=filter_text or "", buffer_kb=size_kb or 0)
         record_running(target.running, settings, output, compression, console)
@@ -133,6 +145,7 @@ def record_command(
     from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.failure import input_errors
     from fprobe.cli.interrupting import ctrl_c
+    from fprobe.cli.recorded_calls import definitions_of_calls
     from fprobe.cli.surviving import disk_errors, disk_failure, survive
 
     groups = _by_buffer(definitions, buffers)
@@ -145,6 +158,7 @@ def record_command(
         survival = survive(output if form == "parquet" else None)
     module = program.load(target)
     call = program.prepare_call(module, call_words(), target)
+    groups[""] += definitions_of_calls(module, traces, target.notrace)
     ctrl_c.hold_for_run()
     with console.alone(), _attached(groups, filter_text, triggers) as events:
         arriving = _arriving(events) if live else None
@@ -251,8 +265,14 @@ def _arrays(events: dict[str, Event]) -> dict[str, TraceArray]:
 
 
 def _names(events: dict[str, Event]) -> list[str]:
-    """The events, with the instance in front if it is not the top level."""
-    return [f"{name}:{each.name}" if name else each.name for name, event in events.items() for each in event.formats]
+    """The events, with the instance in front if it is not the top level; calls are only counted."""
+    from fprobe.cli.console import count
+    from fprobe.cli.recorded_calls import GROUP
+
+    found = [(name, each) for name, event in events.items() for each in event.formats]
+    calls = sum(each.group == GROUP for _, each in found) // 2
+    named = [f"{name}:{each.name}" if name else each.name for name, each in found if each.group != GROUP]
+    return [*named, *[f"the calls of {count(calls, 'function')}"] * bool(calls)]
 
 
 def _run(

@@ -7,12 +7,14 @@ function's entry and return. Any other record is an instant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from fprobe.export.formats import EventFormat
 from fprobe.export.perfetto import PerfettoTrace
-from fprobe.export.print_fmt import Addresses, arguments
+from fprobe.export.print_fmt import Addresses, arguments, parameters, result
 from fprobe.export.trace_dat_reader import Instance, Trace
 from fprobe.report.durations import duration
 from fprobe.report.speedscope import speedscope as speedscope_of
@@ -22,6 +24,7 @@ from ftrace.ring_buffer.formatters import Memo, Show, compiled
 from ftrace.ring_buffer.reader import Record
 
 ENTER, LEAVE, INSTANT = "enter", "leave", "instant"
+_SHOWS = {ENTER: parameters, LEAVE: result, INSTANT: arguments}
 _GRAPH_ENTRY, _GRAPH_EXIT = "funcgraph_entry", "funcgraph_exit"
 _PID = 1
 """The process id of the top level in Perfetto's format, a placeholder: a trace does not contain it."""
@@ -63,7 +66,7 @@ class Calls:
     stacks: dict[int, list[Call]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._shows = Memo(self._show_of)
+        self._shows = {kind: Memo(partial(self._show_of, show)) for kind, show in _SHOWS.items()}
 
     def steps(self) -> Iterator[Step]:
         """One step for each record, in order of time. A call whose return is missing has no LEAVE."""
@@ -79,11 +82,11 @@ class Calls:
             elif (function := _left(name, values)) is not None and any(call.function == function for call in stack):
                 yield self._leave(record, function, stack)
             else:
-                yield Step(INSTANT, record, name, self._text(record), tuple(stack))
+                yield Step(INSTANT, record, name, self._text(record, INSTANT), tuple(stack))
 
     def _enter(self, record: Record, function: int, stack: list[Call]) -> Step:
         name = self.trace.symbols.name(function).partition(" ")[0]
-        call = Call(record.common.pid, len(stack), function, name, record.stamp, self._text(record))
+        call = Call(record.common.pid, len(stack), function, name, record.stamp, self._text(record, ENTER))
         stack.append(call)
         return Step(ENTER, record, call.name, call.arguments, tuple(stack))
 
@@ -95,16 +98,16 @@ class Calls:
         taken = record.stamp - call.entered
         if stack:
             stack[-1].inner += taken
-        return Step(LEAVE, record, call.name, self._text(record), before, taken)
+        return Step(LEAVE, record, call.name, self._text(record, LEAVE), before, taken)
 
-    def _text(self, record: Record) -> str:
-        return self._shows[record.common.type](record.data)
+    def _text(self, record: Record, kind: str) -> str:
+        return self._shows[kind][record.common.type](record.data)
 
-    def _show_of(self, number: int) -> Show:
+    def _show_of(self, show: Callable[[EventFormat, Addresses], Show], number: int) -> Show:
         event = self.trace.formats.get(number)
         if event is None or event.group == "ftrace":
             return compiled([])
-        return arguments(event, Addresses(Memo(self.trace.symbols.describe), Memo(self.trace.symbols.name)))
+        return show(event, Addresses(Memo(self.trace.symbols.describe), Memo(self.trace.symbols.name)))
 
     def _returning(self) -> set[int]:
         """Addresses of the functions whose returns were recorded by probes."""

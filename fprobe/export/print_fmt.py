@@ -22,6 +22,9 @@ _FIELD = re.compile(r"(?:REC->|__get_(?:str|dynamic_array)\()(\w+)(?:\[(\d{1,6})
 _FAULT = "(fault)"
 _ADDRESS_FIELDS = ("__probe_ip", "__probe_func", "__probe_ret_ip")
 _PLACES = re.compile(r"^\(%lx(?: <- %lx)?\) ?")
+_NEXT = re.compile(r"""^(["'}]?) (\w+=(?:0x|["'{])?)$""")
+_NAMED = re.compile(r"""(?:^| )\w+=(?=(?:0x|["'{])?$)""")
+"""What probe events have between two values, and before one."""
 _SIZES = (1, 2, 4, 8)
 
 
@@ -55,6 +58,21 @@ def printed(event: EventFormat, addresses: Addresses) -> Show:
 def arguments(event: EventFormat, addresses: Addresses) -> Show:
     """The formatter of records without the addresses of the probe: `count=512 name="x"`."""
     return compiled(_argument_pieces(event, addresses))
+
+
+def parameters(event: EventFormat, addresses: Addresses) -> Show:
+    """The same as in a call: `count=512, name="x"`."""
+    pieces = _argument_pieces(event, addresses)
+    return compiled([_NEXT.sub(r"\1, \2", each) if isinstance(each, str) else each for each in pieces])
+
+
+def result(event: EventFormat, addresses: Addresses) -> Show:
+    """The same of a return: the value alone, if it is the only one."""
+    pieces = _argument_pieces(event, addresses)
+    names = [each for each in pieces if isinstance(each, str) and _NAMED.search(each)]
+    if len(names) != 1:
+        return parameters(event, addresses)
+    return compiled([_NAMED.sub("", each) if each is names[0] else each for each in pieces])
 
 
 def address_of(event: EventFormat, name: str, texts: Memo[int, str]) -> Number:

@@ -39,7 +39,7 @@ def test_report_as_text_tree_and_folded(run, recorded):
     text = run("report", str(path)).out
     assert " in: (fact+0x0/" in text and " n=0x3\n" in text and "<- fact [prog]) v=6\n" in text
     tree = run("report", str(path), "--format", "tree").out
-    assert " | fact(n=0x3) {" in tree and " |     fact(n=0x1) = v=1;" in tree and " | } = v=6 /* fact */" in tree
+    assert " | fact(n=0x3) {" in tree and " |     fact(n=0x1) = 1;" in tree and " | } = 6 /* fact */" in tree
     folded = run("report", str(path), "--format", "folded").out
     stack, value = folded.splitlines()[-1].rsplit(" ", 1)
     assert (stack.endswith("fact;fact;fact") and int(value) > 0) or "func_square" in folded
@@ -53,6 +53,33 @@ def test_the_suffix_means_the_format_and_removed_ones_say_what_to_give(run, reco
     assert "-o x.folded means the format folded, and --format is tree" in both.err
     removed = run("report", str(path), "--format", "chrome", code=2)
     assert "give --format perfetto" in removed.err and removed.err.count("\n") == 1
+
+
+TAKES = """
+__attribute__((noinline)) int count(const char *text, char c, double f, long *at) { return text ? *text == c : -1; }
+__attribute__((noinline)) const char *find(unsigned char u) { return u ? "it's \\"here\\"\\n" : 0; }
+__attribute__((noinline)) void nothing(void) { __asm__ volatile("" ::: "memory"); }
+int main(void) { nothing(); return count(find(3), 'i', 0.5, 0) + count(0, 0, 0, 0); }
+"""
+
+
+@pytest.mark.usefixtures("compiler")
+def test_calls_have_their_arguments_and_results(run, tmp_path):
+    (tmp_path / "takes.c").write_text(TAKES)
+    path = tmp_path / "calls.dat"
+    done = run("record", "--trace", "*", "--program", tmp_path / "takes.c", "-o", path)
+    assert done.out.startswith("# recording the calls of 4 functions, calling main()\n")
+    tree = run("report", path, "--format", "tree").out
+    assert [line.partition(" | ")[2] for line in tree.splitlines()[1:]] == [
+        "main() {",
+        "  nothing();",
+        '  find(u=3) = "it\'s \\"here\\"\\n";',
+        '  count(text="it\'s \\"here\\"\\n", c=105, at=0x0) = 1;',
+        "  count(text=(fault), c=0, at=0x0) = -1;",
+        "} = 0 /* main */",
+    ]
+    refused = run("record", "--trace", "*", "-p", "1", code=2)
+    assert "fprobe run -p PID --trace PATTERN -o FILE.parquet" in refused.err
 
 
 def test_report_as_csv_and_speedscope(run, recorded, tmp_path):
