@@ -30,7 +30,8 @@ _AT_ONCE = 256
 class Console:
     """`json`: print objects instead of text. `verbosity`: -1 quiet, 0, 1 verbose. `color`: whether to use colours.
 
-    `form`: the format, text, json, ndjson or csv; `output`: the file, instead of standard output.
+    `form`: the format, text, json, ndjson or csv; `output`: the file, instead of standard output;
+    `beside`: a file that is written in addition.
     """
 
     json: bool
@@ -40,6 +41,7 @@ class Console:
     """Whether a document was printed; there is at most one."""
     form: str = "text"
     output: str | None = None
+    beside: str | None = None
     _stream: TextIO | None = None
 
     def line(self, text: str = "") -> None:

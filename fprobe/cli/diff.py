@@ -9,7 +9,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure, of_system
-from fprobe.cli.options import output_options
+from fprobe.cli.options import file_options, output_options
 
 if TYPE_CHECKING:
     from fprobe.report.difference import Change, Run
@@ -20,6 +20,7 @@ Examples:
   fprobe diff a.json b.json
   fprobe diff a.json b.json --value hits --sort relative --top 10
   fprobe diff runs-before runs-after
+  fprobe diff a.json b.json -o changes.csv
   fprobe diff --by stack a.folded b.folded -o diff.svg
 
 A and B are files, or directories with several runs each: then medians are compared, and P is that of a rank test (Mann-Whitney).
@@ -38,8 +39,8 @@ _VALUES = ("self", "total", "average", "hits")
 )
 @click.option("--sort", "-s", type=click.Choice(_SORT_KEYS), default="change", show_default=True, help="Order of rows.")
 @click.option("--top", "most", metavar="N", type=click.IntRange(1), help="Only the first N rows.")
-@click.option("--output", "-o", metavar="FILE.svg", help="Also write a flame graph: red is longer in B, blue shorter.")
 @output_options
+@file_options("text", "json", "ndjson", "csv", "svg")
 def diff_command(
     before: str,
     after: str,
@@ -47,7 +48,6 @@ def diff_command(
     value: str | None,
     sort: str,
     most: int | None,
-    output: str | None,
     console: Console,
 ) -> None:
     """Compare A with B: JSON of `fprobe run` or `fprobe stat`, folded stacks, or a trace.dat.
@@ -56,11 +56,9 @@ def diff_command(
     """
     from fprobe.report import difference
 
-    if output is not None and not output.endswith(".svg"):
-        raise Failure(f"-o is {output}; the flame graph is an SVG: give a name that ends in .svg")
     sides = _runs(before), _runs(after)
-    if output is not None:
-        _write_graph(output, sides, f"{before} - {after}")
+    if console.beside is not None:
+        _write_graph(console.beside, sides, f"{before} - {after}")
     key = value or _default(sides, by)
     rows = _sorted(difference.changes(*([_values(run, by, key) for run in side] for side in sides)), sort)
     shown = rows[:most]
@@ -69,7 +67,8 @@ def diff_command(
     if left := len(rows) - len(shown):
         console.note(f"# {left:,} more, after the first {most:,} (--top)")
     files = {name: [run.source for run in side] for name, side in zip(("before", "after"), sides, strict=True)}
-    console.document({"value": key, **files, "rows": difference.objects(shown), "left_out": left})
+    objects = difference.objects(shown)
+    console.document({"value": key, **files, "rows": objects, "left_out": left}, objects)
 
 
 def _runs(path: str) -> list[Run]:

@@ -10,10 +10,11 @@ from fprobe.cli.failure import Failure
 
 
 class Format(NamedTuple):
-    """A format. `suffixes`: of the names of its files; `is_binary`: not for a terminal."""
+    """A format. `suffixes`: of the names of its files; `is_binary`: not for a terminal; `is_beside`: beside the output."""
 
     suffixes: tuple[str, ...]
     is_binary: bool = False
+    is_beside: bool = False
 
 
 FORMATS = {
@@ -24,6 +25,7 @@ FORMATS = {
     "csv": Format((".csv",)),
     "folded": Format((".folded",)),
     "flame": Format((".html",)),
+    "svg": Format((".svg",), is_beside=True),
     "speedscope": Format((".speedscope.json",)),
     "perfetto": Format((".pftrace", ".perfetto-trace"), is_binary=True),
     "parquet": Format((".parquet",), is_binary=True),

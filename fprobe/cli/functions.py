@@ -11,6 +11,8 @@ from fprobe.cli.console import Console
 from fprobe.cli.options import ProgramTarget, output_options, program_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fprobe.cli.matching import Refusals, Site
     from ftrace.core.sites.detoured import DetouredBlock
     from sandbox.abi.signatures import Signature
@@ -108,17 +110,13 @@ def explain_command(
 
     -L and -V need debug information. Lines count from the function's first, as those of places `FUNC:LINE` do.
     """
+    if lines and variables:
+        raise click.UsageError("-L shows lines and -V variables: give one of them")
     if target.running is not None:
-        from fprobe.cli.attaching import refuse_with_pid
-        from fprobe.cli.remote_code import explain_running
-
-        refuse_with_pid(lines=lines, vars=variables)
-        explain_running(target.running.pids, patterns, console)
+        _explain_running(target.running.pids, patterns, lines, variables, console)
         return
     from fprobe.cli import matching, program
 
-    if lines and variables:
-        raise click.UsageError("-L shows lines and -V variables: give one of them")
     module = program.load(target)
     if lines or variables:
         from fprobe.cli.source_lines import show_lines, show_variables
@@ -129,6 +127,18 @@ def explain_command(
     symbols = [symbol for pattern in patterns for symbol in matching.symbols_of(module, pattern)]
     objects = [_explain(console, module, refusals, symbol) for symbol in dict.fromkeys(symbols)]
     console.document(objects)
+
+
+def _explain_running(
+    pids: Sequence[int], patterns: Sequence[str], lines: bool, variables: bool, console: Console
+) -> None:
+    """`fprobe explain -p`."""
+    from fprobe.cli import remote_code, remote_lines
+
+    if lines or variables:
+        (remote_lines.lines_running if lines else remote_lines.variables_running)(pids, patterns, console)
+    else:
+        remote_code.explain_running(pids, patterns, console)
 
 
 def _explain(console: Console, module: Module, refusals: Refusals, symbol: Symbol) -> dict[str, Any]:

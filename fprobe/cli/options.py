@@ -19,7 +19,7 @@ from fprobe.cli import candidates
 from fprobe.cli.attaching import pid_options
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.failure import FAILED, Failure, of_system
-from fprobe.cli.formats import format_of
+from fprobe.cli.formats import FORMATS, format_of
 from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
@@ -201,6 +201,11 @@ def file_options(*formats: str) -> Callable[[_Command], _Command]:
         def wrapped(*positional: Any, form: str | None, output: str | None, console: Console, **options: Any) -> Any:
             of_json = next(each for each in formats if each.endswith("json"))
             console.form = format_of(form, output, formats, of_json if console.json else "text")
+            if FORMATS[console.form].is_beside:
+                console.beside, console.form = output, of_json if console.json else "text"
+                if output is None:
+                    raise Failure(f"the format {form} is not for a terminal: give -o FILE")
+                return command(*positional, console=console, **options)
             if console.json and not console.form.endswith("json"):
                 raise Failure(f"--json is --format {of_json}, and the format is {console.form}: give one of them")
             console.json, console.output = console.form != "text", output

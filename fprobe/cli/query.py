@@ -11,7 +11,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
 from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.options import output_options
+from fprobe.cli.options import file_options, output_options
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,6 +30,7 @@ _VERSION = "fprobe.schema_version"
 @click.command("query", epilog=_EPILOG, short_help="Ask Parquet files by SQL.")
 @click.argument("words", metavar="FILE... SQL", nargs=-1, shell_complete=candidates.files)
 @output_options
+@file_options("text", "ndjson", "csv")
 def query_command(words: tuple[str, ...], console: Console) -> None:
     """Print the result of SQL about the table trace, which has the rows of each FILE. Needs the extra query.
 
@@ -49,11 +50,9 @@ def query_command(words: tuple[str, ...], console: Console) -> None:
         names, rows = (result.columns, result.fetchall()) if result is not None else ([], [])
     except duckdb.Error as error:
         raise Failure(_sentence(str(error)), FAILED) from None
-    if console.json:
-        for row in rows:
-            console.object(dict(zip(names, map(_plain, row), strict=True)))
-    else:
-        console.lines(_aligned(names, rows))
+    objects = [dict(zip(names, map(_plain, row), strict=True)) for row in rows] if console.json else []
+    console.lines(_aligned(names, rows))
+    console.document(objects, objects)
 
 
 def _opened(database: duckdb.DuckDBPyConnection, files: Sequence[str]) -> duckdb.DuckDBPyConnection:

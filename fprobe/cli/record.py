@@ -88,8 +88,8 @@ class RecordingCommand(CallingCommand):
     help="A trigger of each event; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--output", "-o", metavar="FILE", default="trace.dat", show_default=True, shell_complete=candidates.files,
-    help="The file to write, in the format of its suffix.",
+    "--output", "-o", metavar="FILE", shell_complete=candidates.files,
+    help="The file to write, in the format of its suffix; default: trace.dat, or trace.FORMAT.",
 )  # fmt: skip
 @click.option("--format", "-f", "form", metavar="FORMAT", help=f"{', '.join(_FORMATS)}; default: trace.dat.")
 @click.option(
@@ -110,7 +110,7 @@ def record_command(
     buffers: tuple[str, ...],
     filter_text: str | None,
     triggers: tuple[str, ...],
-    output: str,
+    output: str | None,
     form: str | None,
     compression: str,
     size_kb: int | None,
@@ -124,23 +124,27 @@ def record_command(
     an object per line, with a "type".
     """
     form = format_of(form, output, _FORMATS, "trace.dat")
+    output = output or (form if form == "trace.dat" else f"trace.{form}")
+    if form != "trace.dat" and compression != "none":
+        raise Failure(f"--compression is for trace.dat, and the format is {form}: leave it out")
     if not definitions and not traces:
         raise Failure(NO_EVENT)
     if target.running is not None:
         from fprobe.cli.remote_record import record_running
         from fprobe.run.session import Settings
 
-        if form != "trace.dat":
+        if form not in _WRITTEN:
             raise Failure(
-                "-p records into a trace.dat, which `fprobe report` converts to other formats; or give fprobe run -p"
+                f"-p records into a trace.dat or Parquet, not {form}: `fprobe report` converts a trace.dat to other formats"
             )
+        check_package(form)
         if traces:
             raise Failure(
                 "record -p records the events of -e; fprobe run -p PID --trace PATTERN -o FILE.parquet records calls"
             )
         refuse_with_pid(buffer=buffers, live=live, call=call_words())
         settings = Settings(events=definitions, triggers=triggers, filter=filter_text or "", buffer_kb=size_kb or 0)
-        record_running(target.running, settings, output, compression, console)
+        record_running(target.running, settings, output, compression if form == "trace.dat" else None, console)
     from fprobe.cli import program
     from fprobe.cli.conclusion import conclude_events
     from fprobe.cli.failure import input_errors
@@ -149,8 +153,6 @@ def record_command(
     from fprobe.cli.surviving import disk_errors, disk_failure, survive
 
     groups = _by_buffer(definitions, buffers)
-    if form != "trace.dat" and compression != "none":
-        raise Failure(f"--compression is for trace.dat, and the format is {form}: leave it out")
     check_package(form)
     path = output if form in _WRITTEN else f"{output}.dat"
     with input_errors():

@@ -1,4 +1,4 @@
-"""`fprobe record -p`: records of running processes in a trace.dat."""
+"""`fprobe record -p`: records of running processes in a trace.dat or Parquet."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 _POLLING = 0.02
 
 
-def record_running(targets: Targets, settings: Settings, output: str, compression: str, console: Console) -> NoReturn:
-    """Attach, record until the processes are not wanted, detach, and finish the file. Ends this process."""
+def record_running(
+    targets: Targets, settings: Settings, output: str, compression: str | None, console: Console
+) -> NoReturn:
+    """Attach, record until the processes are not wanted, detach, and finish the file. Ends this process.
+
+    `compression`: of a trace.dat; None: the file is Parquet.
+    """
     if output == "-":
         raise Failure(NOT_TO_STANDARD_OUTPUT)
     check_events(settings.events)
@@ -34,7 +39,7 @@ def record_running(targets: Targets, settings: Settings, output: str, compressio
     with disk_errors(output):
         recording.finish()
     _summarise(console, processes, recording)
-    if recording.failure is not None or recording.dropped_pages:
+    if recording.is_incomplete:
         raise disk_failure(output, "records are missing")
     end_process(0)
 
@@ -46,7 +51,7 @@ def _check_output(output: str) -> None:
         raise Failure(f"{output}: its directory cannot be written to")
 
 
-def _recording(output: str, processes: AttachedProcesses, compression: str) -> RemoteRecording:
+def _recording(output: str, processes: AttachedProcesses, compression: str | None) -> RemoteRecording:
     try:
         with disk_errors(output):
             return RemoteRecording(output, processes, compression)
@@ -69,7 +74,7 @@ def _summarise(console: Console, processes: AttachedProcesses, recording: Remote
             "records": recording.hits,
             "lost": recording.lost,
             "file": recording.file.path,
-            "disk_full": recording.failure is not None,
+            "disk_full": recording.is_incomplete,
         }
     )
     console.flush()

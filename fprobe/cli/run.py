@@ -1,9 +1,8 @@
-"""The verbs that run a program with probes on the libraries that it loads: `fprobe run`, `fprobe top`."""
+"""`fprobe run`: a program with probes on the libraries that it loads. `fprobe top` starts one in the same way."""
 
 from __future__ import annotations
 
 import functools
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -12,21 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fprobe.cli.attaching import attach_and_report, attached_to, pid_options
+from fprobe.cli.attaching import attach_and_report, pid_options
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.formats import check_package, format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
-from fprobe.cli.selecting import asked_of, by_number, by_option, check_where, question_of, values_of, where_option
-from fprobe.run.launcher.columns import SORT_KEYS
+from fprobe.cli.selecting import by_number, by_option, check_where, question_of, values_of, where_option
 from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
     from fprobe.report.order import Order
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.launching import Program
-    from fprobe.run.launcher.top_view import View
     from fprobe.run.session import Settings
 
 
@@ -371,7 +368,7 @@ def run_command(
     )  # fmt: skip
     selection = ReportSelection(stats, timed, traces, by, handlers, events, stacks, order, values)
     if targets is not None:
-        _refuse_program(settings)
+        refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
     is_asked = any((counted, selected, stacked, handled, events, valued))
     if not is_asked:
@@ -388,7 +385,7 @@ def run_command(
     end_like(report_after(program, counts, journal, selection, report, format_))
 
 
-def _refuse_program(settings: Settings) -> None:
+def refuse_program(settings: Settings) -> None:
     """Raise Failure if a program is given besides -p, or nothing to record."""
     if settings.mount:
         raise Failure("--mount is for a program that is started here; give a program instead of -p")
@@ -397,80 +394,3 @@ def _refuse_program(settings: Settings) -> None:
         raise Failure(f"give a running process (-p) or a program to run ({words[0]}), not both")
     if not settings.arms:
         raise Failure("there is nothing to record; give --stat, --hist, --trace, --stacks or -e")
-
-
-_TOP_EPILOG = """\b
-Examples:
-  fprobe top --stat 'libz:*' app.py
-  fprobe top --stat 'libsqlite3:sqlite3_*' --sort p99 -m mypackage
-  fprobe top --stat 'libz:*' --by thread app.py
-  fprobe top --stat libc:read --by 'arg(fd)' app.py
-  fprobe top --stat 'libz:*' -p 4711
-
-The program's output is shown after it has ended.
-"""
-
-
-class _Seconds(click.FloatRange):
-    """A range of which `nan` is not a part."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Raises click.BadParameter."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
-        return number
-
-
-@click.command(
-    "top", cls=PythonCommand, epilog=_TOP_EPILOG, short_help="Show calls while a program runs.",
-    options_metavar="[OPTIONS] SCRIPT|-m MODULE|-c CODE|PROGRAM [ARGUMENTS]",
-)  # fmt: skip
-@click.option(
-    "--stat", "stats", metavar="PATTERN", multiple=True, required=True, help="Show these functions; repeatable."
-)
-@by_option
-@where_option
-@full_names_option
-@click.option("--sort", "-s", type=click.Choice(SORT_KEYS), default="total", show_default=True, help="Order of rows.")
-@click.option(
-    "--delay", "-d", type=_Seconds(0.05, 86400), default=1.0, show_default=True, help="Seconds between updates."
-)
-@pid_options
-@click.option("--rows", "-n", type=click.IntRange(1), help="Number of rows; default: as many as fit on the terminal.")
-def top_command(
-    stats: tuple[str, ...], by: str, where: str, sort: str, delay: float, rows: int | None, targets: Targets | None
-) -> None:
-    """Run a program as `fprobe run` does, and show its calls of the functions that PATTERN names.
-
-    On a terminal the table is redrawn; elsewhere a new one is printed each time. Exit code: the program's.
-
-    With -p on a terminal, keys sort and filter the rows: h lists them. A program that is run here has the keys itself.
-    """
-    from fprobe.report.counts import SELF
-    from fprobe.run.launcher.top_view import View
-    from fprobe.run.session import Settings, memory_file
-
-    settings = Settings(by=by_number(by), measures=SELF, **asked_of(checked(stats), question_of(by, where)))
-    if targets is not None:
-        _refuse_program(settings)
-        _top_running(targets, settings, View(sort, delay, rows, by))
-    try:
-        output = memory_file("fprobe-top")
-    except OSError as error:
-        raise Failure(f"the memory for the program's output could not be created: {error.strerror}", 1) from None
-    program, counts, journal = start(settings, output)
-    from fprobe.run.ending import end_like
-    from fprobe.run.launcher import live
-
-    end_like(live.follow(program, counts, journal, View(sort, delay, rows, by), output))
-
-
-def _top_running(targets: Targets, settings: Settings, view: View) -> None:
-    """`fprobe top -p`. Ends this process."""
-    from fprobe.cli.interrupting import end_process
-    from fprobe.run.launcher.live import follow_attached
-
-    with attached_to(targets, settings) as processes:
-        follow_attached(processes, view)
-    end_process(0)

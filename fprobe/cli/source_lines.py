@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.failure import Failure
@@ -12,6 +13,7 @@ from ftrace.tracing.probe_args.errors import ProbeError
 if TYPE_CHECKING:
     from fprobe.cli.console import Console
     from sandbox.images.variables import Variable
+    from sandbox.symbols.debugged import DebuggedFunction
 
 _OPTIMIZED = "is optimized out"
 
@@ -21,31 +23,31 @@ def show_lines(names: Sequence[str], console: Console) -> None:
 
     Raises Failure for a function that is not there or has no debug information.
     """
-    from sandbox.images.source_places import damage_said, function_named
+    from sandbox.images.source_places import function_named, place_of
 
-    objects = []
-    for name in names:
-        try:
-            with damage_said(name):
-                function = function_named(name)
-                places, first, file = function.lines(), function.line, function.file
-        except LookupError as absent:
-            raise Failure(str(absent.args[0])) from None
-        console.line(f"{console.bold(name)} {console.dim(f'{file}:{first}')}")
-        shown = [_line(number, first, file, places) for number in range(first, max(places, default=first) + 1)]
-        for each in shown:
-            mark = "=>" if each["place"] else "  "
-            console.line(f"{mark} {each['number']:>5}  {each['text']}".rstrip())
-        objects.append({"function": name, "file": file, "line": first, "lines": shown})
-    console.document(objects)
+    console.document([lines_of(name, partial(function_named, name), place_of, console) for name in names])
 
 
-def _line(number: int, first: int, file: str, places: dict[int, int]) -> dict[str, Any]:
-    from sandbox.images.source_places import place_of
+def lines_of(
+    name: str, find: Callable[[], DebuggedFunction], place_of: Callable[[int], str], console: Console
+) -> dict[str, Any]:
+    """Print the lines of a function, and return them for JSON. `find`: raises LookupError. `place_of`: the text of an address."""
+    from sandbox.images.source_places import damage_said
 
-    text = linecache.getline(file, number).rstrip()
-    place = place_of(places[number]) if number in places else None
-    return {"number": number - first, "line": number, "place": place, "text": text}
+    try:
+        with damage_said(name):
+            function = find()
+            places, first, file = function.lines(), function.line, function.file
+    except LookupError as absent:
+        raise Failure(str(absent.args[0])) from None
+    console.line(f"{console.bold(name)} {console.dim(f'{file}:{first}')}")
+    shown = []
+    for number in range(first, max(places, default=first) + 1):
+        place = place_of(places[number]) if number in places else None
+        text = linecache.getline(file, number).rstrip()
+        console.line(f"{'=>' if place else '  '} {number - first:>5}  {text}".rstrip())
+        shown.append({"number": number - first, "line": number, "place": place, "text": text})
+    return {"function": name, "file": file, "line": first, "lines": shown}
 
 
 def show_variables(places: Sequence[str], console: Console) -> None:
@@ -64,11 +66,16 @@ def show_variables(places: Sequence[str], console: Console) -> None:
         found = variables_at(code) if code is not None else None
         if code is None or found is None:
             raise Failure(where.absence or f"there is no debug information about {text}: compile it with -g")
-        console.line(f"{console.bold(text)} {console.dim(place_of(code))}")
-        for each in found.values():
-            console.line(f"  {each.type_name:<20} {each.name:<16} {_where(each)}")
-        objects.append({"place": text, "code": place_of(code), "variables": list(map(_object, found.values()))})
+        objects.append(variables_shown(text, place_of(code), found, console))
     console.document(objects)
+
+
+def variables_shown(text: str, code: str, found: Mapping[str, Variable], console: Console) -> dict[str, Any]:
+    """Print the variables at a place, and return them for JSON. `code`: the place as symbol and offset."""
+    console.line(f"{console.bold(text)} {console.dim(code)}")
+    for each in found.values():
+        console.line(f"  {each.type_name:<20} {each.name:<16} {_where(each)}")
+    return {"place": text, "code": code, "variables": list(map(_object, found.values()))}
 
 
 def _where(variable: Variable) -> str:

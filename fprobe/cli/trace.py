@@ -59,6 +59,7 @@ A duration includes what tracing the calls inside it costs: some 50 ns each.
     shell_complete=candidates.files,
     help="Run these native handlers instead of showing calls, and print the maps of FILE.",
 )
+@click.option("--no-strings", "no_strings", is_flag=True, help="Record nothing that pointers lead to.")
 @call_option
 @program_options
 @output_options
@@ -68,6 +69,7 @@ def trace_command(
     exclude: tuple[str, ...],
     limit: int | None,
     native: str | None,
+    no_strings: bool,
     target: ProgramTarget,
     console: Console,
 ) -> None:
@@ -76,7 +78,7 @@ def trace_command(
     PATTERN is a function's name or a glob (*, ?, [a-z]). With --json: one object per line, with a "type".
     """
     if target.running is not None:
-        _trace_running(target.running, patterns, exclude, limit, native, console)
+        _trace_running(target.running, patterns, exclude, limit, native, no_strings, console)
     from fprobe.cli import matching, program
     from fprobe.cli import native as natively
 
@@ -87,12 +89,12 @@ def trace_command(
     if handlers:
         natively.run(console, match, call, handlers)
         return
-    _Session(console, module, match, call, _views(module, match), limit or 0).run()
+    _Session(console, module, match, call, _views(module, match, not no_strings), limit or 0).run()
 
 
 def _trace_running(
     targets: Targets, patterns: tuple[str, ...], exclude: tuple[str, ...], limit: int | None, native: str | None,
-    console: Console,
+    no_strings: bool, console: Console,
 ) -> None:  # fmt: skip
     """`fprobe trace -p`. Ends this process."""
     from fprobe.cli.run import checked, checked_native
@@ -101,7 +103,11 @@ def _trace_running(
 
     refuse_with_pid(exclude=exclude, limit=limit, call=call_words())
     traced, handlers = checked(patterns), checked_native(native, patterns)
-    settings = Settings(handled=traced, native=handlers) if handlers else Settings(traced, with_events=True)
+    settings = (
+        Settings(handled=traced, native=handlers)
+        if handlers
+        else Settings(traced, with_events=True, strings=not no_strings)
+    )
     if handlers or console.json:
         selection = ReportSelection((), (), traced, "function", handlers)
         is_whole = click.get_current_context().params["as_json"]  # of all processes, unlike a line for each call
@@ -126,12 +132,12 @@ def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
     end_process(0)
 
 
-def _views(module: Module, match: MatchedFunctions) -> FunctionViews:
+def _views(module: Module, match: MatchedFunctions, strings: bool) -> FunctionViews:
     from fprobe.cli.program import signature_of
     from fprobe.cli.views import FunctionViews
 
     return FunctionViews(
-        {site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol)
+        {site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol), strings
     )
 
 
@@ -149,14 +155,13 @@ class _Session:
     ) -> None:
         from fprobe.calls.capture import CallCapture
         from fprobe.cli.calls import Objects, TraceWords
-        from fprobe.cli.views import ANYTHING
         from fprobe.report.nesting import Nesting
         from fprobe.report.tree import CallTree
         from sandbox import symbol_table
 
         self.console, self.module, self.match, self.call = console, module, match, call
         self.views, self.limit = views, limit
-        self.capture = CallCapture(views.plans(), ANYTHING, limit=limit)
+        self.capture = CallCapture(views.plans(), views.anything, limit=limit)
         self.calls: Nesting[Event] = Nesting()
         self.tree, self.words = CallTree(console), TraceWords(views, console)
         self.objects = Objects(views, symbol_table.describe)

@@ -42,7 +42,6 @@ _MODULES = {
     "explain": "functions",
     "help": "verbs",
     "list": "functions",
-    "top": "run",
 }
 """The modules of verbs that share one; any other verb is in the module of its name."""
 

@@ -18,11 +18,11 @@ from sandbox.symbols.table import Symbol
 _ANY_STACK = 64
 _SPACE = 3600
 """Bytes of a record besides the registers: a record is in one page of the buffer."""
-ANYTHING = (
+_ANYTHING = (
     CaptureParts(True, _ANY_STACK, tuple(Followed(at, values.STRING_LIMIT) for at in x86_64.ARGUMENTS)),
     CaptureParts(True, 0, (Followed(x86_64.RESULTS[0], values.STRING_LIMIT),)),
 )
-"""The parts recorded for functions without a view."""
+_ONLY_VALUES = CaptureParts(True, _ANY_STACK, ()), CaptureParts(True, 0, ())
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,19 @@ class FunctionView:
 class FunctionViews(dict[int, FunctionView]):
     """Entry address -> view. For a very large number of functions, each view is made at the first call.
 
-    `symbols`: entry address -> function; `signature_of`: function -> signature, None if that is not known.
+    `symbols`: entry address -> function; `signature_of`: function -> signature, None if that is not known. `strings`: what
+    pointers lead to is recorded, too.
     """
 
     AT_ONCE = 2000
 
-    def __init__(self, symbols: Mapping[int, Symbol], signature_of: Callable[[Symbol], Signature | None]) -> None:
+    def __init__(
+        self, symbols: Mapping[int, Symbol], signature_of: Callable[[Symbol], Signature | None], strings: bool = True
+    ) -> None:
         super().__init__()
+        self._strings = strings
+        self.anything = _ANYTHING if strings else _ONLY_VALUES
+        """The parts recorded for functions without a view."""
         self._symbols = symbols
         self._signature_of = signature_of
         if len(symbols) <= self.AT_ONCE:
@@ -112,7 +118,7 @@ class FunctionViews(dict[int, FunctionView]):
 
     def __missing__(self, ip: int) -> FunctionView:
         symbol = self._symbols[ip]
-        view = self[ip] = view_of(symbol, self._signature_of(symbol))
+        view = self[ip] = view_of(symbol, self._signature_of(symbol), self._strings)
         return view
 
     def plans(self) -> dict[int, CapturePlan]:
@@ -125,11 +131,11 @@ class FunctionViews(dict[int, FunctionView]):
             return event
         view = self[event.ip]
         end = view.entry if event.is_entry else view.leave
-        return event._replace(images=end.of(event.images, ANYTHING[not event.is_entry]))
+        return event._replace(images=end.of(event.images, self.anything[not event.is_entry]))
 
 
-def view_of(symbol: Symbol, signature: Signature | None) -> FunctionView:
-    """The view of a function. `signature`: None if it is not known."""
+def view_of(symbol: Symbol, signature: Signature | None, strings: bool = True) -> FunctionView:
+    """The view of a function. `signature`: None if it is not known. `strings`: with what pointers lead to."""
     if signature is None:
         return FunctionView(symbol)
     places, _ = x86_64.argument_places(signature)
@@ -139,16 +145,16 @@ def view_of(symbol: Symbol, signature: Signature | None) -> FunctionView:
     ]
     kind = signature.result
     result = [] if isinstance(kind, Void) else [("", kind, x86_64.result_place(signature))]
-    return FunctionView(symbol, _call_end(arguments), _call_end(result), signature.variadic, True)
+    return FunctionView(symbol, _call_end(arguments, strings), _call_end(result, strings), signature.variadic, True)
 
 
-def _call_end(described: list[tuple[str, Type, x86_64.Place | None]]) -> CallEnd:
+def _call_end(described: list[tuple[str, Type, x86_64.Place | None]], strings: bool) -> CallEnd:
     """The values of one end. Those that a record has no space for cannot be read, and pointers are not followed then."""
     stack, follow, found = 0, list[Followed](), []
     for name, kind, where in described:
         place = where if where is not None and layout.is_decodable(kind) else None
         above = max(stack, place.stack) if place is not None else stack
-        size = _size_to_follow(kind, place)
+        size = _size_to_follow(kind, place, strings)
         followed = [Followed(place.pieces[0][1], size, not place.indirect)] if place is not None and size else []
         if not _fits(above, follow + followed):
             place = None if place is None or place.indirect or not _fits(above, follow) else place
@@ -164,12 +170,13 @@ def _fits(stack: int, follow: list[Followed]) -> bool:
     return len(follow) <= MAX_FOLLOWED and stack + sum(8 + each.space + 7 & ~7 for each in follow) <= _SPACE
 
 
-def _size_to_follow(kind: Type, place: x86_64.Place | None) -> int:
+def _size_to_follow(kind: Type, place: x86_64.Place | None, strings: bool) -> int:
     if place is None:
         return 0
     if place.indirect:
         return place.size
-    return values.STRING_LIMIT if values.is_character_pointer(kind) or values.is_untyped_pointer(kind) else 0
+    is_text = values.is_character_pointer(kind) or values.is_untyped_pointer(kind)
+    return values.STRING_LIMIT if strings and is_text else 0
 
 
 def entry_text(view: FunctionView, images: Images) -> str:

@@ -12,7 +12,7 @@ from sandbox.symbols.debugged import DebuggedFunction, function_at
 from sandbox.symbols.dwarf import ranges_of
 from sandbox.symbols.dwarf_entries import name_of
 from sandbox.symbols.dwarf_types import type_name
-from sandbox.symbols.locations import Location, NotFetchable, location_at
+from sandbox.symbols.locations import FrameBase, Location, NotFetchable, location_at
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE
@@ -43,19 +43,22 @@ def variables_at(address: int) -> dict[str, Variable] | None:
     """
     try:
         function = function_at(address)
-        if function is None:
-            return None
-        visible = _visible(function.die, address - function.code.base)
-        innermost = {name: die for die in visible if (name := name_of(die))}
-        return {name: _variable(name, die, function, address) for name, die in innermost.items()}
+        return variables_of(function, address, lambda: frame_address(address)) if function is not None else None
     except Exception:  # reading damaged debug information raises anything
         return None
 
 
-def _variable(name: str, die: DIE, function: DebuggedFunction, address: int) -> Variable:
+def variables_of(function: DebuggedFunction, address: int, frame: FrameBase) -> dict[str, Variable]:
+    """The same of a function that has the instruction, in this process or another one. Damaged information raises anything."""
+    visible = _visible(function.die, address - function.code.base)
+    innermost = {name: die for die in visible if (name := name_of(die))}
+    return {name: _variable(name, die, function, address, frame) for name, die in innermost.items()}
+
+
+def _variable(name: str, die: DIE, function: DebuggedFunction, address: int, frame: FrameBase) -> Variable:
     kind, spelled = type_of(die), type_name(die)
     try:
-        found = location_at(die, function.die, address - function.code.base, lambda: frame_address(address))
+        found = location_at(die, function.die, address - function.code.base, frame)
     except NotFetchable as why:
         return Variable(name, kind, spelled, None, str(why))
     problem = _refused(kind, bool(found.offsets))

@@ -96,7 +96,7 @@ def _all_of(descriptor: int) -> bytes:
     return found
 
 
-class _Known:
+class Known:
     """What the writer has told. `comm_of`: the name of a thread."""
 
     def __init__(self, comm_of: Callable[[int], str | None]) -> None:
@@ -127,7 +127,7 @@ class PageReader:
         self, sink: Sink, descriptor: int, reply: int, comm_of: Callable[[int], str | None], lost: Callable[[], int]
     ) -> None:
         self._sink, self._descriptor, self._reply = sink, descriptor, reply
-        self._known, self._lost = _Known(comm_of), lost
+        self._known, self._lost = Known(comm_of), lost
         self._writer_ended = threading.Event()
         self._data = bytearray()
         self._told: Told | None = None

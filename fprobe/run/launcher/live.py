@@ -9,7 +9,7 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fprobe.report.counts import Calls
@@ -146,7 +146,11 @@ def _line(row: Row, rate: float, columns: dict[str, int], name: str) -> str:
     return "".join(f"{texts[head]:>{space}} " for head, space in columns.items()) + name
 
 
-def follow(program: Program, counts: int, journal: int, view: View, output: int) -> int:
+Report = Callable[[Results, Ticks], None]
+"""Writes a report of what was counted in all."""
+
+
+def follow(program: Program, counts: int, journal: int, view: View, output: int, report: Report | None = None) -> int:
     """Show the table until the program ends, then print its output from the descriptor `output`. Returns an exit status.
 
     It is the program's, or that of a failure if nothing was probed.
@@ -179,6 +183,8 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int)
     found.status = program.wait()
     _copy(output, 1, screen)
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
+    if report is not None:
+        report(found, ticks)
     return found.exit_status
 
 

@@ -27,6 +27,7 @@ from ftrace.tracing.binary_printf import unknown_text
 from sandbox.memory import mappings
 
 _BY_TIME = attrgetter("stamp", "slot")
+UNKNOWN_COMM = "<...>"
 _FILE = struct.Struct("<8xQ8x")
 
 
@@ -123,7 +124,7 @@ class Comms:
 
     def find(self, thread: int) -> str:
         """The name of a thread; `<...>` if it is not known."""
-        return comms.find_comm(self._address, thread) or "<...>"
+        return comms.find_comm(self._address, thread) or UNKNOWN_COMM
 
     def lines(self) -> str:
         """As in the file saved_cmdlines."""

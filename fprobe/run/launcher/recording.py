@@ -1,4 +1,4 @@
-"""Recording the probe events of attached processes to a trace.dat: `fprobe record -p`.
+"""Recording the probe events of attached processes to a trace.dat or to columns: `fprobe record -p`.
 
 Their rings are in memory that this process maps, too. Sub-buffers are copied from there when the next one has begun. Nothing
 waits for that, and it takes no time of the processes; what was overwritten before is counted as lost.
@@ -6,14 +6,17 @@ waits for that, and it takes no time of the processes; what was overwritten befo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fprobe.export.columns.layout import origin_of
 from fprobe.export.recording import symbol_lines
 from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
-from fprobe.run.launcher.probe_events import Comms, Ring, RingsOf
+from fprobe.run.launcher.probe_events import UNKNOWN_COMM, Comms, Ring, RingsOf
+from fprobe.run.launcher.remote_columns import ColumnsFile
 from fprobe.run.launcher.results import Process
 from fprobe.tracefs import tracefs
 from ftrace.hit.ring_buffer.layout import PAGE_SIZE
@@ -61,14 +64,20 @@ class _Reader:
 class RemoteRecording:
     """Moves records of processes into a file: call `drain` repeatedly, and `finish` when they were detached.
 
+    `compression`: of a trace.dat; None: the file is Parquet.
+
     Raises OSError if the file cannot be created: ELOOP for a symbolic link; ValueError if processes number events differently.
     """
 
-    def __init__(self, path: str, processes: AttachedProcesses, compression: str) -> None:
+    def __init__(self, path: str, processes: AttachedProcesses, compression: str | None) -> None:
         self._members = [_Member(each) for each in processes.members]
         self._readers: dict[tuple[int, int, int], _Reader] = {}
         self._processes = processes
-        self.file = TraceDat(path, PAGE_SIZE, 1, compression, self._metadata())
+        self.file: TraceDat | ColumnsFile
+        if compression is None:
+            self.file = ColumnsFile(path, self._comm, self._metadata, self._edition)
+        else:
+            self.file = TraceDat(path, PAGE_SIZE, 1, compression, self._metadata())
         self.failure: OSError | None = None
         """The error that ended writing, such as a full disk."""
         self.dropped_pages = 0
@@ -76,6 +85,8 @@ class RemoteRecording:
 
     def drain(self, *, with_newest: bool = False) -> None:
         """Write the sub-buffers that are full."""
+        if isinstance(self.file, ColumnsFile):
+            self.file.learn()
         for at, member in enumerate(self._members):
             for number, ring in enumerate(member.rings.all()):
                 for slot in ring.view.slots():
@@ -86,7 +97,31 @@ class RemoteRecording:
     def finish(self) -> None:
         """Write the remaining records and the metadata. Raises OSError."""
         self.drain(with_newest=True)
-        self.dropped_pages = self.file.finish(self._metadata())
+        if isinstance(self.file, ColumnsFile):
+            self.file.finish(self.lost, [origin_of(each.pid, each.command) for each in self._found])
+        else:
+            self.dropped_pages = self.file.finish(self._metadata())
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a full disk has cost records."""
+        return self.failure is not None or bool(self.dropped_pages) or bool(self._unwritten)
+
+    @property
+    def _unwritten(self) -> int:
+        return self.file.unwritten if isinstance(self.file, ColumnsFile) else 0
+
+    @property
+    def _found(self) -> list[Process]:
+        return self._processes.results().processes
+
+    def _comm(self, thread: int) -> str:
+        names = (member.comms.find(thread) for member in self._members)
+        return next((name for name in names if name != UNKNOWN_COMM), UNKNOWN_COMM)
+
+    def _edition(self) -> int:
+        """A number that changes when processes have reported something."""
+        return sum(os.fstat(each.journal).st_size for each in self._processes.members)
 
     @property
     def hits(self) -> int:
@@ -106,19 +141,26 @@ class RemoteRecording:
             parts.append(f"{self.failure.strerror}: records after that are missing")
         if self.dropped_pages:
             parts.append(f"{self.dropped_pages} pages of the newest records were dropped: the disk is full")
-        return f"{self.file.pages * PAGE_SIZE >> 10:,} KiB of records; {'; '.join(parts) or 'nothing lost'}"
+        if self._unwritten:
+            parts.append(f"the disk is full: {self._unwritten:,} rows are missing")
+        kib = f"{self.file.pages * PAGE_SIZE >> 10:,} KiB of records"
+        size = f"{self.file.rows:,} rows" if isinstance(self.file, ColumnsFile) else kib
+        return f"{size}; {'; '.join(parts) or 'nothing lost'}"
 
     def _write(self, reader: _Reader, with_newest: bool) -> None:
         try:
             for page in reader.take(with_newest=with_newest) if self.failure is None else ():
-                self.file.add(reader.number, page)
+                if isinstance(self.file, ColumnsFile):
+                    self.file.add(reader.number, page, reader.ring.pid)
+                else:
+                    self.file.add(reader.number, page)
         except OSError as failed:
             if failed.errno not in DISK_FULL:
                 raise
             self.failure = failed
 
     def _metadata(self) -> Metadata:
-        found = self._processes.results().processes
+        found = self._found
         stats = {each.number: f"entries: {each.records}\noverrun: {each.lost}\n" for each in self._readers.values()}
         symbols = {symbol: None for process in found for symbol in process.names.symbols()}
         return Metadata(

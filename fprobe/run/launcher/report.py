@@ -122,7 +122,7 @@ def report_after(
     try:
         found = read(counts, journal)
         found.status = status
-        _write_report(output, found, counts, selection, ticks, format_)
+        write_report(output, found, counts, selection, ticks, format_)
         return found.exit_status
     except OSError as error:
         _say(f"the report could not be written: {error.strerror}")
@@ -140,9 +140,10 @@ def status_after(program: Program, counts: int, journal: int) -> int:
     return status
 
 
-def _write_report(
+def write_report(
     output: int, found: Results, counts: int, selection: ReportSelection, ticks: Ticks, format_: str
 ) -> None:
+    """Write the report; its words to standard error if the format has none. Raises OSError."""
     recorded = recorded_of(found, counts, selection)
     write_rendered(output, found, selection, recorded, ticks, format_)
     if format_ in _WITHOUT_WORDS:

@@ -91,7 +91,7 @@ def test_a_recording_and_a_report_of_stat(run, programs, tmp_path):
             ["a.json", "a.json", "--by", "stack", "--value", "hits"],
             "stacks have the time of their innermost functions, not hits",
         ),
-        (["a.json", "a.json", "-o", "d.html"], "give a name that ends in .svg"),
+        (["a.json", "a.json", "-o", "d.html"], "-o d.html means the format flame, which is not written here"),
         (["a.json", "a.json", "--top", "-1"], "-1 is not in the range x>=1"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -74,3 +76,53 @@ def test_wrong_places(run, lines, words):
 def test_without_debug_information(run, programs):
     done = run("explain", "-L", "func1", "--program", "prog.ll", cwd=programs, code=2)
     assert "there is no debug information about func1: compile it with -g" in done.err
+
+
+SERVES = """\
+#include <unistd.h>
+__attribute__((noinline)) int handle(const char *text, int n) {
+    int total = n;
+    for (int i = 0; i < n; i++)
+        total += text[i];
+    return total;
+}
+int main(void) { write(1, "ready\\n", 6); pause(); return handle("hello", 5); }
+"""
+
+
+@pytest.fixture(scope="module")
+def serves(tmp_path_factory):
+    """A program that was compiled with -g and -O0, running."""
+    directory = tmp_path_factory.mktemp("serves")
+    subprocess.run(
+        ["gcc", "-g", "-O0", "-xc", "-", "-o", directory / "serves"], input=SERVES, text=True, check=True, timeout=60
+    )
+    with subprocess.Popen([directory / "serves"], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+def test_lines_and_variables_of_a_running_process(run, serves):
+    (found,) = run("explain", "-p", serves, "-L", "serves:handle", "--json").document["processes"]
+    (function,) = found["places"]
+    assert found["pid"] == serves and function["line"] == 2
+    assert [each["number"] for each in function["lines"] if each["place"]] == [0, 1, 2, 3, 4, 5]
+    (found,) = run("explain", "-p", serves, "-V", "serves:handle:3", "--json").document["processes"]
+    variables = {each["name"]: each for each in found["places"][0]["variables"]}
+    assert [*variables] == ["text", "n", "total", "i"] and all(each["reason"] is None for each in variables.values())
+    assert variables["i"]["location"].endswith("(%bp)")
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-V", "serves:handle:17"), "no code of serves:handle begins at its line 17; it does at 0, 1, 2, 3, 4, 5"),
+        (("-V", "handle"), "with -p give LIBRARY:FUNCTION, with :LINE or +OFFSET after it"),
+        (("-L", "serves:handel"), "did you mean handle?"),
+    ],
+)
+def test_places_that_a_running_process_does_not_have(run, serves, words, message):
+    assert message in run("explain", "-p", serves, *words, code=2).err

@@ -176,3 +176,10 @@ def test_colour(run):
 def test_many_events_take_seconds(run, rounds, hits):
     found = run("trace", "*", "--call", "demo_main", rounds, timeout=30)
     assert int(re.search(r"([\d,]+) hits, 0 misses", found.out)[1].replace(",", "")) > hits
+
+
+def test_no_strings_shows_pointers_alone(run, programs):
+    text = run("trace", "length", "--program", "prog.c", cwd=programs)
+    assert 'length(s="two\\nlines")' in text.out
+    hidden = run("trace", "length", "--no-strings", "--program", "prog.c", cwd=programs)
+    assert '"' not in hidden.out and re.search(r"length\(s=0x[0-9a-f]+\) = 9;", hidden.out)

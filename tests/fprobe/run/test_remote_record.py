@@ -38,6 +38,25 @@ def test_every_call_is_recorded(target, tmp_path):
     assert [record["time_ns"] for record in records] == sorted(record["time_ns"] for record in records)
 
 
+def test_records_are_written_as_columns_too(target, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "calls.parquet"
+    target.ask("stop")
+    with attached("record", "-p", target.pid, "-e", RETURNS, "-o", path) as process:
+        target.ask("start")
+        time.sleep(0.3)
+        calls = target.ask("stop")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    found = pq.read_table(path)
+    assert found.num_rows == calls > 0 and f"calls.parquet: {calls:,} rows; nothing lost" in out
+    assert set(found["pid"].to_pylist()) == {target.pid} and set(found["event"].to_pylist()) == {"packed"}
+    assert {row["result"] for row in found["packed"].to_pylist()} == {1}
+    (process,) = json.loads(found.schema.metadata[b"fprobe.processes"])
+    assert process["pid"] == target.pid
+
+
 def test_what_a_small_buffer_has_lost_is_marked(target, tmp_path):
     path = tmp_path / "calls.dat"
     target.ask("stop")
