@@ -237,13 +237,21 @@ def _checked_name(name: str) -> str:
 def _attached(
     groups: dict[str, list[str]], filter_text: str | None, triggers: Sequence[str]
 ) -> Iterator[dict[str, Event]]:
-    """The events by instance, defined and enabled. Raises Failure with a caret under the error."""
+    """The events by instance, defined and enabled; trace_printk of the program records beside those of the top level.
+
+    Raises Failure with a caret under the error.
+    """
+    from fprobe.tracefs import tracefs
+
     with ExitStack() as stack:
-        yield {
+        events = {
             name: stack.enter_context(attached(definitions, filter_text, triggers))
             for name, definitions in groups.items()
             if definitions
         }
+        if "" in events:  # otherwise the file has the real top level, which records it already
+            tracefs.write(f"{events[''].instance}/options/trace_printk_dest", "1")
+        yield events
 
 
 def _recording(
@@ -291,9 +299,15 @@ def _run(
 
 
 def _arriving(events: dict[str, Event]) -> Arriving:
+    from fprobe.export.formats import parse_format
     from fprobe.export.recording import Arriving
+    from fprobe.tracefs import tracefs
 
-    return Arriving(_arrays(events), {each.id: each for event in events.values() for each in event.formats})
+    printed = [
+        parse_format("ftrace", tracefs.read(f"events/ftrace/{name}/format")) for name in ("bprint", "bputs", "print")
+    ]
+    defined = [each for event in events.values() for each in event.formats]
+    return Arriving(_arrays(events), {each.id: each for each in [*printed, *defined]})
 
 
 def _drain_and_show(console: Console, recording: Recording, arriving: Arriving) -> bool:

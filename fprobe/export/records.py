@@ -88,11 +88,15 @@ def _show_of(trace: Source, addresses: Addresses, number: int) -> Show:
     event = trace.formats.get(number)
     if event is None:
         return compiled([f"Unknown type {number}"])
-    if event.group == "ftrace" and event.name in ("bprint", "bputs"):
+    if _has_text(event):
         return _print_of_text(trace, event, addresses)
     if event.group == "ftrace" and event.name in _OWN:
         return _OWN[event.name](event, addresses)
     return printed(event, addresses)
+
+
+def _has_text(event: EventFormat) -> bool:
+    return event.group == "ftrace" and event.name in ("bprint", "bputs")
 
 
 def _function(event: EventFormat, addresses: Addresses) -> Show:
@@ -107,13 +111,14 @@ def _print(event: EventFormat, addresses: Addresses) -> Show:
 
 def _print_of_text(trace: Source, event: EventFormat, addresses: Addresses) -> Show:
     """The formatter of records that trace_printk and trace_puts of programs have made."""
+    return compiled([address_of(event, "ip", addresses.name), ": ", lambda data: _text_of(trace, event, data)])
 
-    def show(data: bytes) -> str:
-        form = trace.text(_WORD.unpack_from(data, _TEXT)[0])
-        shown = print_arguments(form, data[_ARGUMENTS:], trace.symbols.describe) if event.name == "bprint" else form
-        return escaped(shown.rstrip("\n"))
 
-    return compiled([address_of(event, "ip", addresses.name), ": ", show])
+def _text_of(trace: Source, event: EventFormat, data: bytes) -> str:
+    """What trace_printk or trace_puts of a program has printed."""
+    form = trace.text(_WORD.unpack_from(data, _TEXT)[0])
+    shown = print_arguments(form, data[_ARGUMENTS:], trace.symbols.describe) if event.name == "bprint" else form
+    return escaped(shown.rstrip("\n"))
 
 
 def _stack(event: EventFormat, addresses: Addresses) -> Show:
@@ -139,11 +144,12 @@ _OWN: dict[str, Callable[[EventFormat, Addresses], Show]] = {
 
 
 def objects(trace: Source) -> Iterator[dict[str, Any]]:
-    """An object for each record, in order of time: event, time, thread, and the event's fields by name."""
+    """An object for each record, in order of time: event, time, thread, fields by name, and what trace_printk has printed."""
     for instance, record in trace.merged():
         tid = record.common.pid
         event = trace.formats.get(record.common.type)
         name = {"event": event.name, "group": event.group} if event else {"event": None, "type": record.common.type}
         common = {"time_ns": record.stamp, "cpu": record.slot, "tid": tid, "comm": trace.comm(tid), "lost": record.lost}
         where = {"instance": instance.name} if instance.name else {}
-        yield name | where | common | {"fields": event.values(record.data) if event else {}}
+        printed_text = {"text": _text_of(trace, event, record.data)} if event and _has_text(event) else {}
+        yield name | where | common | {"fields": event.values(record.data) if event else {}} | printed_text
