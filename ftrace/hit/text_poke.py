@@ -338,12 +338,24 @@ def go_on(block: ptr[Block], address: u64, context: ptr[ucontext]) -> bool_:
     return True
 
 
+left_restored = global_var(u64, 0, name="left_text_restored")
+"""The address of a word that this process shares with its children (ftrace.core.sites.left_text), or 0."""
+
+
+@native(inline=True)
+def is_being_restored(address: u64) -> bool_:
+    """Whether a parent of this process is changing text here, which it has left with it; also if that has just ended."""
+    word = cast(ptr[u64], left_restored)
+    is_changing = word != null and load(word, "acquire") != 0
+    return is_changing or cast(u64, volatile_load(bytes_at(address))) != INT3
+
+
 @native
 def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     """A thread has hit a site that is being patched: it continues as if the new instruction were there.
 
     Since the trap, the batch may have ended, and others may have begun. So a breakpoint that is gone was ours, and one that is
-    still there is not ours only if no batch began or ended during this check.
+    still there is not ours only if no batch began or ended during this check. It may be one of a parent's.
     """
     address = context.ip - 1
     before = load(addressof(batches), "acquire")
@@ -351,7 +363,7 @@ def poke_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         gone = cast(u64, volatile_load(bytes_at(address))) != INT3
         signal_fence()
         now = load(addressof(batches), "acquire")
-        if gone:
+        if gone or is_being_restored(address):
             context.ip = address
             return True
         if now == before:

@@ -225,6 +225,11 @@ def is_patchable(library: Library) -> bool:
     return any((str(library.path), start) in _patchable for start, _ in library.text)
 
 
+def patchable_texts() -> list[TextMapping]:
+    """The text of libraries and of the program that has been made patchable."""
+    return list(_patchable.values())
+
+
 def _compiled_text_at(address: int) -> TextMapping:
     from sandbox.images import compiled
 

@@ -74,6 +74,8 @@ class TextMapping:
         handler in between that writes, too."""
         self._own_since = own_since
         self._is_new = is_new
+        self.left: list[int] = []
+        """Views of earlier copies of the text, which children have kept: closed, and there only if `keeps_left`."""
 
     @property
     def end(self) -> int:
@@ -132,6 +134,8 @@ class TextMapping:
         """
         forks = forks_seen()
         if forks != self._own_since:
+            if keeps_left[0] and not self._is_new:
+                self.left.append(_another_view(self._alias, self.size))
             _map_twice(self.base, ctypes.string_at(self.base, self.size), self.name, alias=self._alias)
             self._own_since = forks
             if self._writers:
@@ -147,6 +151,10 @@ class TextMapping:
         """Unmap the alias; other code has unmapped the text, or will."""
         with text_mutex:
             libc.munmap(self._alias, self.size)
+
+
+keeps_left = [False]
+"""Whether text that forks have left with children stays in reach: of a program whose children cannot change it themselves."""
 
 
 def forks_seen() -> int:
@@ -226,6 +234,11 @@ def _map_twice_without_file(base: int, size: int, contents: bytes, placement: in
 def _mremap(address: int, old_size: int, size: int, to: int) -> int:
     """Move a mapping to `to`, replacing what is there; with an `old_size` of 0, map shared memory there once more."""
     return check(libc.mremap(address, old_size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to), f"mremap to {to:#x}")
+
+
+def _another_view(alias: int, size: int) -> int:
+    """Map the file of an alias once more, anywhere. Raises OSError."""
+    return check(libc.mremap(alias, 0, size, MREMAP_MAYMOVE, None), f"mremap of {size} bytes")
 
 
 def map_closed(fd: int, size: int, instead: int = 0) -> int:

@@ -34,6 +34,7 @@ from sandbox.x86_64.tsc import Ticks
 _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""
 _POLLING = 0.02
+_STAYS = "it was forked while Python ran in its parent: it has no probes, but our memory and handlers of signals stay"
 _ENTERING = Path(session.__file__).parent / "tracee" / "entering.py"
 _BROUGHT = _ENTERING.with_name("brought.py")
 _PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools")
@@ -208,7 +209,7 @@ class Attached:
     def _dismiss_forked(self) -> None:
         address = session.address_of(self.counts, self.journal)
         for pid in dismiss(self.counts, _descendants([self.pid]), _executed("settle_again()")):
-            session.note(address, pid=pid, remark="it was forked while Python ran in its parent: it keeps its probes")
+            session.note(address, pid=pid, remark=_STAYS)
 
     def close(self) -> None:
         """Close all descriptors. A process that has probes detaches."""

@@ -1,7 +1,8 @@
 """Processes that C code has forked from one that is attached to. They count natively, and leave when the attacher does.
 
 No Python has run in them, so they do not know that they were forked. A thread that is started there, as for an attachment, tells
-the interpreter so; what is registered for forks then takes the probes out (`fprobe.run.tracee.attached`).
+the interpreter so; what is registered for forks then leaves (`fprobe.run.tracee.attached`). Their text has been restored before,
+by the process that has forked them, which does that also if the attacher is killed (`ftrace.core.sites.left_text`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from sandbox.remote import inject, limits
 
 _LEAVES = 5.0
-"""Seconds in which such a process must be without probes."""
+"""Seconds in which such a process must have left."""
 _POLLING = 0.005
 _MODULE = "_fprobe_attached.fprobe.run.tracee.attached"
 _LEAVING = f"import sys\nsys.modules[{_MODULE!r}].settle_forked()\n"
@@ -31,7 +32,7 @@ def dismiss(counts: int, pids: Iterable[int], first: str) -> list[int]:
 
 
 def _dismissed(pid: int, counts: int, first: str) -> bool:
-    """Whether the process is without probes, or has ended."""
+    """Whether the process has left, or has ended."""
     with contextlib.suppress(ProcessLookupError), contextlib.ExitStack() as opened:
         process = os.pidfd_open(pid)
         opened.callback(os.close, process)

@@ -91,6 +91,7 @@ class _Session:
 
     def _arm(self) -> None:
         from ftrace.core.runtime import runtime
+        from ftrace.core.sites import left_text
         from ftrace.core.sites.trapping import every_thread_counts
 
         self._unquiet = keep_quiet(self._address)
@@ -99,6 +100,7 @@ class _Session:
         gdbjit.is_wanted[0] = any(map(is_compiled, named))  # else LLVM stays out of this process
         runtime().signals.install_again()
         every_thread_counts[0] = True
+        left_text.keep()
         self._arming = Arming(self._address, self._settings)
         self._arming.begin()
         _present[:] = [self]
@@ -112,11 +114,13 @@ class _Session:
 
     def _leave(self) -> None:
         from ftrace.core.runtime import runtime
+        from ftrace.core.sites import left_text
 
         _present.clear()
         try:
             if self._arming is not None:
                 self._arming.end()
+                left_text.restore()
                 runtime().signals.withdraw()
         except Exception as error:
             self._tell(error)
@@ -152,12 +156,12 @@ def _follow_forks() -> None:
 def settle_forked() -> None:
     """Do in the child of C code's fork, on a thread that was made there, what Python does around its own forks.
 
-    Then `_after_fork` is called, as for those. Does nothing if this process is attached to itself. Only for an interpreter that
-    was brought along: of another one, the forking thread may be running Python.
+    Then `_after_fork` is called, as for those. Does nothing if this process is attached to itself, or unless the interpreter was
+    brought along: of another one, the forking thread may have been running Python.
     """
     import ctypes
 
-    if any(each.pid != os.getpid() for each in _present):
+    if brought.is_here() and any(each.pid != os.getpid() for each in _present):
         ctypes.pythonapi.PyOS_BeforeFork()
         ctypes.pythonapi.PyOS_AfterFork_Child()
         ctypes.pythonapi.PyGILState_Ensure()  # never released: Python 3.11 cannot make a thread state where none is left

@@ -216,6 +216,8 @@ def enter(address: int, paths: list[str], edition: str, settings: dict[str, obje
     """Attach, wait and leave. `address`: where to report; `paths`: of our packages; `edition`: the state of their files."""
     report = Reporter(address)
     try:
+        if f"{PREFIX}.fprobe.run.tracee.attached" in sys.modules:
+            sys.modules[f"{PREFIX}.fprobe.run.tracee.attached"].settle_forked()
         for _ in range(_LEAVES_WITHIN):
             if PREFIX not in sys.modules:
                 break

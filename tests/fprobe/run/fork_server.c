@@ -15,11 +15,16 @@ __attribute__((noinline)) int own_work(int x) {
     return 3 * x;
 }
 
+/* Its first instruction, where a jump is put, is in two cache lines. */
+int own_odd(int x);
+__asm__(".type own_odd, @function\n\t.p2align 6\n\t.skip 61, 0x90\nown_odd:\n\tmov $1, %eax\n\tlea (%rax, %rdi, 2), %eax\n\tret\n\t.size own_odd, . - own_odd");
+
 static void serve(int connection) {
     char line[64];
     FILE *in = fdopen(connection, "r"), *out = fdopen(dup(connection), "w");
     while (fprintf(out, "%d %ld\n", getpid(), calls), fflush(out), fgets(line, sizeof line, in))
-        for (int i = atoi(line); i; i--) own_work(i);
+        for (int i = atoi(line); i; i--)
+            if (own_odd(own_work(i)) != 6 * i + 1) abort();
     exit(0);
 }
 

@@ -30,8 +30,14 @@ class Connection:
         self.pid = int(self.file.readline().split()[0])
 
     def work(self, number):
+        self.begin(number)
+        self.end()
+
+    def begin(self, number):
         self.file.write(f"{number}\n")
         self.file.flush()
+
+    def end(self):
         assert int(self.file.readline().split()[0]) == self.pid
 
 
@@ -90,3 +96,22 @@ def test_a_process_that_was_forked_meanwhile_is_attached_to_afterwards(server):
         with attached("stat", "-p", forked.pid, "own_work", "--json") as command:
             forked.work(3)
             assert rows(interrupted(command))["own_work"]["hits"] == 3
+
+
+def test_what_it_has_forked_is_without_probes_when_the_attacher_is_killed(server):
+    pid, connect = server
+    span = code(pid)
+    before = text(pid, span)
+    with attached("stat", "-p", pid, "own_*") as command:
+        busy, idle = connect(), connect()
+        patched = [at for at, byte in enumerate(text(idle.pid, span)) if byte != before[at]]
+        assert any(at % 64 == 63 and at + 1 in patched for at in patched)
+        busy.begin(1 << 24)
+        command.kill()
+        command.communicate()
+    wait_until(lambda: [text(each, span) for each in (pid, busy.pid, idle.pid)] == [before] * 3)
+    busy.end()
+    with attached("stat", "-p", idle.pid, "own_*", "--json") as command:
+        idle.work(3)
+        assert rows(interrupted(command))["own_odd"]["hits"] == 3
+    assert text(idle.pid, span) == before
