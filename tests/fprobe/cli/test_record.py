@@ -55,6 +55,14 @@ def test_the_suffix_means_the_format_and_removed_ones_say_what_to_give(run, reco
     assert "give --format perfetto" in removed.err and removed.err.count("\n") == 1
 
 
+def test_pandas_is_not_imported_to_write_parquet(run, recorded, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    path, _ = recorded
+    (tmp_path / "pandas.py").write_text("import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n")
+    run("report", path, "-o", tmp_path / "x.parquet", PYTHONPATH=tmp_path)
+    assert pq.read_table(tmp_path / "x.parquet").num_rows and not (tmp_path / "imported").exists()
+
+
 TAKES = """
 __attribute__((noinline)) int count(const char *text, char c, double f, long *at) { return text ? *text == c : -1; }
 __attribute__((noinline)) const char *find(unsigned char u) { return u ? "it's \\"here\\"\\n" : 0; }
