@@ -39,7 +39,15 @@ class Offsets(NamedTuple):
     home: int
 
 
-OFFSETS = {10: Offsets(152, 256), 11: Offsets(168, 280), 12: Offsets(176, 288), 13: Offsets(176, 296)}
+_OF_3_14 = Offsets(176, 304)
+OFFSETS = {
+    10: Offsets(152, 256),
+    11: Offsets(168, 280),
+    12: Offsets(176, 288),
+    13: Offsets(176, 296),
+    14: _OF_3_14,
+    15: _OF_3_14,
+}
 """By minor version of Python."""
 
 
