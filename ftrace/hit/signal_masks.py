@@ -19,6 +19,7 @@ SIZE = 5
 _SYNC_CORE = 1 << 5
 _LOOP = 0xFEEB
 """A jump to itself."""
+_SIGTRAP = 5
 _TRAP = 1 << 4
 _SIGNALS = 64
 _HANDLER = 2
@@ -48,6 +49,8 @@ class Site(Structure):
 
 
 words = global_var(MaskWords, name="signal_mask_words")
+trap_action = global_var(array[u64, 4], name="signal_mask_trap")
+"""The kernel's action of SIGTRAP, for children that begin without handlers."""
 
 
 @native(inline=True)
@@ -167,6 +170,8 @@ def take_traps() -> void:
     for number in range(_SIGNALS):
         where = cast(i64, addressof(action[0]))
         is_known = syscall(SYS_RT_SIGACTION, number + 1, 0, where, 8, 0, 0) == 0 and action[0] >= _HANDLER
+        if is_known and number + 1 == _SIGTRAP:
+            with_trap(addressof(trap_action[0]), addressof(action[0]), 0)
         if is_known and action[3] & _TRAP != 0:
             atomic_or(addressof(words.in_actions), cast(u64, 1) << cast(u64, number))
             set_trap(cast(u64, number + 1), 0)

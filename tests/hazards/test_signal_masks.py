@@ -281,3 +281,19 @@ def test_children_of_posix_spawn_leave_no_hooked_calls_behind():
         for _ in range(30):
             assert spawned(library) == plain
         assert probe.counts.missed == 0
+
+
+def test_the_function_that_makes_waits_is_the_one_that_most_of_them_call():
+    """As in glibc 2.41 and later; on an older one nothing else looks at this."""
+    from ftrace.hit.x86_64.signal_masks import calls_in
+
+    def calling(number, target):
+        """push $number; mov $8, %esi; call target"""
+        at = len(text) + 10
+        return b"\x68" + number.to_bytes(4, "little") + b"\xbe\x08\0\0\0\xe8" + (target - at - 5).to_bytes(4, "little")
+
+    text = b""
+    for number, target in ((130, 0x900), (270, 0x900), (281, 0x700), (271, 0x900), (441, 0x800)):
+        text += calling(number, target)
+    found = [(each.address, each.number, each.target, each.end) for each in calls_in(text, 0x5000)]
+    assert found == [(0x5000 + at, number, 0x5900, 0x5005 + at) for at, number in ((10, 130), (25, 270), (55, 271))]

@@ -68,7 +68,9 @@ def _with_islands(calls: list[code.Call], near: tuple[int, int]) -> _Text:
     text = _Text([], [], [], [], [])
     for index, call in enumerate(calls):
         where = page.base + index * code.ISLAND
-        page.write(where, code.island(call, where, runtime().image.address(code.routine(call.number))))
+        page.write(
+            where, code.island(call, where, runtime().image.address(code.routine(call.number, bool(call.target))))
+        )
         text.addresses.append(call.address)
         text.originals.append(ctypes.string_at(call.address, native.SIZE))
         text.entries.append(code.entry_of(call, where))

@@ -18,12 +18,18 @@ An island has 128 bytes:
      32  the instruction that the jump replaces, and a jump after it
      56  .quad the address after the system call
      64  if there are instructions between the two: their copies, and a jump to the beginning
+
+That of clone3, which continues on another stack in the child, makes the system call itself, from byte 64 on. Its routine is for
+a child that begins without handlers (CLONE_CLEAR_SIGHAND), as those of glibc 2.38's posix_spawn do: it brings SIGTRAP's back.
+
+glibc 2.41 makes system calls at which a thread may be cancelled by one function: push $number; call. The call is replaced. Its
+island, from byte 64 on, has the routine make the call with a copy of the mask, and continues after it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftrace.hit.x86_64.frames import (
@@ -44,16 +50,23 @@ from ftrace.hit.x86_64.frames import (
     rule,
 )
 from ftrace.hit.x86_64.frames import section as described
-from sandbox.x86_64.encoding import jump
+from sandbox.x86_64.encoding import displacement, jump
 from sandbox.x86_64.instruction import Flow, Instruction, decode
 from sandbox.x86_64.relocate import expand
-from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_TGKILL
+from sandbox.x86_64.syscalls import (
+    SYS_CLONE3,
+    SYS_GETPID,
+    SYS_GETTID,
+    SYS_RT_SIGACTION,
+    SYS_RT_SIGPROCMASK,
+    SYS_TGKILL,
+)
 
 ISLAND = 128
 ORIGINAL, _AFTER, _BETWEEN = 32, 56, 64
 _LOWERED, _RAISED = 5, 25
 _RED_ZONE = 128
-_MOV, _SYSCALL = 5, b"\x0f\x05"
+_MOV, _CALL, _SYSCALL = 5, 5, b"\x0f\x05"
 _APART = 20
 """The most bytes between the two instructions."""
 BLOCKED, PENDING = 16, 1
@@ -62,20 +75,36 @@ BLOCKED, PENDING = 16, 1
 _SIGSUSPEND, _PSELECT6, _PPOLL, _EPOLL_PWAIT, _EPOLL_PWAIT2 = 130, 270, 271, 281, 441
 _WAITS = {_SIGSUSPEND: "rdi", _PPOLL: "r10", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8"}
 """System calls that have a mask while they wait, and the register with its address."""
-NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, _PSELECT6, *_WAITS})
-_CALLS = re.compile(b"\xb8(" + b"|".join(re.escape(number.to_bytes(4, "little")) for number in sorted(NUMBERS)) + b")")
+NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_CLONE3, _PSELECT6, *_WAITS})
+_CANCELLABLE = {_SIGSUSPEND: "rdi", _PPOLL: "rcx", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8", _PSELECT6: "r9"}
+"""The waits, and the register with the mask's address where a function makes them."""
+
+
+def _with_number(opcode: bytes, numbers: Iterable[int]) -> re.Pattern[bytes]:
+    return re.compile(
+        opcode + b"(" + b"|".join(re.escape(each.to_bytes(4, "little")) for each in sorted(numbers)) + b")"
+    )
+
+
+_CALLS, _PUSHES = _with_number(b"\xb8", NUMBERS), _with_number(b"\x68", _CANCELLABLE)
 
 
 class Call(NamedTuple):
-    """A system call: the address of `mov $number, %eax`, and the instructions between that and `syscall`."""
+    """A system call: the address of `mov $number, %eax`, and the instructions between that and `syscall`.
+
+    Or that of a call of the function that makes it, which is `target`.
+    """
 
     address: int
     number: int
-    between: tuple[Instruction, ...]
+    between: tuple[Instruction, ...] = ()
+    target: int = 0
 
     @property
     def end(self) -> int:
         """The address after it."""
+        if self.target:
+            return self.address + _CALL
         return (self.between[-1].end if self.between else self.address + _MOV) + len(_SYSCALL)
 
 
@@ -83,17 +112,32 @@ def calls_in(code: bytes, start: int) -> Iterator[Call]:
     """The system calls in the code at `start` that have a routine."""
     for found in _CALLS.finditer(code):
         if code.find(_SYSCALL, found.end(), found.end() + _APART + len(_SYSCALL)) >= 0:
+            number = int.from_bytes(found[1], "little")
             between = _between(code[found.end() : found.end() + _APART + 15], start + found.end())
-            if between is not None:
-                yield Call(start + found.start(), int.from_bytes(found[1], "little"), between)
+            if between is not None and not (between and number == SYS_CLONE3):
+                yield Call(start + found.start(), number, between)
+    yield from _cancellable(code, start)
 
 
-def _between(code: bytes, start: int) -> tuple[Instruction, ...] | None:
-    """The instructions before the next system call; None if they are none that continue with it."""
+def _cancellable(code: bytes, start: int) -> Iterator[Call]:
+    """Calls of the function that makes system calls of a number on the stack: it is one that most of the waits call."""
+    calls = []
+    for found in _PUSHES.finditer(code):
+        between = _between(code[found.end() : found.end() + _APART + 15], start + found.end(), b"\xe8")
+        if between is not None:
+            at = between[-1].end if between else start + found.end()
+            offset = int.from_bytes(code[at - start + 1 : at - start + _CALL], "little", signed=True)
+            calls.append(Call(at, int.from_bytes(found[1], "little"), target=at + _CALL + offset))
+    numbers = {each.target: {other.number for other in calls if other.target == each.target} for each in calls}
+    yield from (each for each in calls if len(numbers[each.target]) > len(_CANCELLABLE) / 2)
+
+
+def _between(code: bytes, start: int, then: bytes = _SYSCALL) -> tuple[Instruction, ...] | None:
+    """The instructions before the next system call, or what begins with `then`; None if they are none that continue with it."""
     between: list[Instruction] = []
     at = 0
     while at <= _APART:
-        if code[at : at + len(_SYSCALL)] == _SYSCALL:
+        if code.startswith(then, at):
             return tuple(between)
         try:
             between.append(decode(code[at : at + 15], start + at))
@@ -105,14 +149,14 @@ def _between(code: bytes, start: int) -> tuple[Instruction, ...] | None:
     return None
 
 
-def routine(number: int) -> str:
-    """The symbol of a system call's routine."""
-    return f"signal_mask_{number}"
+def routine(number: int, by_function: bool = False) -> str:
+    """The symbol of a system call's routine; `by_function`: of one that a function makes."""
+    return f"signal_mask_{number}" + "_by_function" * by_function
 
 
 def entry_of(call: Call, island: int) -> int:
     """Where the jump to an island leads."""
-    return island + _BETWEEN if call.between else island
+    return island + _BETWEEN if call.between or call.target or call.number == SYS_CLONE3 else island
 
 
 def island(call: Call, where: int, target: int) -> bytes:
@@ -122,12 +166,39 @@ def island(call: Call, where: int, target: int) -> bytes:
     """
     code = bytes.fromhex("488d642480 48b8") + target.to_bytes(8, "little") + bytes.fromhex("ffd0 488da42480000000")
     code += b"\xff\x25" + (_AFTER - _RAISED - 6).to_bytes(4, "little")
-    code = code.ljust(ORIGINAL, b"\xcc") + b"\xb8" + call.number.to_bytes(4, "little")
+    code = code.ljust(ORIGINAL, b"\xcc")
+    if call.target:
+        code += b"\xe8" + displacement(call.target, where + len(code) + _CALL)
+    else:
+        code += b"\xb8" + call.number.to_bytes(4, "little")
     code += jump(where + len(code), call.address + _MOV)
     code = code.ljust(_AFTER, b"\xcc") + call.end.to_bytes(8, "little")
+    if call.target:
+        code += _calling(call.target, target)
+        return code.ljust(ISLAND, b"\xcc")
+    if call.number == SYS_CLONE3:
+        code += _cloning(target)
+        return code.ljust(ISLAND, b"\xcc")
     for insn in call.between:
         code += expand(insn, where + len(code))
     return (code + jump(where + len(code), where)).ljust(ISLAND, b"\xcc")
+
+
+def _calling(function: int, target: int) -> bytes:
+    """movabs $function, %r11; movabs $target, %rax; call *%rax; jmp *after"""
+    code = b"\x49\xbb" + function.to_bytes(8, "little") + b"\x48\xb8" + target.to_bytes(8, "little")
+    code += bytes.fromhex("ffd0 ff25")
+    return code + (_AFTER - _BETWEEN - len(code) - 4).to_bytes(4, "little", signed=True)
+
+
+def _cloning(target: int) -> bytes:
+    """clone3(args, size); in a child without handlers, call the routine. System calls leave the flags as they are.
+
+    testb $1, 4(args); mov $435, %eax; syscall; jz; test %rax, %rax; jnz; movabs $target, %rax; call *%rax; jmp *after
+    """
+    code = bytes.fromhex("f6470401 b8") + SYS_CLONE3.to_bytes(4, "little") + _SYSCALL
+    code += bytes.fromhex("7411 4885c0 750c 48b8") + target.to_bytes(8, "little") + bytes.fromhex("ffd0 ff25")
+    return code + (_AFTER - _BETWEEN - len(code) - 4).to_bytes(4, "little", signed=True)
 
 
 def section(start: int, size: int) -> bytes:
@@ -283,6 +354,33 @@ _SIGACTION = f"""
     ret
 """
 
+_CLONE3 = f"""
+# in a child of clone3 that has no handlers, but breakpoints: give it that of SIGTRAP
+    .globl {routine(SYS_CLONE3)}
+    .p2align 4
+{routine(SYS_CLONE3)}:
+    .cfi_startproc
+    push %rdi
+    push %rsi
+    push %rdx
+    push %r10
+    mov $5, %edi
+    movabs $signal_mask_trap, %rsi
+    xor %edx, %edx
+    mov $8, %r10d
+    cmpq $1, (%rsi)
+    jbe 1f
+    mov ${SYS_RT_SIGACTION}, %eax
+    syscall
+1:
+    pop %r10
+    pop %rdx
+    pop %rsi
+    pop %rdi
+    xor %eax, %eax
+    ret
+"""
+
 _PSELECT = f"""
 # pselect6(n, read, write, except, time, mask): mask leads to the mask's address and its size
 #   r9 = mask; (%rsp) what r9 leads to for the kernel, 16(%rsp) the mask
@@ -335,10 +433,54 @@ _WAIT = """
     ret
 """
 
+_BY_FUNCTION = """
+# r11 = function; (%rsp) its number, 8(%rsp) the kernel's mask, 16(%rsp) for pselect6: the mask's address and its size
+    .globl {name}
+    .p2align 4
+{name}:
+    .cfi_startproc
+    sub $40, %rsp
+    mov 48(%rsp), %rax
+    mov %rax, (%rsp)
+    test %{register}, %{register}
+    jz 1f
+    mov (%{register}), %rax
+{mask}
+1:
+    call *%r11
+    add $40, %rsp
+    ret
+"""
+_OF_WAIT = """
+    and $-17, %rax
+    mov %rax, 8(%rsp)
+    lea 8(%rsp), %{register}
+"""
+_OF_PSELECT = """
+    test %rax, %rax
+    jz 1f
+    mov (%rax), %rax
+    and $-17, %rax
+    mov %rax, 8(%rsp)
+    lea 8(%rsp), %rax
+    mov %rax, 16(%rsp)
+    mov 8(%{register}), %rax
+    mov %rax, 24(%rsp)
+    lea 16(%rsp), %{register}
+"""
+
+
+def _by_function(number: int, register: str) -> str:
+    mask = (_OF_PSELECT if number == _PSELECT6 else _OF_WAIT).format(register=register)
+    return _BY_FUNCTION.format(name=routine(number, True), register=register, mask=mask.strip("\n"))
+
+
 SIGNAL_MASKS = (
     _SIGPROCMASK
     + _SIGACTION
+    + _CLONE3
     + _PSELECT
     + "".join(_WAIT.format(number=number, register=name, name=routine(number)) for number, name in _WAITS.items())
+    + "".join(_by_function(number, register) for number, register in _CANCELLABLE.items())
 )
 """The routines, as assembly text (AT&T)."""
