@@ -35,7 +35,17 @@ class SourceText:
             raise changed(self._function, "was defined")
         if not found and self._state is not None:
             open(filename, "rb").close()  # noqa: PTH123 (the line cache has no lines, and no error)
-        return found if self._state is None else _shared(filename, found)
+        return found or _kept(self._function) if self._state is None else _shared(filename, found)
+
+
+def _kept(function: FunctionType) -> tuple[str, ...]:
+    """Text that is in no file: from 3.14 on, Python keeps what a shell or -c is given by code object, and not by name."""
+    import inspect
+
+    try:
+        return tuple(inspect.findsource(function)[0])
+    except OSError:
+        return ()
 
 
 _latest: dict[str, tuple[str, ...]] = {}
