@@ -24,10 +24,14 @@ from programs import basic
 from sandbox.compile import cache
 from sandbox.symbols import perfmap
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; children inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup's; likewise
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# A shell's background job ignores SIGINT and SIGQUIT, and nohup's SIGHUP; what the tests start would inherit that.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # Hundreds of processes would compile all modules, each for itself, and each worker would rewrite the assertions of all tests.
 sys.dont_write_bytecode = False

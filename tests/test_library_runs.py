@@ -31,7 +31,8 @@ def test_a_module_that_cannot_be_imported_is_not_run(tmp_path, monkeypatch):
 
 def test_tests_of_a_module_that_is_there_are_run():
     found = of_cpython(("test_hmac",))
-    assert set(found.values()) == {"ok"} and len(found) > 10
+    ran = [each for each in found.values() if each != "skipped"]  # some need what OpenSSL leaves out
+    assert set(ran) == {"ok"} and len(ran) > 10
 
 
 def test_what_was_not_run_is_no_test_that_is_the_same_and_ends_in_an_error():

@@ -10,7 +10,7 @@ from isolation import isolated, run_source
 import kprobes
 
 
-@pytest.mark.parametrize("name", ["libc:malloc", "libc:memcpy", "ld-linux-x86-64.so.2:_dl_catch_error"])
+@pytest.mark.parametrize("name", ["libc:malloc", "libc:memcpy", "ld-linux-x86-64.so.2:_dl_catch_exception"])
 def test_python_handlers_where_the_interpreter_runs_are_refused(name):
     try:
         kp = kprobes.kprobe(symbol_name=name, pre_handler=lambda *_: 0)

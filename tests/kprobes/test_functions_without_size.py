@@ -70,7 +70,7 @@ def test_every_function_of_a_library_can_be_probed():
 
 @isolated(timeout=60)
 def test_assembly_without_sizes_is_probed_at_its_instructions_and_at_its_return():
-    library = ctypes.CDLL(str(build("bare", "assembler", ASSEMBLY, "-nostartfiles")))
+    library = ctypes.CDLL(str(build("bare", "assembler", ASSEMBLY, "-nostartfiles", "-Wl,-z,noexecstack")))
     sizes = {name: symbol_named(f"libbare:{name}").size for name in ("first", "second", "inside", "last")}
     assert sizes == {"first": 10, "second": 8, "inside": 0, "last": 5}
     for name, offset, hits in (("first", 0, 1), ("first", 1, 1), ("first", 9, 1), ("inside", 0, 1), ("last", 4, 1)):

@@ -24,7 +24,9 @@ program = sandbox.load(SOURCE, name="prog")
 top = Path(tempfile.mkdtemp())
 
 def sh(command, code=0, **options):
-    done = subprocess.run(["sh", "-c", command], cwd=top, capture_output=True, text=True, timeout=30, **options)
+    # not cwd=top: the child would enter it while Python 3.10 keeps the interpreter, which the files need
+    words = ["sh", "-c", 'cd "$0" && eval "$1"', top, command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, **options)
     assert done.returncode == code, (command, done)
     return done.stdout
 
@@ -208,7 +210,7 @@ def test_the_tracefs_of_a_program_that_is_run():
     (top / "prog.py").write_text('''
     import subprocess, sys, zlib
     def sh(command):
-        return subprocess.run(["sh", "-c", command], cwd=sys.argv[1], capture_output=True, text=True).stdout
+        return subprocess.run(["sh", "-c", "cd t && " + command], capture_output=True, text=True).stdout
     sh("echo 'p:packs libz:deflate' > kprobe_events; echo 1 > events/kprobes/enable")
     zlib.compress(b"x")
     print(sh("grep -c packs: trace; ls -d events/kprobes/packs"))
@@ -280,8 +282,8 @@ def test_killed_readers_and_writers_leave_nothing_behind():
             time.sleep(0.1)
             reader.kill()
             reader.wait()
-        script = "while :; do echo long long text > trace_marker; done"
-        writers = [subprocess.Popen(["sh", "-c", script], cwd=top) for _ in range(2)]
+        script = f"cd '{top}' && while :; do echo long long text > trace_marker; done"
+        writers = [subprocess.Popen(["sh", "-c", script]) for _ in range(2)]
         time.sleep(0.3)
         for each in writers:
             each.kill()
@@ -438,10 +440,10 @@ def test_no_write_is_lost_and_memory_stays_flat_while_threads_record(markers, de
                             " && if echo p:same_$i twice 2>&- >> kprobe_events; then echo $i; fi")
         sizes = []
         for part in range(2):
-            words = [each.replace("{{n}}", f"{{part}}{{n}}") for each in (say, both) for n in range(4)]
+            words = [f"cd '{{top}}' && " + each.replace("{{n}}", f"{{part}}{{n}}") for each in (say, both) for n in range(4)]
             if part:
                 words = words[:4]
-            writers = [subprocess.Popen(["dash", "-c", each], cwd=top, stdout=-1, stderr=-1, text=True) for each in words]
+            writers = [subprocess.Popen(["dash", "-c", each], stdout=-1, stderr=-1, text=True) for each in words]
             done = [each.communicate(timeout=500) for each in writers]
             assert [each.returncode for each in writers] == [0] * len(words), done
             sizes.append(resident())

@@ -145,6 +145,7 @@ def test_record_while_threads_record_and_report(run):
     threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
     for each in threads:
         each.start()
+    names = {Path(f"/proc/self/task/{each.native_id}/comm").read_text().strip() for each in threads}
     trace_cmd("record", "-o", data, "-e", "kprobes:twice", "sleep", "1")
     ending.set()
     for each in threads:
@@ -153,5 +154,5 @@ def test_record_while_threads_record_and_report(run):
     assert len(lines) > 200, len(lines)
     stamps = [float(re.search(" ([0-9]+[.][0-9]+): ", line)[1]) for line in lines]
     assert stamps == sorted(stamps)
-    assert {line.split("-")[0].strip() for line in lines} <= {"python", "python3"}
+    assert {re.match(" *(.+)-[0-9]+ +[[]", line)[1] for line in lines} == names
     """)

@@ -27,7 +27,9 @@ def test_rows_are_what_the_report_as_json_has(launch, tmp_path):
         each["function"].split()[0] for each in document["calls"]
     )
     inner = next(row for row in calls if row["function"] == "deflateResetKeep")
-    assert (inner["stack"], inner["depth"]) == ("deflateInit2_;deflateReset;deflateResetKeep", 2)
+    start = ["deflateInit_"] if "deflateInit_" in {row["function"] for row in calls} else []  # Python 3.10's compress()
+    stack = [*start, "deflateInit2_", "deflateReset", "deflateResetKeep"]
+    assert (inner["stack"].split(";"), inner["depth"]) == (stack, len(stack) - 1)
     outer = next(row for row in calls if row["function"] == "deflateInit2_" and row["time_ns"] < inner["time_ns"])
     assert 0 < inner["duration_ns"] <= outer["duration_ns"] - outer["self_ns"]
     assert [row["packed"]["result"] for row in rows if row["event"] == "packed"] == [1] * 5

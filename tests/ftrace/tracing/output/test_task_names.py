@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -26,8 +27,8 @@ def names() -> dict[int, str]:
     """The name that trace has for each thread."""
     from fprobe.tracefs import tracefs
 
-    shown = [line.split()[0] for line in tracefs.read("trace").splitlines() if not line.startswith("#")]
-    return {int(tid): name for name, _, tid in (each.rpartition("-") for each in shown)}
+    found = re.findall(r"^ *(\S.*?)-(\d+) +\[", tracefs.read("trace"), re.MULTILINE)  # a name may have spaces
+    return {int(tid): name for name, tid in found}
 
 
 @isolated

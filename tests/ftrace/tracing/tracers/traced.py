@@ -55,7 +55,7 @@ def shown(path: str = "trace") -> list[str]:
 
 def normalised(line: str) -> str:
     line = re.sub(r" \[(calls|fprobe-runtime)\]", "", line)
-    line = re.sub(r"^ *(\S+)-\d+ +\[\d{3}\] \.{5} +\d+\.\d{6}: ", "", line)
+    line = re.sub(r"^ *\S.*?-\d+ +\[\d{3}\] \.{5} +\d+\.\d{6}: ", "", line)
     return re.sub(r"[ $@*#!+] +\d[\d.]* us +\|", "N us |", re.sub(r"^ *\d+\) ", "", line))
 
 
