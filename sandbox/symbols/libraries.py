@@ -78,7 +78,7 @@ class Library:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The name, and that of the file which the link leads to. The vDSO, which has no file, has one name.
 
@@ -399,6 +399,7 @@ def _library(found: LoadedObject) -> Library:
     return Library(path.name, path, base, text, unwind_table, found.marks)
 
 
+@once
 def _program() -> Path:
     return Path("/proc/self/exe").resolve()
 
