@@ -60,6 +60,8 @@ class PrivatePackages:
         self._root = os.path.realpath(root)
         self._import = builtins.__import__
         self._lock: Any = _thread.RLock()
+        self._finders: dict[str, Any] = {}
+        """Path -> its finder: a new one would list the directory again for each module."""
         self._is_shown = True
         """Whether all of ours are in sys.modules, until the probes are attached."""
         self.builtins = dict(vars(builtins), __import__=self)
@@ -147,7 +149,12 @@ class PrivatePackages:
         """The spec of a module of ours; None if there is none."""
         package = name.rpartition(".")[0]
         paths = self.modules[package].__path__ if package else [self._root]
-        return next((spec for path in paths if (spec := self._finder(path).find_spec(name)) is not None), None)
+        return next((spec for path in paths if (spec := self._finder_of_ours(path).find_spec(name)) is not None), None)
+
+    def _finder_of_ours(self, path: str) -> Any:
+        if path not in self._finders:
+            self._finders[path] = self._finder(path)
+        return self._finders[path]
 
     def _is_ours(self, path: str) -> bool:
         """Whether this entry of a path is our root, or below one of our packages."""
