@@ -27,6 +27,7 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.account import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
+from sandbox.symbols import gdbjit
 from sandbox.symbols.libraries import libraries
 from sandbox.threads import signals
 
@@ -99,6 +100,17 @@ def _counting(settings: Settings, table: Table) -> _Group:
         return attach(_entries(functions), action=TracedCalls(table, settings, plans))
 
     return _Group(settings.patterns, probe)
+
+
+def keep_llvm_out(settings: Settings) -> None:
+    """Do without LLVM's library, which takes 20 MB and tens of milliseconds, where the program has none.
+
+    Not if a pattern means code of JIT compilers, whose unloading its list for debuggers tells. For others the code of probes is
+    in that list only if the program has loaded llvmlite.
+    """
+    lines = " ".join((*settings.events, *settings.values)).split()
+    named = [*settings.patterns, *settings.stacks, *settings.handled, *settings.selected, *lines]
+    gdbjit.is_wanted[0] = any(map(is_compiled, named))
 
 
 class Arming:

@@ -12,14 +12,12 @@ from typing import Any
 
 from fprobe.run import session
 from fprobe.run.tracee import brought
-from fprobe.run.tracee.arming import Arming, keep_quiet
-from ftrace.core.filters.image_functions import is_compiled
+from fprobe.run.tracee.arming import Arming, keep_llvm_out, keep_quiet
 from sandbox.compile import cache
 from sandbox.native.back.compile import compilations
 from sandbox.process import fork
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
-from sandbox.symbols import gdbjit
 from sandbox.symbols.perfmap import perf_map
 from sandbox.threads.own_thread import OwnThread
 
@@ -95,9 +93,7 @@ class _Session:
         from ftrace.core.sites.trapping import every_thread_counts
 
         self._unquiet = keep_quiet(self._address)
-        wanted = self._settings
-        named = [*wanted.patterns, *wanted.stacks, *wanted.handled, *" ".join(wanted.events).split()]
-        gdbjit.is_wanted[0] = any(map(is_compiled, named))  # else LLVM stays out of this process
+        keep_llvm_out(self._settings)
         runtime().signals.install_again()
         every_thread_counts[0] = True
         left_text.keep()

@@ -78,11 +78,12 @@ def arm(address: str, settings: session.Settings) -> None:
     from fprobe.run.tracee.exit_handlers import not_traced
 
     with not_traced():
-        from fprobe.run.tracee.arming import Arming, keep_quiet
+        from fprobe.run.tracee.arming import Arming, keep_llvm_out, keep_quiet
         from sandbox.symbols.perfmap import perf_map
 
         perf_map.is_wanted = settings.perf_map
         keep_quiet(address)
+        keep_llvm_out(settings)
         arming = Arming(address, settings)
         _permanent.append(arming)
         arming.begin()
