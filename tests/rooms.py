@@ -6,21 +6,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests.test_imports import ORDER, ROOT, _folders
-
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 BLOCK = re.compile(r"(?<=<!-- rooms -->\n)```text\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
-def picture() -> str:
-    """The block of text."""
-    return "\n".join(["```text", *(line for package in ORDER for line in _package(package)), "```"])
+def picture(packages: tuple[str, ...], folders_of: Callable[[str], dict[str, set[str]]]) -> str:
+    """The block of text. `folders_of`: the folders of a package, and what each imports."""
+    return "\n".join(["```text", *(line for each in packages for line in _package(each, folders_of(each))), "```"])
 
 
-def _package(package: str) -> Iterator[str]:
-    uses = {folder: found & folders.keys() for folders in [_folders(package)] for folder, found in folders.items()}
+def _package(package: str, folders: dict[str, set[str]]) -> Iterator[str]:
+    uses = {folder: found & folders.keys() for folder, found in folders.items()}
     heights: dict[str, int] = {}
 
     def height(folder: str) -> int:
@@ -35,5 +34,7 @@ def _package(package: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(BLOCK.sub(lambda _: picture(), PAGE.read_text()))
+    from tests.test_imports import ORDER, _folders
+
+    PAGE.write_text(BLOCK.sub(lambda _: picture(ORDER, _folders), PAGE.read_text()))
     print(f"wrote {PAGE}")

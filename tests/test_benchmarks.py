@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import peers
-from benchmarks.__main__ import all_rows
+from benchmarks.__main__ import all_rows, main
 from benchmarks.bars import BARS, judge
 from benchmarks.measure import CountError, Result, Row, Sample, measure, summarise
 from benchmarks.processes import ChildError, gather
@@ -42,14 +44,28 @@ SLOW = (
 """Rows that take a second or more even here: under `stress`."""
 
 
+SIZES = [f"--calls={CALLS}", f"--rounds={ROUNDS}", f"--processes={PROCESSES}", f"--functions={FUNCTIONS}"]
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    """The command in this process, which only starts those that measure."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(arguments)
+        except SystemExit as ended:  # argparse's
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def small(*arguments: str) -> subprocess.CompletedProcess[str]:
-    sizes = (("calls", CALLS), ("rounds", ROUNDS), ("processes", PROCESSES), ("functions", FUNCTIONS))
-    return run(*(f"--{name}={value}" for name, value in sizes), *arguments)
+    return run(*SIZES, *arguments)
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own, for tests of what that imports."""
+    command = [sys.executable, "-m", "benchmarks", *SIZES, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +214,6 @@ def test_a_failing_process_is_quoted() -> None:
 
 
 def test_bars_are_about_rows_that_exist() -> None:
-    from benchmarks.__main__ import all_rows
-
     names = {row.name for group in all_rows(CALLS, 50_000) for row in group}
     assert {bar.row for bar in BARS} <= names
 
@@ -207,7 +221,7 @@ def test_bars_are_about_rows_that_exist() -> None:
 def test_a_row_of_a_package_that_is_not_installed_is_skipped_with_a_sentence(tmp_path, monkeypatch) -> None:
     (tmp_path / "frida.py").write_text("raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = small("library.frida", "ref.swap")
+    done = started("library.frida", "ref.swap")
     assert done.returncode == 0, done.stderr
     assert "library.frida: skipped: the package frida is not installed: pip install 'fprobe[bench]'" in done.stdout
     assert "half" not in done.stdout and "ref.swap" in done.stdout
@@ -217,7 +231,7 @@ def test_a_row_of_a_package_that_is_not_installed_is_skipped_with_a_sentence(tmp
 def test_a_run_of_skipped_rows_only_says_so_in_json(tmp_path, monkeypatch) -> None:
     (tmp_path / "frida.py").write_text("raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = small("--json", "library.frida")
+    done = started("--json", "library.frida")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "name": "library.frida",

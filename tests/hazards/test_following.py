@@ -92,7 +92,7 @@ def test_following_does_not_visit_the_pages_that_it_has_read(program, monkeypatc
 
 
 def test_followers_get_each_record_once_though_the_event_is_detached(program):
-    for _ in range(8):
+    for _ in range(3):
         got = []
         with fprobe.event(LEAF) as leafs:
             threads = [threading.Thread(target=lambda into: into.extend(leafs.follow()), args=(got,)) for _ in "ab"]
