@@ -12,7 +12,7 @@ from fprobe.cli.remote_functions import Found, functions, opened
 from fprobe.cli.source_lines import lines_of, variables_shown
 from sandbox.images.source_places import damage_said
 from sandbox.symbols.debugged import Debugged, DebuggedFunction
-from sandbox.symbols.library_dwarf import information_of
+from sandbox.symbols.library_dwarf import absence, information_of
 
 if TYPE_CHECKING:
     from fprobe.cli.console import Console
@@ -63,7 +63,7 @@ def _described(found: Found, name: str) -> DebuggedFunction:
     code = Debugged(found.library.base, information) if information is not None else None
     function = next(code.functions_at(found.symbol.address), None) if code is not None else None
     if function is None:
-        raise LookupError(f"there is no debug information about {name}: compile it with -g, or install its debug file")
+        raise LookupError(absence(found.library, name))
     return function
 
 

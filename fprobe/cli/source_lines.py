@@ -55,6 +55,8 @@ def show_variables(places: Sequence[str], console: Console) -> None:
     from kprobes.events.event_place import parse_place
     from sandbox.images.source_places import place_of
     from sandbox.images.variables import variables_at
+    from sandbox.symbols.libraries import library_at
+    from sandbox.symbols.library_dwarf import absence
 
     objects = []
     for text in places:
@@ -65,7 +67,7 @@ def show_variables(places: Sequence[str], console: Console) -> None:
         code = where.code
         found = variables_at(code) if code is not None else None
         if code is None or found is None:
-            raise Failure(where.absence or f"there is no debug information about {text}: compile it with -g")
+            raise Failure(where.absence or absence(library_at(code) if code is not None else None, text))
         objects.append(variables_shown(text, place_of(code), found, console))
     console.document(objects)
 

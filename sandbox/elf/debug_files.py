@@ -39,6 +39,15 @@ def with_debug_information(file: ElfFile, path: Path) -> Path | None:
     return found[0] if found else None
 
 
+def of_another_build(file: ElfFile, path: Path) -> Path | None:
+    """A debug file where that of the library would be, but of another build of it; None if there is none."""
+    for candidate in _candidates(file, path):
+        with contextlib.suppress(OSError, ValueError):
+            if not _belongs(mapped(candidate), file):
+                return candidate
+    return None
+
+
 def _debug_file(file: ElfFile, path: Path, has: Callable[[ElfFile], object]) -> tuple[Path, ElfFile] | None:
     """The first debug file of the library for which `has` is true, and its path. One that cannot be read is passed over."""
     for candidate in _candidates(file, path):

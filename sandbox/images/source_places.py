@@ -8,6 +8,8 @@ from pathlib import Path
 
 from sandbox.images.process_text import symbol_at, symbol_named
 from sandbox.symbols.debugged import Debugged, DebuggedFunction, compiled_from, function_at, rows_of
+from sandbox.symbols.libraries import library_at
+from sandbox.symbols.library_dwarf import absence
 from sandbox.symbols.source_lines import compiled_in, file_of
 
 _SUFFIXES = frozenset((".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".h", ".hh", ".hpp", ".hxx", ".inc", ".rs", ".i"))
@@ -68,9 +70,7 @@ def function_named(name: str) -> DebuggedFunction:
     address = symbol_named(name).address
     function = function_at(address)
     if function is None or not function.file:
-        raise LookupError(
-            f"there is no debug information about {name}: compile it with -g, install its debug file, or give {name}+OFFSET"
-        )
+        raise LookupError(f"{absence(library_at(address), name)}; or give {name}+OFFSET")
     return function
 
 

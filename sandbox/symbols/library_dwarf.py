@@ -44,6 +44,16 @@ def information_of(library: Library) -> Information | None:
     return _information(str(path), path.stat().st_mtime_ns)
 
 
+def absence(library: Library | None, function: str) -> str:
+    """Why there is no debug information about a function of a library, as a sentence with what to do."""
+    sentence = f"there is no debug information about {function}: compile it with -g, or install its debug file"
+    try:
+        other = library and debug_files.of_another_build(debug_files.mapped(library.path), library.path)
+    except (OSError, ValueError):
+        other = None
+    return f"{sentence}; {other} is of another build" if other else sentence
+
+
 class Information:
     """The debug information of one file. `dwarf`: what pyelftools reads of it; `size`: of its .debug_info, in bytes."""
 

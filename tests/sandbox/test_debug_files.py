@@ -12,6 +12,7 @@ from isolation import isolated
 
 from sandbox.elf import debug_files
 from sandbox.symbols.libraries import Library
+from sandbox.symbols.library_dwarf import absence
 
 SOURCE = """
 static __attribute__((noinline)) int inner(int x) { return x * 5 + *(volatile int *)&x; }
@@ -85,12 +86,15 @@ def test_the_file_that_the_build_id_names(built, stripped, tmp_path):
     assert "inner" in _names(stripped)
 
 
-def test_a_debug_file_of_another_build_is_not_used(built, stripped):
+def test_a_debug_file_of_another_build_is_not_used_but_named(built, stripped):
     other = stripped.parent / "libv.so.debug"
     _link(stripped, built / "libv.so.debug")
+    library = Library("libv.so", stripped, 0, ())
+    assert absence(library, "outer").endswith("install its debug file")
     flags = ("-O0", "-shared", "-fPIC", "-Wl,--build-id", f"-Wl,--version-script={built}/v.map")
     _run("gcc", *flags, built / "v.c", "-o", other)
     assert "inner" not in _names(stripped)
+    assert absence(library, "outer").endswith(f"install its debug file; {other} is of another build")
 
 
 @pytest.mark.parametrize("damaged", [False, True])
