@@ -230,7 +230,7 @@ def _type(die: DIE) -> BtfType:
     if tag in _MODIFIERS:
         return type_of(die)
     if tag in _POINTERS:
-        return Pointer(lambda: type_of(die))
+        return Pointer(partial(_readable, die))
     if tag in _STRUCTURES:
         return Struct(tuple(_members(die)))
     if tag == "DW_TAG_array_type":
@@ -245,6 +245,14 @@ def _type(die: DIE) -> BtfType:
     return Int(bits, encoding in _SIGNED)
 
 
+def _readable(die: DIE) -> BtfType:
+    """The type that `die` refers to, which is looked for when it is asked for."""
+    try:
+        return type_of(die)
+    except Exception:  # reading damaged debug information raises anything
+        return Other()
+
+
 def _enumeration(die: DIE, bits: int) -> Enum:
     """The kernel takes each for an s32; smaller ones, which its BTF does not have, may be stored unsigned."""
     stored = type_of(die)
@@ -254,4 +262,4 @@ def _enumeration(die: DIE, bits: int) -> Enum:
 def _members(structure: DIE) -> Iterator[Member]:
     for die in members_of(structure):
         name = "" if die.tag == "DW_TAG_inheritance" else name_of(die)
-        yield Member(name, *member_bits(die), partial(type_of, die))
+        yield Member(name, *member_bits(die), partial(_readable, die))

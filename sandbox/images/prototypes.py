@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 from sandbox.abi.signatures import Signature
 from sandbox.images import btf
 from sandbox.images.btf import Prototype
@@ -10,6 +14,8 @@ from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.library_dwarf import definition_of
 from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol
+
+Made = TypeVar("Made")
 
 
 def prototype(function: str) -> Prototype | None:
@@ -26,10 +32,10 @@ def prototype(function: str) -> Prototype | None:
 
 
 def signature_in_library(function: Symbol) -> Signature | None:
-    """The signature of a library's function; None if there is no debug information about it."""
+    """The signature of a library's function; None if there is no debug information about it, or none that can be read."""
     library = library_called(function.module)
     die = definition_of(library, function) if library is not None else None
-    return signature_of(function.name, die) if die is not None else None
+    return _read(partial(signature_of, function.name, die)) if die is not None else None
 
 
 def _of_library(owner: str, function: str) -> Prototype | None:
@@ -41,4 +47,12 @@ def _of_library(owner: str, function: str) -> Prototype | None:
     except LookupError:
         return None
     die = definition_of(library, symbol)
-    return btf.of_definition(die) if die is not None else None
+    return _read(partial(btf.of_definition, die)) if die is not None else None
+
+
+def _read(make: Callable[[], Made]) -> Made | None:
+    """What is made of debug information; None if that is damaged."""
+    try:
+        return make()
+    except Exception:  # reading damaged debug information raises anything
+        return None
