@@ -74,7 +74,7 @@ class Guard(Structure):
 
 
 GUARDS = 32
-KPROBE_CTLBLK = 13
+KPROBE_CTLBLK = 14
 """Words of a record that are kprobes' own."""
 
 
