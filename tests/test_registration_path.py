@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(f"{ROOT / package}/" for package in ("sandbox", "ftrace", "kprobes", "fprobe"))
 OF_AN_FPROBE = 19
 OF_A_KPROBE = 29
-OF_A_KPROBE_INSIDE = 34
-"""... at an instruction after the entry, in a function that has been decoded."""
+OF_A_KPROBE_INSIDE = 35
+"""... at an instruction after the entry, in a function that has been decoded. One file less while the optimiser's thread runs."""
 
 
 def files(action: Callable[[], None]) -> set[str]:
