@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from tests.ftracetest.source import SELFTESTS, fetched
 
 _LINE = re.compile(r"\[(\d+)\]( \(instance\) )?.*\t\[(\w+)\]")
 _ROOM = "TRACING_STANDS_IN"
+_PROGRAMS = ("gcc", "ping")
 
 
 def tests_of(linux: Path, names: list[str]) -> list[str]:
@@ -126,6 +128,10 @@ def main() -> int:
         return in_namespace(options)
     if os.geteuid():
         sys.exit("ftracetest needs root")
+    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
+        sys.exit(
+            f"ftracetest needs {' and '.join(missing)}; without, tests end as UNRESOLVED (apt-get install iputils-ping gcc)"
+        )
     command = ["unshare", "-m", "--propagation", "private", sys.executable, "-m", "tests.ftracetest", *sys.argv[1:]]
     return subprocess.run(command, env=os.environ | {_ROOM: "1"}, check=False).returncode
 
