@@ -35,7 +35,7 @@ from bisect import insort
 from collections.abc import Callable
 from functools import cache
 from operator import itemgetter
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from sandbox.process import private_names
 from sandbox.process.shared_text import changes, text_mutex
@@ -69,8 +69,17 @@ _close: list[Close] = []
 _in_child: list[tuple[Phase, Callable[[], None]]] = []
 _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
 
-_around: list[tuple[Close, ...]] = []
-"""The CLOSE phase of the fork in progress; of several, if another fork hook forks."""
+
+class _Fork(NamedTuple):
+    """A fork in progress, with what was registered when it began: another thread may be registering more."""
+
+    thread: int
+    held: tuple[Any, ...]
+    close: tuple[Close, ...]
+
+
+_around: list[_Fork] = []
+"""The fork in progress; several, if another fork hook forks."""
 
 
 def hold(lock: Any, level: int) -> None:
@@ -136,22 +145,35 @@ def install() -> None:
 
 
 def _before() -> None:
-    for _, lock in _held:
+    held = tuple(lock for _, lock in _held)
+    for lock in (*held, text_mutex):
         lock.acquire()
-    text_mutex.acquire()
-    _around.append(tuple(_close))
-    for what in _around[-1]:
+    _around.append(_Fork(threading.get_ident(), held, tuple(_close)))
+    for what in _around[-1].close:
         what.before()
 
 
+def _ended() -> _Fork | None:
+    """The fork of this thread that has ended; None if it began before `install`."""
+    return _around.pop() if _around and _around[-1].thread == threading.get_ident() else None
+
+
 def _after_in_parent() -> None:
-    _run(*(what.after_in_parent for what in _around.pop()), _unshare_open_text, _give)
+    if ended := _ended():
+        _run(*(what.after_in_parent for what in ended.close), _unshare_open_text, functools.partial(_give, ended))
 
 
 def _after_in_child() -> None:
     first = [call for phase, call in _in_child if phase is Phase.KERNEL]
     last = [call for phase, call in _in_child if phase is not Phase.KERNEL]
-    _run(*(what.after_in_child for what in _around.pop()), *first, _unshare_open_text, _give, *last)
+    if ended := _ended():
+        _run(
+            *(what.after_in_child for what in ended.close),
+            *first,
+            _unshare_open_text,
+            functools.partial(_give, ended),
+            *last,
+        )
 
 
 def _run(*calls: Callable[[], None]) -> None:
@@ -170,9 +192,9 @@ def _unshare_open_text() -> None:
         text.unshare()
 
 
-def _give() -> None:
+def _give(ended: _Fork) -> None:
     text_mutex.release()
-    for _, lock in reversed(_held):
+    for lock in reversed(ended.held):
         lock.release()
 
 

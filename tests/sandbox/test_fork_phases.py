@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 
+import pytest
 from isolation import run_source
 
 from sandbox.process import fork
@@ -69,3 +70,33 @@ def test_locks_of_objects_that_are_gone_are_not_kept():
     gone = weakref.ref(lock)
     del lock
     assert gone() is None
+
+
+MEANWHILE = """
+import os, threading
+from sandbox.memory import mappings
+from sandbox.process import fork
+
+class Registers:
+    def before(self): fork.hold(threading.RLock(), level=1)
+    def after_in_parent(self): pass
+    def after_in_child(self): pass
+
+fork.hold(threading.RLock(), level=0)
+{when}
+fork.innermost(Registers())
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["mappings.fork_words()", "os.register_at_fork(before=mappings.fork_words)"],
+    ids=["a lock", "all"],
+)
+def test_what_is_registered_while_a_process_forks_concerns_the_next_fork(when):
+    done = run_source(MEANWHILE.format(when=when))
+    assert (done.stdout, done.stderr) == ("0\n", "")
