@@ -24,6 +24,8 @@ from sandbox.symbols.file_names import short_name
 _VERSION = re.compile(r"/(?:lib)?python3\.(\d+)[^/]*$", re.MULTILINE)
 _LONGEST = 180
 """Seconds of a rehearsal: everything is compiled."""
+_TRIES = 2
+"""How often it is rehearsed: other processes may delete objects from the cache meanwhile."""
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")
 _PLACE = re.compile(r"[prf]\S*\s+(?P<library>[^\s:+%]+):")
 
@@ -37,16 +39,21 @@ def objects_for(
     imports our packages; `paths`: their directories.
     """
     minor = _version(pid) if brought is None else brought
-    if minor is None or not (state := state_of_files()):
+    if minor is None:
         return {}
-    cache = default_cache()
-    known = key_of("attach", state, str(minor), json.dumps(_kind(settings)))
-    keys = _listed(cache, known)
+    cache, state = default_cache(), state_of_files()
+    known = key_of("attach", state, str(minor), json.dumps(_kind(settings))) if state else ""
+    keys = _listed(cache, known) if known else []
     found = _contents(cache, keys)
-    if not keys or len(found) < len(keys):
+    for _ in range(_TRIES):
+        if keys and len(found) == len(keys):
+            break
         keys = _rehearsed(pid, minor, entering, paths, settings)
-        cache.put(known, json.dumps(keys).encode())
+        if known:  # else our files have changed since this process began: the target reads them as they are now
+            cache.put(known, json.dumps(keys).encode())
         found = _contents(cache, keys)
+        if not found:  # there is no cache
+            break
     return found
 
 

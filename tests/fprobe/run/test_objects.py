@@ -83,6 +83,16 @@ def test_nothing_is_compiled_in_the_target(directory):
     check(Path(directory) / "theirs")
 
 
+@isolated
+def test_nothing_is_compiled_in_the_target_though_our_files_have_changed(directory):
+    objects.state_of_files = lambda: ""
+    made = started(sys.executable, Path(directory) / "theirs")
+    try:
+        assert compiled(made.pid, COUNTED) == 0
+    finally:
+        made.end()
+
+
 @pytest.mark.stress
 def test_nothing_is_compiled_in_the_target_though_the_attachers_cache_is_empty(own, theirs):
     for _ in range(2):  # with a cold cache, and a new process with a warm one
