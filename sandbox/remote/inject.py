@@ -6,6 +6,8 @@
 3. The new thread calls pthread_create, and ends. The pthread waits for the GIL and runs the source
    (`sandbox.x86_64.remote_thread`); or it starts an interpreter first (`sandbox.x86_64.remote_interpreter`).
 
+Python 3.14's own way, sys.remote_exec, is not used: it waits for the main thread's next bytecode, which may never come.
+
 The thread is stopped by a process made for that: if this one is killed meanwhile, the stopped thread still continues.
 """
 
@@ -41,6 +43,8 @@ _PRIVATE_ANONYMOUS = 0x22
 _CLONE = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x200000 | 0x1000000
 """Flags of a thread, with VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, CHILD_CLEARTID and CHILD_SETTID."""
 _TRIES = 5
+_ROUNDS, _BETWEEN = 5, 0.1
+"""How often all threads are tried if none stops, and seconds in between."""
 _PATIENCE = 20_000
 """How often the new thread yields the processor, at its end, until the stopped one is released."""
 _UNKNOWN = (errno.EBUSY, errno.ESRCH)
@@ -234,7 +238,9 @@ def _refusal(pid: int, number: int) -> Refused:
     if number == errno.ESRCH:
         return Refused(_ended(pid), number)
     if number == errno.EBUSY:
-        return Refused(f"no thread of process {pid} stopped within 100 ms; it was left as it is", number)
+        return Refused(
+            f"no thread of process {pid} stopped within 100 ms, at {_ROUNDS} tries; it was left as it is", number
+        )
     if number == _UNCERTAIN:
         return Refused(f"process {pid} could not be controlled any more while it started a thread for fprobe", number)
     if number == _UNANSWERED:
@@ -249,16 +255,23 @@ def _ended(pid: int) -> str:
 
 
 def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
-    """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another."""
+    """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another.
+
+    On a busy machine no thread may get to run within that time. Then nothing was stopped, and they are tried again.
+    """
     number = errno.ESRCH
-    for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
-        try:
-            stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
-            return 0, _made_by(prepared, stopped, pidfd)
-        except OSError as error:
-            number = error.errno or errno.EFAULT
-            if number not in (errno.ESRCH, errno.EBUSY):
-                break
+    for _ in range(_ROUNDS):
+        for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
+            try:
+                stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
+                return 0, _made_by(prepared, stopped, pidfd)
+            except OSError as error:
+                number = error.errno or errno.EFAULT
+                if number not in (errno.ESRCH, errno.EBUSY):
+                    return number, 0
+        if number != errno.EBUSY:
+            break
+        time.sleep(_BETWEEN)
     return number, 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -103,5 +104,27 @@ def test_a_signal_that_comes_during_the_stop_ends_the_wait():
         result, number, took = loop.next()
         assert (result, os.strerror(number)) == (-1, "Interrupted system call") and took < TIMEOUT - 100
         process.close()
+    finally:
+        loop.end()
+
+
+class Starved(StoppedThread):
+    """A thread that does not get to run within 100 ms the first times."""
+
+    left = 3
+
+    def __enter__(self):
+        Starved.left -= 1
+        if Starved.left >= 0:
+            raise OSError(errno.EBUSY, f"thread {self.thread} did not stop within 0.1 s")
+        return super().__enter__()
+
+
+def test_a_process_that_gets_no_processor_for_a_while_is_tried_again(monkeypatch):
+    monkeypatch.setattr(inject, "StoppedThread", Starved)
+    loop = Loop("nanosleep")
+    try:
+        inject.start(inject.prepare(loop.pid, "print('[1]', flush=True)"), os.pidfd_open(loop.pid)).close()
+        assert [1] in [loop.next() for _ in range(10)]
     finally:
         loop.end()
