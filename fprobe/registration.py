@@ -123,7 +123,6 @@ def _watch_unloading() -> None:
 hooks.before_patching.add(_watch_unloading)
 
 
-@short_switch_interval()
 def register_fprobe(fp: fprobe | None, filter: str | None, notfilter: str | None = None) -> None:
     """Attach `fp` to the functions whose name matches `filter` but not `notfilter`.
 
@@ -161,7 +160,8 @@ def _matches(pattern: str) -> Resolution:
     if is_compiled(pattern):
         _watch_unloading()
     try:
-        return locate(pattern)
+        with short_switch_interval():
+            return locate(pattern)
     except LookupError as error:
         raise OSError(errno.EINVAL, str(error.args[0])) from None
 
@@ -173,7 +173,6 @@ def _first_reason(skipped: Sequence[Skipped]) -> str:
     return f": {skipped[0].name}{more}: {skipped[0].reason}"
 
 
-@short_switch_interval()
 def extend_fprobe(fp: fprobe) -> None:
     """Attach a registered `fp` to functions that its pattern matches now but did not at registration or the last extension.
 
@@ -192,7 +191,6 @@ def extend_fprobe(fp: fprobe) -> None:
         fp.resolution = Resolution(there | usable.locations, [*skipped])
 
 
-@short_switch_interval()
 def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions at these addresses.
 
@@ -204,14 +202,14 @@ def register_fprobe_ips(fp: fprobe | None, addrs: Sequence[int] | None, num: int
     chosen = [integer("an address", ip, 0, U64_MAX) for ip in addrs[:count]]
 
     def at_addresses() -> Functions:
-        locations, skipped = locate_addresses(chosen)
+        with short_switch_interval():
+            locations, skipped = locate_addresses(chosen)
         # One that is given twice counts twice for the pool.
         return Functions(locations, skipped, count, "what the addresses are of")
 
     _register(fp, at_addresses)
 
 
-@short_switch_interval()
 def register_fprobe_syms(fp: fprobe | None, syms: list[str] | None, num: int | None = None) -> None:
     """Attach `fp` to the functions with exactly these names; `syms` is sorted in place.
 
@@ -344,7 +342,6 @@ _PYTHON_UNSAFE = (
 )
 
 
-@short_switch_interval()
 def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. Afterwards none of its handlers runs in any thread but the calling one.
 

@@ -3,11 +3,11 @@ from kprobes.attachment import Attachment as Attachment
 from kprobes.attachment import ReturnAttachment as ReturnAttachment
 from kprobes.attachment import attach as attach
 from kprobes.attachment import attach_return as attach_return
-from kprobes.blacklist import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
 from kprobes.busy import kprobe_busy_begin as kprobe_busy_begin
 from kprobes.busy import kprobe_busy_end as kprobe_busy_end
 from kprobes.busy import kprobe_running as kprobe_running
 from kprobes.busy import kprobes_abandoned as kprobes_abandoned
+from kprobes.checks import kprobe_add_ksym_blacklist as kprobe_add_ksym_blacklist
 from kprobes.events.debugfs import kprobes_blacklist as kprobes_blacklist
 from kprobes.events.debugfs import kprobes_list as kprobes_list
 from kprobes.handlers.counting import Count as Count

@@ -1,30 +1,33 @@
-"""Locating a probe and checking its place, in the order of register_kprobe()."""
+"""Where a probe goes and whether it may be there, in the order of register_kprobe(); the blacklist of kprobes."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ftrace.core.sites.refusals import runs_python
+from ftrace.core.sites.refusals import called_by_hits, named_refusal, runs_python
 from ftrace.core.tracer import tracer
-from kprobes import blacklist, vforks
-from kprobes.jump.functions import function_around
+from kprobes import vforks
+from kprobes.breakpoint.patching import kprobe_mutex
+from kprobes.jump.functions import function_around, return_refusal
 from kprobes.place import Place, places
 from kprobes.x86_64.classify import classify
 from sandbox.images.near_misses import no_symbol
-from sandbox.images.process_text import module_text_at, symbol_at, symbol_named, text_at
-from sandbox.loading.module import ModuleState
+from sandbox.images.process_text import JIT_NAMES, module_text_at, no_function, symbol_at, symbol_named, text_at
+from sandbox.loading.module import Module, ModuleState, loaded_modules
 from sandbox.process.integers import INT_MAX, U64_MAX, integer
+from sandbox.symbols.table import Symbol, symbol_table
 from sandbox.x86_64.encoding import ENDBR64
 from sandbox.x86_64.instruction import decode
 
 if TYPE_CHECKING:
     from kprobes.jump.safety import Function
-    from sandbox.symbols.table import Symbol
 
 
+NOKPROBE = "nokprobe"
+"""The LLVM attribute of a function that must not be probed."""
 preemptible = False
 """If true, nothing is boosted, as in a kernel with CONFIG_PREEMPTION. Takes effect when an address is first probed."""
 
@@ -38,11 +41,11 @@ def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
         given = "both addr and symbol_name are" if addr else "neither addr nor symbol_name is"
         raise OSError(errno.EINVAL, f"{given} given; give exactly one of them")
     base = _address_of(symbol_name) if symbol_name else integer("addr", addr, 0, U64_MAX)
-    wanted = base + integer("offset", offset, -INT_MAX, INT_MAX, errno.ENOENT)
-    symbol = symbol_at(wanted)
+    address = base + integer("offset", offset, -INT_MAX, INT_MAX, errno.ENOENT) if offset != 0 else base
+    symbol = symbol_at(address)
     if symbol is None:
-        raise OSError(errno.ENOENT, f"{wanted:#x} is not in a known function")
-    address, is_entry = _adjusted(wanted, symbol)
+        raise OSError(errno.ENOENT, f"{address:#x} is not in a known function")
+    address, is_entry = _adjusted(address, symbol)
     return places.get(address) or Place(address, symbol, is_entry)
 
 
@@ -69,7 +72,7 @@ def _adjusted(address: int, symbol: Symbol) -> tuple[int, bool]:
 
 def check(place: Place) -> None:
     """Find the text and the module of a place. Raises OSError if it must not be probed, as check_kprobe_address_safe()."""
-    reason = blacklist.within_kprobe_blacklist(place.address, place.symbol)
+    reason = within_kprobe_blacklist(place.address, place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {reason}")
     module, text = module_text_at(place.address) or (None, None)
@@ -149,3 +152,123 @@ def _around(place: Place, function: Function) -> str:
         if at <= address < insn.end:
             lines.append("\n  " + " " * (len(f"{at:#x}") + 2 + 3 * (address - at)) + "^")
     return ":" + "".join(lines) if lines else ""
+
+
+# -- the blacklist ------------------------------------------------------------------------------------------------------
+
+
+class BlacklistEntry(NamedTuple):
+    """A range of code that must not be probed; `end` is exclusive. `owner`: the module that listed it."""
+
+    start: int
+    end: int
+    name: str
+    owner: str
+
+
+_blacklist: list[BlacklistEntry] = []
+
+
+def blacklist() -> list[BlacklistEntry]:
+    """Every entry, in the order of insertion."""
+    _hit_path()
+    return list(_blacklist)
+
+
+def kprobe_add_ksym_blacklist(address: int) -> int:
+    """Forbid probes in the function at `address`; returns its size in bytes. Raises OSError(EINVAL) if no function is there."""
+    address = integer("address", address, 0, U64_MAX)
+    symbol = symbol_at(address)
+    if symbol is None:
+        raise OSError(errno.EINVAL, f"{address:#x} is not in a known function")
+    _forbid(symbol)
+    return symbol.size
+
+
+def kprobe_add_area_blacklist(start: int, end: int) -> None:
+    """Forbid probes in the functions that begin in [start, end)."""
+    address = start
+    while address < end:
+        symbol = symbol_at(address)
+        address = max(address + 1, symbol.end if symbol else 0)
+        if symbol is not None:
+            _forbid(symbol)
+
+
+def _forbid(symbol: Symbol) -> None:
+    entry = BlacklistEntry(symbol.address, symbol.end, symbol.name, symbol.module)
+    with kprobe_mutex:
+        if entry not in _blacklist:
+            _blacklist.append(entry)
+
+
+def within_kprobe_blacklist(address: int, symbol: Symbol | None = None) -> str:
+    """Why `address` must not be probed; '' if it may be. `symbol`: the function that contains it, if known."""
+    _hit_path()
+    for entry in _blacklist:
+        if entry.start <= address < entry.end:
+            return f"{entry.name} is on the blacklist of kprobes"
+    symbol = symbol or symbol_at(address)
+    if symbol is None:
+        return ""
+    if _is_ours(symbol):
+        return f"{symbol.name} belongs to the hit path or to a handler"
+    return _by_base_name(symbol)
+
+
+def _is_ours(symbol: Symbol) -> bool:
+    """Whether it is in a native image: the hit path or a handler."""
+    if symbol.module in loaded_modules or symbol.module in JIT_NAMES:
+        return False
+    return symbol_table.locate(symbol.address) is not None
+
+
+def _by_base_name(symbol: Symbol) -> str:
+    base, dot, _ = symbol.name.partition(".")
+    if not dot or not base:
+        return ""
+    listed = any(entry.name == base and entry.owner == symbol.module for entry in _blacklist)
+    return f"{base}, of which {symbol.name} is a part, is on the blacklist of kprobes" if listed else ""
+
+
+def kretprobe_blacklist(symbol: Symbol) -> str:
+    """Why the returns of a function cannot be probed; '' if they can."""
+    if symbol.module in JIT_NAMES:
+        return return_refusal(symbol.address, symbol.end)
+    by_name = named_refusal(symbol.name)
+    if by_name:
+        return by_name
+    module = loaded_modules.get(symbol.module)
+    if module and symbol.name in module.functions_with("returns_twice"):
+        return f"{symbol.name} returns twice"
+    if module is not None and not module.reads_frame:
+        return ""
+    return no_function(symbol) or return_refusal(symbol.address, symbol.end)
+
+
+def _hit_path() -> None:
+    with kprobe_mutex:
+        if not _done:
+            _forbid_hit_path()
+            _done.append(True)
+
+
+def _forbid_hit_path() -> None:
+    for address in called_by_hits():
+        symbol = symbol_at(address)
+        if symbol is not None:
+            _forbid(symbol)
+
+
+_done: list[bool] = []
+
+
+def blacklist_of_module(event: ModuleState, module: Module) -> None:
+    """Add a module's own blacklist when the module is loaded, and remove it when the module is unloaded."""
+    if event is ModuleState.COMING:
+        for name in sorted(module.functions_with(NOKPROBE)):
+            if name in module:
+                _forbid(module.symbol(name))
+    elif event is ModuleState.GOING:
+        with kprobe_mutex:
+            _blacklist[:] = [entry for entry in _blacklist if entry.owner != module.name]

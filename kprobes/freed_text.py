@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ftrace.core.runtime import runtime
 from ftrace.core.tracer import UNMAPPED, image_blocks, take_out_image, tracer
-from kprobes import blacklist, states
+from kprobes import states
 from kprobes.breakpoint.patching import patching
+from kprobes.checks import blacklist_of_module
 from kprobes.fast import return_stubs
 from kprobes.jump.functions import forget_functions
 from kprobes.jump.optinsns import close_cache
@@ -33,7 +34,7 @@ def module_event(event: ModuleState, module: Module) -> None:
 
     Raises OSError(EBUSY) while a hooked call of the module has not returned.
     """
-    blacklist.module_event(event, module)
+    blacklist_of_module(event, module)
     if event is ModuleState.GOING:
         _refuse_if_in_use(module)
         _kill(module)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ftrace.core.maps import per_task
-from kprobes.blacklist import kretprobe_blacklist
+from kprobes.checks import kretprobe_blacklist
 from kprobes.handlers.native_decorator import native
 from kprobes.place import original_text
 from kprobes.probe import kprobe

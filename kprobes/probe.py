@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftrace.core.handlers.kinds import BoundHandler
-from ftrace.core.handlers.python_handler import HandlerErrors
+from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
+from ftrace.core.handlers.python_handler import HandlerErrors, python_handler
+from ftrace.core.handlers.resolve import resolve
 from ftrace.core.summary import Row, Summary, handler_name
 from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.fast import single
-from kprobes.handlers.resolve import FAULT, POST, PRE, is_plain, resolve_for
-from kprobes.hit import attribution
+from kprobes.handlers.roles import FAULT, POST, PRE, ignores_registers
 from kprobes.hit.records import (
     FAULT_FOREIGN,
     FAULT_PYTHON,
@@ -27,6 +28,7 @@ from kprobes.hit.records import (
 )
 from kprobes.place import State
 from sandbox.native import NativeFunction
+from sandbox.native.native_image import c_string
 from sandbox.process.fork import ProcessBound
 
 if TYPE_CHECKING:
@@ -203,29 +205,26 @@ class kprobe(Summary, ProcessBound):
         child = self.native = Child.ctypes()
         child.address, child.flags = self.addr, OFF if self.is_off else 0
         child.action = self.action
-        attribution.name_place(child, symbol)
+        child.start, child.symbol = symbol.address, c_string(symbol.name)
+        child.owner = c_string(f" [{symbol.module}]") if symbol.module else 0
         hook = self.return_hook
         if hook is not None:
             child.kind, child.rp = RETURN, hook.address
             self.foreign, self.calls_python = hook.foreign, hook.calls_python
         else:
-            self._resolve()
+            self._bind_handlers()
 
-    def _resolve(self) -> None:
+    def _bind_handlers(self) -> None:
         self.errors = HandlerErrors()
-        child, report = self.native, self.errors.report
-        pre = resolve_for(self.pre_handler, PRE, self, report, _pre_of)
-        post = resolve_for(self.post_handler, POST, self, report, _post_of)
-        fault = resolve_for(self.fault_handler, FAULT, self, report, _fault_of)
-        child.pre, child.post, child.fault = pre.address, post.address, fault.address
-        child.pre_cookie, child.post_cookie, child.fault_cookie = (
-            code.cookie or self.native_address for code in (pre, post, fault)
-        )
+        child, this = self.native, self.native_address
+        pre = bind(self.pre_handler, PRE, self, _pre_of)
+        post = bind(self.post_handler, POST, self, _post_of)
+        fault = bind(self.fault_handler, FAULT, self, _fault_of)
+        child.pre, child.pre_cookie, child.pre_text = pre.address, pre.cookie or this, _text(pre, PRE)
+        child.post, child.post_cookie, child.post_text = post.address, post.cookie or this, _text(post, POST)
+        child.fault, child.fault_cookie, child.fault_text = fault.address, fault.cookie or this, _text(fault, FAULT)
         child.kind = _PRE_KIND[pre.kind] | _POST_KIND[post.kind] | _FAULT_KIND[fault.kind]
-        child.kind |= PRE_PLAIN * is_plain(self.pre_handler)
-        child.pre_text = attribution.handler_text(pre, PRE.name)
-        child.post_text = attribution.handler_text(post, POST.name)
-        child.fault_text = attribution.handler_text(fault, FAULT.name)
+        child.kind |= PRE_PLAIN * (pre.plain and ignores_registers(self.pre_handler))
         kinds = pre.kind | post.kind
         self.foreign, self.calls_python = bool(kinds & FOREIGN), bool(kinds & PYTHON)
         self.has_fault = 2 if fault.kind else int(fault.address != 0)
@@ -238,7 +237,7 @@ class kprobe(Summary, ProcessBound):
         if self.return_hook is not None:
             self.return_hook.set_up(place, self.native)
             self.fast = self.return_hook.fast
-        elif place.on_ftrace and self.post_handler is None and self.fault_handler is None:
+        elif place.on_ftrace and self.codes[0].plain and self.post_handler is None and self.fault_handler is None:
             self.fast = single.ops_of_kprobe(self.pre_handler, self.native_address, (self.native, self.codes))
 
     def stop(self) -> None:
@@ -261,6 +260,35 @@ class kprobe(Summary, ProcessBound):
         if owner is not None:
             owner.free()
         self.fast = None
+
+
+def bind(handler: Any, role: HandlerRole, this: Any, adapt: Callable[[Any], Any]) -> BoundHandler:
+    """The code of a handler of `this`, a kprobe or kretprobe.
+
+    A Python handler is called as adapt(handler)(this, ip, ret_ip, regs, data).
+
+    Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
+    """
+    errors = this.errors
+
+    def of_python(handler: Callable[..., Any], role: HandlerRole) -> BoundHandler:
+        def report(_adapted: Any, error: BaseException, traceback: Any) -> None:
+            errors.report(handler, error, traceback)
+
+        def address(_ip: int) -> int:
+            return getattr(this, "kp", this).addr or 0
+
+        adapted = functools.update_wrapper(adapt(handler), handler)
+        code = python_handler(adapted, this, report, 0, role.is_exit, address)
+        name = getattr(handler, "__name__", type(handler).__name__)
+        return BoundHandler(code.address, FOREIGN | PYTHON, cookie=code.cookie, keep=code.keep, name=name)
+
+    return resolve(handler, role, of_python)
+
+
+def _text(code: BoundHandler, role: HandlerRole) -> int:
+    """The address of a text that names the handler, for the report of a fault in it; 0 if there is none."""
+    return c_string(f"{role.name} {code.name}") if code.address else 0
 
 
 def _pre_of(handler: Callable[..., Any]) -> Callable[..., Any]:

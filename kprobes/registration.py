@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ftrace.core.tracer import tracer
-from kprobes import blacklist, checks, states
+from kprobes import checks, states
 from kprobes.breakpoint.patching import kprobe_mutex, patching
 from kprobes.fast import return_stubs
 from kprobes.freed_text import kill_unmapped, module_event
@@ -27,7 +27,6 @@ from kprobes.return_hook import free_idle, watch_forks
 from sandbox.loading.module import register_module_notifier
 from sandbox.process import hooks
 from sandbox.process.cpus import num_possible_cpus
-from sandbox.process.gil import short_switch_interval
 from sandbox.process.integers import INT_MAX, U32_MAX, integer
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def registered_probes() -> list[kprobe]:
 # -- registration -------------------------------------------------------------------------------------------------
 
 
-@short_switch_interval()
 def register_kprobe(p: kprobe) -> None:
     """Probe an instruction.
 
@@ -67,7 +65,8 @@ def register_kprobe_locked(p: kprobe) -> None:
 
 
 def _register(p: kprobe, place: Place) -> None:
-    flags = integer("flags", p.flags, 0, U32_MAX) & KPROBE_FLAG_DISABLED
+    """The steps of a registration, in order. On an error, everything is undone but `p.addr` and `p.flags`."""
+    flags = integer("flags", p.flags, 0, U32_MAX) & KPROBE_FLAG_DISABLED if p.flags != 0 else 0
     p.addr = place.address
     if p.registered:
         raise OSError(errno.EINVAL, f"this kprobe is already registered, at {place.address:#x}; unregister it first")
@@ -81,11 +80,23 @@ def _register(p: kprobe, place: Place) -> None:
     p.flags = flags | KPROBE_FLAG_FTRACE * place.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
     checks.check_post(place, p.post_handler)
     p.choose_path(place)
+    place.children.insert(0, p)
     try:
-        _add(p, place)
+        states.children_changed(place)
     except BaseException:
-        p.cancel()
+        _take_back(p, place)
         raise
+    p.place = place
+    _registered[p] = None
+
+
+def _take_back(p: kprobe, place: Place) -> None:
+    """The place could not be armed with `p`: it is as before."""
+    place.children.remove(p)
+    place.publish()
+    if place.jump is not None:
+        return_stubs.update_fast_returns(place)
+    p.cancel()
 
 
 @cache  # not @once: a module notifier may call it, and it takes the notifiers' lock
@@ -102,22 +113,6 @@ def init_kprobes() -> None:
     atexit.register(states.disarm_for_good)
 
 
-def _add(p: kprobe, place: Place) -> None:
-    """Add `p` to a place, and arm the place if a probe there is enabled. On an OSError, everything is undone."""
-    place.children.insert(0, p)
-    try:
-        states.children_changed(place)
-    except BaseException:
-        place.children.remove(p)
-        place.publish()
-        if place.jump is not None:
-            return_stubs.update_fast_returns(place)
-        raise
-    p.place = place
-    _registered[p] = None
-
-
-@short_switch_interval()
 def register_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Register the first `num`, or all. On the first error, those registered before it are unregistered; it is raised."""
     count = integer("num", len(ps) if num is None else num, 1, INT_MAX)
@@ -142,7 +137,6 @@ def unregister_kprobe(p: kprobe) -> None:
     unregister_kprobes([p])
 
 
-@short_switch_interval()
 def unregister_kprobes(ps: Sequence[kprobe], num: int | None = None) -> None:
     """Unregister the first `num`, or all. Of a probe that is not registered, only `addr` is cleared."""
     with patching():
@@ -265,7 +259,7 @@ def _check_kretprobe(rp: kretprobe, place: Place) -> None:
         raise OSError(errno.EINVAL, f"{place} is not the entry of a function; a kretprobe must be at one")
     if rp.kp.addr and rp.registered:
         raise OSError(errno.EINVAL, f"this kretprobe is already registered, at {place.address:#x}; unregister it first")
-    reason = blacklist.kretprobe_blacklist(place.symbol)
+    reason = checks.kretprobe_blacklist(place.symbol)
     if reason:
         raise OSError(errno.EINVAL, f"the returns of {place} cannot be probed: {reason}")
     integer("data_size", rp.data_size, 0, KRETPROBE_MAX_DATA_SIZE, errno.E2BIG)

@@ -26,8 +26,7 @@ from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
 from kprobes.handlers.native_decorator import EventFunction
-from kprobes.handlers.resolve import ENTRY, RETURN
-from kprobes.hit import attribution
+from kprobes.handlers.roles import ENTRY, RETURN
 from kprobes.hit.records import (
     PRE_FOREIGN,
     PRE_PYTHON,
@@ -38,6 +37,7 @@ from kprobes.hit.records import (
     Kretprobe,
 )
 from kprobes.hit.runtime import kprobe_runtime
+from sandbox.native.native_image import c_string
 from sandbox.process import fork
 from sandbox.process.once import once
 
@@ -92,8 +92,8 @@ class ReturnHook:
         native.handler, native.cookie = at_return.address, at_return.cookie
         native.kind = PRE_FOREIGN * entry.is_foreign | PRE_PYTHON * entry.is_python
         native.kind |= RETURN_FOREIGN * at_return.is_foreign | RETURN_PYTHON * at_return.is_python
-        native.entry_text = attribution.handler_text(entry, ENTRY.name)
-        native.handler_text = attribution.handler_text(at_return, RETURN.name)
+        native.entry_text = c_string(f"{ENTRY.name} {entry.name}") if entry.address else 0
+        native.handler_text = c_string(f"{RETURN.name} {at_return.name}") if at_return.address else 0
 
     @property
     def foreign(self) -> bool:

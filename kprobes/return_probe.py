@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.core.handlers.python_handler import HandlerErrors, kept_too_long
 from ftrace.core.summary import Row, Summary, handler_name
-from kprobes.handlers.resolve import ENTRY, RETURN, instance_data, resolve_for
+from kprobes.handlers.roles import ENTRY, RETURN, instance_data
 from kprobes.hit.records import Instance
-from kprobes.probe import kprobe
+from kprobes.probe import bind, kprobe
 from kprobes.return_hook import ReturnHook
 from sandbox.native import NativeFunction
 from sandbox.process.fork import ProcessBound
 from sandbox.process.integers import integer
 
 if TYPE_CHECKING:
-    from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
+    from ftrace.core.handlers.kinds import BoundHandler
 
 _MOST = 1 << 20
 _OFFSETS = {field: Instance.offset(field) for field in ("ret_addr", "frame", "task", "data")}
@@ -189,15 +189,15 @@ class kretprobe(Summary, ProcessBound):
         """
         integer("maxactive", self.maxactive, 1, _MOST, errno.ENOMEM)
         self.errors = HandlerErrors()
-        codes = (self._resolve(self.entry_handler, ENTRY), self._resolve(self.handler, RETURN))
+        codes = (
+            bind(self.entry_handler, ENTRY, self, _with_instance),
+            bind(self.handler, RETURN, self, _with_instance),
+        )
         size = max(map(self._data_used, codes))
         self._hook = ReturnHook((self.entry_handler, self.handler), codes, self.maxactive, size, self.action)
         self.data_type = ctypes.c_char * self.data_size if self.data_size else None
         self.kp.pre_handler = self.kp.post_handler = None
         self.kp.return_hook = self._hook
-
-    def _resolve(self, handler: Any, role: HandlerRole) -> BoundHandler:
-        return resolve_for(handler, role, self, self.errors.report, _with_instance)
 
     def _data_used(self, code: BoundHandler) -> int:
         """Bytes of data that an instance needs for a handler. Bytes that native handlers read beyond `data_size` are 0."""

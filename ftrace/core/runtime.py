@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from ftrace.core.address_table import AddressTable
 from ftrace.core.counter_file import CounterFile
 from ftrace.core.fault_guard import FaultGuard
 from ftrace.core.probe import live_probes
@@ -38,6 +38,7 @@ from ftrace.hit import (
     task_filter,
     text_poke,
 )
+from ftrace.hit.address_table import Entry, Table
 from ftrace.hit.events import builtin_records, dump_request, event_state, printk, symbol_text
 from ftrace.hit.records import ProbeList
 from ftrace.hit.recursion import FAST
@@ -296,6 +297,52 @@ def _assembly(area: SaveArea) -> str:
     from ftrace.hit import assembly
 
     return assembly.text(area)
+
+
+_TABLE_BITS = 10
+
+
+class AddressTable:
+    """The writing side of a hash table from addresses to words that hits read without locks, for one writer at a time.
+
+    A table that is half full is replaced by one of twice the size; the old one is kept, since a hit may be reading it.
+    `image` has `table_set`; `publish` is called with the address of the native Table, now and whenever it changes.
+    """
+
+    def __init__(self, image: NativeImage, publish: Callable[[int], None]) -> None:
+        self._image = image
+        self._publish = publish
+        self._entries: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._table = 0
+        self._bits = _TABLE_BITS
+        self._replace()
+
+    def __getitem__(self, address: int) -> int:
+        return self._entries[address]
+
+    def __contains__(self, address: int) -> bool:
+        return address in self._entries
+
+    def set(self, address: int, word: int) -> None:
+        """Let `address` lead to `word`, or (0) to nothing."""
+        self._entries[address] = word
+        if len(self._entries) * 2 > 1 << self._bits:
+            self._bits += 1
+            self._replace()
+        else:
+            self._image.call("table_set", self._table, address, word)
+
+    def _replace(self) -> None:
+        size = Table.offset("entries") + Entry.size * (1 << self._bits)
+        memory = (ctypes.c_uint64 * (size // 8))()
+        memory[0], memory[1] = 64 - self._bits, (1 << self._bits) - 1
+        self._kept.append(memory)
+        self._table = ctypes.addressof(memory)
+        self._entries = {address: word for address, word in self._entries.items() if word}
+        for address, word in self._entries.items():
+            self._image.call("table_set", self._table, address, word)
+        self._publish(self._table)
 
 
 @once

@@ -1,6 +1,6 @@
 """A hash table from addresses to words, which hits read without locks while it is written and grows.
 
-Open addressing. An entry keeps its address for good; its word may become 0. `ftrace.core.address_table` has the writing side.
+Open addressing. An entry keeps its address for good; its word may become 0. `ftrace.core.runtime.AddressTable` writes it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from ftrace.core.kstrtox import kstrtobool
 from ftrace.tracing.files.nodes import Directory, TextFile
 from ftrace.tracing.tracefs.tree import Tracefs
-from kprobes import blacklist, states
+from kprobes import states
+from kprobes.checks import blacklist
 from kprobes.place import Place
 from kprobes.probe import KPROBE_FLAG_DISABLED, KPROBE_FLAG_GONE, kprobe
 from kprobes.registration import registered_probes
@@ -48,7 +49,7 @@ def _flags(p: kprobe, place: Place) -> str:
 
 def kprobes_blacklist() -> str:
     """The file `blacklist` of debugfs: start, end (exclusive) and name of each excluded range, in the order of insertion."""
-    return "".join(f"0x{entry.start:016x}-0x{entry.end:016x}\t{entry.name}\n" for entry in blacklist.entries())
+    return "".join(f"0x{entry.start:016x}-0x{entry.end:016x}\t{entry.name}\n" for entry in blacklist())
 
 
 def read_kprobes_enabled() -> str:

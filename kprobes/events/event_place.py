@@ -12,7 +12,7 @@ from kprobes import checks
 from sandbox.images.near_misses import no_symbol
 from sandbox.images.process_text import in_events, is_symbol, library_called, symbol_at
 from sandbox.images.source_places import address_of_line, is_file, split_line
-from sandbox.loading.module import is_loaded
+from sandbox.loading.module import loaded_modules
 from sandbox.symbols.names import split_offset, split_owner
 from sandbox.symbols.table import Symbol, symbol_table
 
@@ -109,7 +109,7 @@ def _of_line(text: str) -> EventPlace | None:
     symbol = symbol_at(address)
     if symbol is None:
         return EventPlace(None, 0, address)
-    owner = symbol.module if is_loaded(symbol.module) else in_events(symbol.module)
+    owner = symbol.module if symbol.module in loaded_modules else in_events(symbol.module)
     place = EventPlace(f"{owner}:{symbol.name}", address - symbol.address, 0)
     return place if len(_named(place)) == 1 else EventPlace(None, 0, address)
 
@@ -127,13 +127,13 @@ def _check_symbol(place: EventPlace) -> None:
 
 def module_is_there(name: str) -> bool:
     """Whether a module or library of that name is loaded."""
-    return is_loaded(name) or (bool(name) and library_called(name) is not None)
+    return name in loaded_modules or (bool(name) and library_called(name) is not None)
 
 
 def _named(place: EventPlace) -> list[Symbol]:
     """The symbols that have the name, one for each address."""
     assert place.symbol is not None
-    library = library_called(place.module) if place.module is not None and not is_loaded(place.module) else None
+    library = library_called(place.module) if place.module is not None and place.module not in loaded_modules else None
     if library is None:
         return _each_once(symbol_table.named(place.symbol))
     bare = library.unversioned(split_owner(place.symbol)[2])

@@ -12,6 +12,7 @@ from ftrace.core import ops as ftrace
 from ftrace.core.ops import ftrace_ops
 from ftrace.core.ops_flags import FTRACE_OPS_FL_IPMODIFY, FTRACE_OPS_FL_SAVE_REGS
 from ftrace.core.probe import NativeProbe
+from ftrace.core.sites.locations import LocationSet
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_ENTRY, HAS_EXIT, STOPPED, WANTS_REGS
 from kprobes.fast.single import SingleOps
@@ -41,7 +42,10 @@ class SharedOps:
 
     def arm(self, address: int) -> None:
         """Raises OSError(EBUSY) if another ops modifies ip there."""
-        ftrace.ftrace_set_filter_ips(self.ops, [address], reset=not self.places)
+        location = tracer().table.location(address)
+        assert location is not None
+        others = self.ops.filter_hash if self.places else LocationSet()
+        ftrace.set_filter_selection(self.ops, others | LocationSet.of([location]))
         if not self.places:
             self._register()
         self.places.add(address)

@@ -27,7 +27,7 @@ from ftrace.core.sites.lists import ListRecord
 from ftrace.core.tracer import tracer
 from ftrace.hit.records import ENTRY_REGS, EXHAUSTED, HAS_ENTRY, HAS_EXIT, KPROBE, POOL_SHARED, STOPPED, UNLOCKED
 from kprobes.handlers.native_decorator import EventFunction
-from kprobes.handlers.resolve import ENTRY, PRE, RETURN, keeps_registers, registers
+from kprobes.handlers.roles import ENTRY, PRE, RETURN, keeps_registers, registers
 from kprobes.hit.records import Child, Instance
 from kprobes.hit.runtime import kprobe_runtime
 from sandbox.threads.tasks import COUNTER_LINES

@@ -6,23 +6,16 @@ The report is composed of texts made in advance: symbols cannot be resolved duri
 from __future__ import annotations
 
 import ctypes
-import functools
 import signal
-from typing import TYPE_CHECKING, Any
 
 from ftrace.hit.records import SHARED_BUSY
 from kprobes.hit.control import NO_PREEMPTION, get_kprobe_ctlblk
 from kprobes.hit.records import FAULTING, HIT_SSDONE, RETURN, Child, Kretprobe, PlaceRecord, find_record
 from sandbox.native import *
+from sandbox.native.native_image import NativeImage, c_string
 from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, ucontext
 from sandbox.threads.tasks import TEXT, Task, Text, current
 from sandbox.x86_64.syscalls import SYS_WRITE
-
-if TYPE_CHECKING:
-    from ftrace.core.handlers.kinds import BoundHandler
-    from sandbox.native.native_image import NativeImage
-    from sandbox.symbols.table import Symbol
-
 
 WORDS = 40
 _STANDARD_ERROR = 2
@@ -141,29 +134,6 @@ def write_report_texts(image: NativeImage) -> None:
     """Fill in the runtime's table of texts."""
     words = (ctypes.c_uint64 * WORDS).from_address(image.address("kprobe_report_words"))
     for number in (SIGSEGV, SIGBUS, SIGFPE, SIGILL):
-        words[number] = text_of(signal.Signals(number).name)
+        words[number] = c_string(signal.Signals(number).name)
     for place, text in _REPORT_TEXTS.items():
-        words[place] = text_of(text)
-
-
-_texts: list[Any] = []
-
-
-@functools.cache
-def text_of(text: str) -> int:
-    """The address of `text` as a C string that is never freed."""
-    buffer = ctypes.create_string_buffer(text.encode())
-    _texts.append(buffer)
-    return ctypes.addressof(buffer)
-
-
-def name_place(child: Any, symbol: Symbol) -> None:
-    """Fill in a probe's symbol and module."""
-    child.start = symbol.address
-    child.symbol = text_of(symbol.name)
-    child.owner = text_of(f" [{symbol.module}]") if symbol.module else 0
-
-
-def handler_text(code: BoundHandler, role: str) -> int:
-    """The address of a text that names the handler; 0 if there is none."""
-    return text_of(f"{role} {code.name}") if code.address else 0
+        words[place] = c_string(text)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ftrace.core.address_table import AddressTable
-from ftrace.core.runtime import runtime
+from ftrace.core.runtime import AddressTable, runtime
 from ftrace.hit import address_table
 from kprobes.hit import attribution, callbacks, faulting, kretprobe_entry, left, trap, vfork
 from sandbox.memory.cpu import save_area

@@ -7,6 +7,7 @@ from kprobes.jump.safety import Function, examine
 from kprobes.place import original_text
 from sandbox.elf.unwinder import landing_pads
 from sandbox.memory.pages import PAGE, read
+from sandbox.process.gil import short_switch_interval
 from sandbox.x86_64.instruction import MAX_INSN_SIZE
 from sandbox.x86_64.stack_movers import StackMovers
 
@@ -20,8 +21,9 @@ def function_at(start: int, end: int) -> Function:
     """The decoded function [start, end), possibly from the cache."""
     known = _known.get((start, end))
     if known is None:
-        pads = tuple(pad for pad in landing_pads(start) if start <= pad < end)
-        known = _known[start, end] = examine(original_text(start, end - start), start, pads)
+        with short_switch_interval():
+            pads = tuple(pad for pad in landing_pads(start) if start <= pad < end)
+            known = _known[start, end] = examine(original_text(start, end - start), start, pads)
     return known
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from sandbox.elf.ehframe import Kind, is_cold
-from sandbox.loading.module import Module, modules
+from sandbox.loading.module import Module, loaded_modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
@@ -45,7 +45,7 @@ def module_at(address: int) -> Module | None:
 
 def module_text_at(address: int) -> tuple[Module, TextMapping] | None:
     """The same, with the mapping through which its code there can be patched."""
-    for module in modules():
+    for module in list(loaded_modules.values()):
         for text in module.texts:
             if address in text:
                 return module, text

@@ -65,7 +65,8 @@ Notifier = Callable[[ModuleState, "Module"], None]
 # What separates names in lists, patterns and `module:symbol`, or cannot be in a file name.
 _UNFIT = re.compile(r"[\s\[\]:*?/\0]")
 _lock = fork.renew(threading.RLock())
-_modules: dict[str, Module] = {}
+loaded_modules: dict[str, Module] = {}
+"""By name, in the order in which they were loaded. Changed here only; others read it, without a lock."""
 _notifiers: list[Notifier] = []
 
 
@@ -173,7 +174,7 @@ class Module(ProcessBound):
             if self.state is ModuleState.GONE:
                 return
             self._leave()
-            del _modules[self.name]
+            del loaded_modules[self.name]
             symbol_table.remove(self.name)
             source_lines.remove(self.name)
             self.state = ModuleState.GONE
@@ -220,7 +221,7 @@ def check_name(name: str) -> None:
         raise ValueError(
             f"module name {name!r} is invalid: use at least one character, and no white space, '[', ']', ':', '*', '?' or '/'"
         )
-    if name in _modules:
+    if name in loaded_modules:
         raise ValueError(f"a module {name!r} is already loaded: unload it, or choose another name")
 
 
@@ -239,7 +240,7 @@ def introduce(module: Module, constructors: bool = True) -> Module:
             loaded.discard()
             raise
         symbol_table.add(module.name, (*module.functions, *module.data))
-        _modules[module.name] = module
+        loaded_modules[module.name] = module
         module._show()
         try:
             _notify(ModuleState.COMING, module)
@@ -260,27 +261,22 @@ def _notify(event: ModuleState, module: Module) -> None:
 
 def modules() -> list[Module]:
     """The loaded modules, in the order in which they were loaded. Takes no lock, so it can be called with any lock held."""
-    return list(_modules.values())
+    return list(loaded_modules.values())
 
 
 def find_module(name: str) -> Module:
     """The loaded module called `name`. Raises LookupError naming it."""
     try:
-        return _modules[name]
+        return loaded_modules[name]
     except KeyError:
-        raise LookupError(f"no module {name!r} is loaded{did_you_mean(name, list(_modules))}") from None
-
-
-def is_loaded(name: str) -> bool:
-    """Whether a module of that name is there at this moment. Takes no lock."""
-    return name in _modules
+        raise LookupError(f"no module {name!r} is loaded{did_you_mean(name, list(loaded_modules))}") from None
 
 
 def free_name(stem: str) -> str:
     """`stem`, made fit to be a name, or `stem2`, `stem3`, ... : the first that no loaded module has."""
     stem = _UNFIT.sub("_", stem) or "program"
     name, number = stem, 2
-    while name in _modules:
+    while name in loaded_modules:
         name, number = f"{stem}{number}", number + 1
     return name
 
@@ -296,7 +292,7 @@ def register_module_notifier(callback: Notifier, first: bool = False) -> None:
     with _lock:
         if callback in _notifiers:
             return
-        for module in _modules.values():
+        for module in loaded_modules.values():
             callback(ModuleState.COMING, module)
             callback(ModuleState.LIVE, module)
         _notifiers.insert(0 if first else len(_notifiers), callback)

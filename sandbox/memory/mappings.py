@@ -13,6 +13,7 @@ import ctypes
 import errno
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ from sandbox.memory.pages import PAGE as PAGE
 from sandbox.process import fork
 from sandbox.process.integers import U64_MAX, integer
 from sandbox.process.once import once
-from sandbox.process.shared_text import ForkWords, changes
+from sandbox.process.shared_text import ForkWords, SharedText, changes
 from sandbox.process.shared_text import text_mutex as text_mutex
 from sandbox.process.writing import write_all
 from sandbox.x86_64.encoding import fork_counter
@@ -91,7 +92,7 @@ class TextMapping:
 
         Holds `text_mutex` and delays forks. May be nested. Raises OSError if text that a fork has left shared cannot be copied.
         """
-        with changes.of(self):
+        with changing(self):
             copied, before = list[int](), list[bytes]()
             self._writers += 1
             try:
@@ -155,6 +156,25 @@ class TextMapping:
 
 keeps_left = [False]
 """Whether text that forks have left with children stays in reach: of a program whose children cannot change it themselves."""
+
+
+@contextlib.contextmanager
+def changing(text: SharedText) -> Iterator[None]:
+    """Hold `text_mutex` and delay forks while `text` is changed, which is this process's own then. May be nested.
+
+    Raises OSError if there is no memory for a copy.
+    """
+    with text_mutex:
+        if not changes.open and not changes.begin(threading.get_ident()):
+            changes.begin_after_forks(threading.get_ident())
+        changes.open.append(text)
+        try:
+            text.unshare()
+            yield
+        finally:
+            changes.open.pop()
+            if not changes.open:
+                changes.words.writer = 0
 
 
 def forks_seen() -> int:

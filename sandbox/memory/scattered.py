@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from sandbox.memory import mappings as memory
 from sandbox.memory import pages
-from sandbox.memory.mappings import PAGE
-from sandbox.process.shared_text import changes
+from sandbox.memory.mappings import PAGE, changing
 
 CAPACITY = 1 << 16
 """Pages of the file, which is sparse, at most: as many as a process may have mappings."""
@@ -52,7 +51,7 @@ class ScatteredText:
 
     def new_page(self) -> int:
         """The number of a page of the file that is free. Raises OSError(ENOMEM) if there are no more."""
-        with changes.of(self):
+        with changing(self):
             return self._next_page()
 
     def _next_page(self) -> int:
@@ -69,7 +68,7 @@ class ScatteredText:
         Raises FileExistsError if something is mapped there, OSError if the kernel refuses, or if the file's descriptor was closed
         by other code and none is free for a copy.
         """
-        with changes.of(self):
+        with changing(self):
             if _identity(self._file) != self._identity:
                 self._copy()
             memory.map_page(self._file, page * PAGE, address)
@@ -80,7 +79,7 @@ class ScatteredText:
 
         No thread executes or references them any more.
         """
-        with changes.of(self):
+        with changing(self):
             for address in addresses:
                 memory.release(address, PAGE)
                 del self._pages[address]
@@ -96,7 +95,7 @@ class ScatteredText:
 
         Raises OSError if text that a fork has left shared cannot be copied.
         """
-        with changes.of(self):
+        with changing(self):
             self._writers += 1
             try:
                 yield

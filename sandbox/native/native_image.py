@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from sandbox.compile.cache import default_cache
 from sandbox.native import Unit
 from sandbox.native.linking import LinkedObject, of_process
+from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import cached_property
 from sandbox.symbols import gdbjit, source_lines
 from sandbox.symbols.perfmap import perf_map
@@ -41,6 +43,7 @@ class NativeImage:
     """The code and variables of a native unit. Calls release the GIL."""
 
     @classmethod
+    @short_switch_interval()
     def of(cls, unit: Unit, uses: NativeImage | None = None, absolute: Mapping[str, int] = _NONE) -> NativeImage:
         """Compile a unit, or take its object from the cache, and link it. It may refer to the symbols of `uses`.
 
@@ -138,3 +141,14 @@ class NativeImage:
     def variable(self, symbol: str) -> ctypes.c_uint64:
         """A 64-bit variable of the image: its `.value` reads and writes it."""
         return ctypes.c_uint64.from_address(self.address(symbol))
+
+
+@functools.cache
+def c_string(text: str) -> int:
+    """The address of `text` as a C string that is never freed: native code may refer to it."""
+    buffer = ctypes.create_string_buffer(text.encode())
+    _c_strings.append(buffer)
+    return ctypes.addressof(buffer)
+
+
+_c_strings: list[object] = []

@@ -8,10 +8,9 @@ changed. The fork itself copies nothing, needs no descriptor, and waits only for
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 text_mutex = threading.RLock()
@@ -56,24 +55,6 @@ class Changes:
         self.words.writer = thread
         return 1
 
-    @contextlib.contextmanager
-    def of(self, text: SharedText) -> Iterator[None]:
-        """Hold `text_mutex` and delay forks while `text` is changed, which is this process's own then. May be nested.
-
-        Raises OSError if there is no memory for a copy.
-        """
-        with text_mutex:
-            if not self.open and not self.begin(threading.get_ident()):
-                self.begin_after_forks(threading.get_ident())
-            self.open.append(text)
-            try:
-                text.unshare()
-                yield
-            finally:
-                self.open.pop()
-                if not self.open:
-                    self.words.writer = 0
-
 
 changes = Changes()
-"""The changes of this process."""
+"""The changes of this process; sandbox.memory.mappings.changing makes one."""

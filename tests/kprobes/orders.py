@@ -18,7 +18,7 @@ import fprobe
 import kprobes
 from kprobes.jump import worker
 from kprobes.jump.jumps import Jump
-from sandbox.loading.module import is_loaded
+from sandbox.loading.module import loaded_modules
 from sandbox.native import u64
 from sandbox.x86_64.puns import Window
 
@@ -104,7 +104,7 @@ def _kretprobe(symbol: str, entry: Any, leave: Any, counts: Sequence[int]) -> St
 
 def _fprobe(symbol: str, entry: Any, leave: Any, counts: Sequence[int]) -> Steps:
     owner, _, name = symbol.rpartition(":")
-    return _steps(fprobe, "fprobe", fprobe.fprobe(entry, leave), counts, name if is_loaded(owner) else symbol)
+    return _steps(fprobe, "fprobe", fprobe.fprobe(entry, leave), counts, name if owner in loaded_modules else symbol)
 
 
 def probes_at(symbol: str, names: Sequence[str], native: bool) -> dict[str, Steps]:

@@ -16,7 +16,7 @@ from programs import BASIC, assert_untouched, basic, site_of
 import kprobes
 import sandbox
 from kprobes import KPROBE_FLAG_DISABLED, KPROBE_FLAG_FTRACE, KPROBE_FLAG_GONE, KPROBE_FLAG_ON_FUNC_ENTRY, optimization
-from kprobes.blacklist import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
+from kprobes.checks import kprobe_add_area_blacklist, kprobe_add_ksym_blacklist, within_kprobe_blacklist
 from kprobes.events.debugfs import read_kprobes_enabled, write_kprobes_enabled
 
 ENDBR = """

@@ -12,6 +12,8 @@ from isolation import isolated
 
 import fprobe
 import kprobes
+from fprobe import registration
+from ftrace.core.handlers import native_handler
 from sandbox.process.gil import short_switch_interval
 
 USUAL = 0.005
@@ -105,18 +107,20 @@ def test_the_child_of_a_fork_does_not_wait_for_threads_of_its_parent():
 
 
 @isolated(timeout=60)
-def test_registering_probes_is_within_it():
+def test_finding_functions_of_libraries_and_linking_handlers_is_within_it():
     ctypes.CDLL("libz.so.1")
     seen = []
+    locate, link = registration.locate, native_handler.link
+    registration.locate = lambda pattern: (seen.append(sys.getswitchinterval()), locate(pattern))[1]
+    native_handler.link = lambda *linked: (seen.append(sys.getswitchinterval()), link(*linked))[1]
     pattern = fprobe.fprobe(entry_handler=count)
-    pattern.prepare = lambda _count: seen.append(sys.getswitchinterval())
     fprobe.register_fprobe(pattern, "libz:adler32")
     fprobe.unregister_fprobe(pattern)
     attached = fprobe.attach("libz:adler32", action=fprobe.Count())
     prepare = attached.fp.prepare
     attached.fp.prepare = lambda count: (seen.append(sys.getswitchinterval()), prepare(count))
     attached.attach().detach()
-    assert seen == [SHORT, SHORT]
+    assert seen == [SHORT] * 4
     before = sys.getswitchinterval()
     with kprobes.attach("libz:crc32", action=kprobes.Count()):
         assert sys.getswitchinterval() == pytest.approx(before)

@@ -9,7 +9,7 @@ from functools import cache
 from ftrace.core.tracer import tracer
 from ftrace.tracing.files.sysctl import ftrace_enabled, set_ftrace_enabled
 from kprobes import checks
-from kprobes.blacklist import kprobe_add_ksym_blacklist
+from kprobes.checks import kprobe_add_ksym_blacklist
 from sandbox.process.cpus import num_possible_cpus, set_num_possible_cpus
 from tests.scenarios import kprobes, steps
 from tests.scenarios.contexts import CALLS

@@ -10,7 +10,7 @@ from ftrace.core.probe import NativeProbe
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.locations import Location, LocationSet, OpsHash
 from ftrace.hit.records import CALLBACK, KPROBE_SHARED, ProbeList
-from sandbox.loading.module import is_loaded
+from sandbox.loading.module import loaded_modules
 from sandbox.symbols.table import symbol_table
 
 ENABLED, REGS, REGS_EN, TRAMP, TRAMP_EN, IPMODIFY = (1 << bit for bit in range(31, 25, -1))
@@ -135,4 +135,4 @@ def _described(address: int) -> str:
     location = symbol_table.locate(address)
     if location is None:
         return f"{address:#x}"
-    return str(location) if is_loaded(location.symbol.module) else str(location).partition(" ")[0]
+    return str(location) if location.symbol.module in loaded_modules else str(location).partition(" ")[0]

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from ftrace.core.address_table import AddressTable
 from ftrace.core.glob import PatternKind, parse
 from ftrace.core.ops import ftrace_ops, install_hash, register_ops, unregister_ftrace_function
 from ftrace.core.probe import NativeProbe
+from ftrace.core.runtime import AddressTable
 from ftrace.core.sites.locations import FILTER, LocationSet
 from ftrace.core.tracer import tracer
 from ftrace.hit.function_probe_call import FUNCTIONS, FunctionProbe

@@ -31,7 +31,7 @@ from ftrace.core.sites.locations import (
     global_hash,
 )
 from ftrace.core.tracer import Tracer, tracer
-from sandbox.loading.module import is_loaded
+from sandbox.loading.module import loaded_modules
 from sandbox.process import hooks
 from sandbox.symbols.names import names_owner, split_owner
 
@@ -75,7 +75,7 @@ def _cache(tracing: Tracer, hashes: OpsHash, which: str, request: ModuleRequest)
     if request.func.startswith("!"):
         _forget(requests, ModuleRequest(request.func[1:], request.module))
         return
-    if is_loaded(request.module):  # takes no lock, as it must: the modules' lock precedes the table's
+    if request.module in loaded_modules:  # takes no lock, as it must: the modules' lock precedes the table's
         raise OSError(
             errno.EINVAL,
             f"no function of module {request.module!r} matches {request.func!r}; available_filter_functions lists the functions",

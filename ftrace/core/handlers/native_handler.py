@@ -9,6 +9,7 @@ from ftrace.core.handlers.native_link import HandlerCode, Once, link
 from sandbox.native import NativeFunction
 from sandbox.native.handler import HandlerFunction
 from sandbox.native.native_image import NativeImage
+from sandbox.process.gil import short_switch_interval
 
 _resolved: Once[BoundHandler] = Once()
 
@@ -21,6 +22,7 @@ def linked(handler: NativeFunction, role: HandlerRole) -> BoundHandler:
     return _resolved.get(handler, role, lambda: _link(handler, role))
 
 
+@short_switch_interval()
 def _link(handler: NativeFunction, role: HandlerRole) -> BoundHandler:
     if isinstance(handler, HandlerFunction):
         handler = handler.returning(role.result)

@@ -23,6 +23,7 @@ from ftrace.hit.text_poke import Block, Move
 from ftrace.hit.x86_64 import frames, stubs
 from sandbox.memory import mappings, pages
 from sandbox.process.once import cached_property
+from sandbox.symbols.demangling import MANGLED
 from sandbox.symbols.perfmap import perf_map
 from sandbox.x86_64.encoding import INT3, NOP5, jump
 from sandbox.x86_64.stack_movers import StackMovers
@@ -203,12 +204,20 @@ class SiteBlock:
         """The names that several functions have."""
         return frozenset(name for name, count in Counter(self.names).items() if count > 1)
 
+    @cached_property
+    def _has_mangled(self) -> bool:
+        """Whether a name has another form that a pattern may match: in C++ and Rust."""
+        return any(name.startswith(MANGLED) for name in self.names)
+
     def select(self, pattern: Pattern) -> int:
         """The mask of the sites whose function matches. An exact name is looked up, not compared with every other."""
-        if pattern.kind is not PatternKind.FULL or pattern.search in self._repeated:
-            return select(pattern, self.names)
-        position = self.positions.get(pattern.search)
-        return select(pattern, self.names) if position is None else 1 << position
+        if (
+            pattern.kind is PatternKind.FULL
+            and pattern.search not in self._repeated
+            and pattern.search in self.positions
+        ):
+            return 1 << self.positions[pattern.search]
+        return select(pattern, self.names) if self._has_mangled else pattern.select(self.names)
 
     @property
     def everything(self) -> int:

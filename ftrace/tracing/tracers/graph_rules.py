@@ -7,9 +7,8 @@ import errno
 from collections.abc import Collection
 from typing import Any
 
-from ftrace.core.address_table import AddressTable
 from ftrace.core.glob import PatternKind, parse
-from ftrace.core.runtime import runtime
+from ftrace.core.runtime import AddressTable, runtime
 from ftrace.core.sites.block import SiteBlock
 from ftrace.core.sites.locations import LocationSet
 from ftrace.core.tracer import tracer

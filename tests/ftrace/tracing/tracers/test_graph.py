@@ -323,8 +323,7 @@ def test_replacing_one_set_leaves_the_others_where_they_are():
     """The table of the other set went with those that were replaced, and hits looked into freed memory for ever."""
     import gc
 
-    from ftrace.core.address_table import AddressTable
-    from ftrace.core.runtime import runtime
+    from ftrace.core.runtime import AddressTable, runtime
     from ftrace.tracing.tracers.graph_rules import AddressSets
 
     def tables():

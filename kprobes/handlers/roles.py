@@ -1,16 +1,12 @@
-"""Handlers of kprobes and kretprobes: their roles, how Python ones are called, what native ones use."""
+"""The roles of handlers of kprobes and kretprobes, and what native ones use of their arguments."""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ftrace.core.handlers import native_link, resolve
 from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
-from ftrace.core.handlers.python_handler import python_handler
-from ftrace.hit.records import FOREIGN, PYTHON
 from kprobes.hit.records import Instance
 from sandbox.native import NativeFunction, i32, void
 from sandbox.native.handler import Fields, HandlerFunction
@@ -25,35 +21,6 @@ RETURN = HandlerRole("handler", ("ri", "regs"), _NUMBERS, void, True, 1)
 
 _ignoring: native_link.Once[bool] = native_link.Once()
 """Cached: whether a native handler does not use the registers that it is given."""
-
-
-def resolve_for(
-    handler: Any, role: HandlerRole, this: Any, report: Callable[..., Any], adapt: Callable[[Any], Any]
-) -> BoundHandler:
-    """The code of a handler of the probe `this`. A Python handler is called as adapt(handler)(this, ip, ret_ip, regs, data).
-
-    Raises TypeError, which names the object, for one that cannot be a handler or has the wrong parameters.
-    """
-
-    def of_python(handler: Callable[..., Any], role: HandlerRole) -> BoundHandler:
-        adapted = functools.update_wrapper(adapt(handler), handler)
-        made = python_handler(adapted, this, _reporting(report, handler), 0, role.is_exit, lambda _ip: _place(this))
-        name = getattr(handler, "__name__", type(handler).__name__)
-        return BoundHandler(made.address, FOREIGN | PYTHON, cookie=made.cookie, keep=made.keep, name=name)
-
-    return resolve.resolve(handler, role, of_python)
-
-
-def _place(this: Any) -> int:
-    """The address of a kprobe or kretprobe."""
-    return getattr(this, "kp", this).addr or 0
-
-
-def _reporting(report: Callable[..., Any], handler: Any) -> Callable[..., Any]:
-    def report_error(_adapted: Any, error: BaseException, traceback: Any) -> None:
-        report(handler, error, traceback)
-
-    return report_error
 
 
 def instance_data(code: BoundHandler) -> DataUse:
@@ -74,9 +41,9 @@ def registers(handler: NativeFunction | None, role: HandlerRole) -> Fields | Non
     return resolve.native(handler, role).registers if handler is not None else Fields()
 
 
-def is_plain(handler: Any) -> bool:
-    """Whether a pre_handler preserves every register but rax and r11, and does not use the registers of the hit."""
-    return keeps_registers(handler) and _ignoring.get(handler, PRE.name, lambda: not handler.uses(PRE.regs))
+def ignores_registers(handler: NativeFunction) -> bool:
+    """Whether a native pre_handler does not use the registers that it is given."""
+    return _ignoring.get(handler, PRE.name, lambda: isinstance(handler, HandlerFunction) and not handler.uses(PRE.regs))
 
 
 _WORD = 8
