@@ -1,7 +1,7 @@
 """The listings at the head of the modules of stubs and trampolines are what is assembled.
 
 A listing of bytes has the offset of each instruction, and numbers for offsets in it; other names are filled in for each copy. A
-listing of a trampoline is the text that is assembled, down to its first `ret`, with the names of constants.
+listing of a trampoline is the text that is assembled, down to its first `ret` or the end of a case, with the names of constants.
 """
 
 from __future__ import annotations
@@ -16,11 +16,25 @@ from types import ModuleType
 import pytest
 
 from ftrace.hit.recursion import FAST
-from ftrace.hit.x86_64 import entry_detour, fast_returns, fast_trampolines, images, preserving_stub, stubs, trampolines
+from ftrace.hit.x86_64 import (
+    entry_detour,
+    fast_returns,
+    fast_trampolines,
+    foreign_call,
+    images,
+    multi_probe_trampolines,
+    preserving_stub,
+    preserving_trampolines,
+    register_trampolines,
+    stubs,
+    trampolines,
+)
 from ftrace.hit.x86_64.assembly_text import with_blocks
-from kprobes.x86_64 import optimized_detour, return_stub, slot
+from kprobes.hit import assembly as kprobe_assembly
+from kprobes.x86_64 import detour, optimized_detour, return_stub, single_handlers, slot
 from sandbox.x86_64.encoding import INT3
 from sandbox.x86_64.instruction import Instruction, decode
+from sandbox.x86_64.save_area import SaveArea
 
 TASK = -88
 OFFSETS = {"REC": 16, "TOP": 24, "STUB": 8, "PROBES": 40, "EXIT": 48}
@@ -99,35 +113,68 @@ def test_a_listing_of_bytes_is_what_is_made(module: ModuleType, tmp_path: Path) 
     assert set(real[end:]) <= {0, INT3} or module in HALF
 
 
-def expanded(name: str) -> list[str]:
-    """The text of a trampoline, an instruction to a line."""
-    texts = (with_blocks(text, trampolines._REGISTER_BLOCKS) for text in trampolines._texts())
+def expanded(module: ModuleType, name: str) -> list[str]:
+    """The text of a trampoline, an instruction to a line. `module`: the one with its listing."""
+    if module in (detour, optimized_detour, single_handlers):
+        texts = [module.assembly(_BY_NAME).replace("$", "$$")]  # as it is before constants are filled in
+    else:
+        texts = [with_blocks(text, trampolines._REGISTER_BLOCKS) for text in trampolines._texts()]
     text = next(text for text in texts if f"\n{name}:\n" in text)
     return plain(text[text.index(f"\n{name}:\n") :])
 
 
+class _Name(str):
+    """A constant by its name; an offset of 0 for what is no text."""
+
+    __slots__ = ()
+
+    def __int__(self) -> int:
+        return 0
+
+
+_BY_NAME = {name: _Name(name) for name in kprobe_assembly._constants(SaveArea("xsave", 0, 0, True))}
+
+
 def plain(text: str) -> list[str]:
     """Instructions with constants by name, without comments and directives."""
+    text = re.sub(r"^ *\$([a-z_]+)$", lambda found: found[1].upper(), text, flags=re.MULTILINE)  # depends on the CPU
     text = re.sub(r"\$([A-Z])", r"\1", text.replace("$$", "\0")).replace("\0", "$")
     found = [" ".join(line.partition("#")[0].split()) for line in text.splitlines()]
     return [line for line in found if line and not line.startswith(".")]
 
 
+BLOCKS = {name: getattr(images, name) for name in vars(images) if name.isupper()} | {
+    "ITEM_DATA": multi_probe_trampolines.ITEM_DATA
+}
+"""Sequences that a listing has by name."""
+
+
 def listed(module: ModuleType, name: str) -> list[str]:
     text = (module.__doc__ or "").partition(f"\n    {name}:\n")[2].partition("\n\n")[0]
-    code = "\n".join(line.partition("<-")[0] for line in text.splitlines())
-    for block in ("KEEP_ENTRY", "GET_ALL"):
-        code = re.sub(rf"^ *{block}\b", "\n".join(plain(getattr(images, block))), code, flags=re.MULTILINE)
+    code = "\n".join(line.partition("<-")[0].strip() for line in text.splitlines())
+    code = "\n".join("\n".join(plain(BLOCKS[line])) if line in BLOCKS else line for line in code.splitlines())
     return [f"{name}:", *(" ".join(line.split()) for line in code.splitlines() if line.strip())]
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [(fast_trampolines, "ftrace_both"), (fast_returns, "ftrace_exit_fast"), (trampolines, "ftrace_entry_full")],
+    ("module", "name", "last"),
+    [
+        (fast_trampolines, "ftrace_both", "ret"),
+        (fast_returns, "ftrace_exit_fast", "ret"),
+        (trampolines, "ftrace_entry_full", "ret"),
+        (multi_probe_trampolines, "ftrace_entry_multi", "ret"),
+        (register_trampolines, "ftrace_both_regs", "ret"),
+        (preserving_trampolines, "preserving_exit_fast", "ret"),
+        (foreign_call, "ftrace_call_foreign", "jmp 8f"),
+        (single_handlers, "kprobe_single", "ret"),
+        (optimized_detour, "kprobe_optimized_plain", "ret $128"),
+        (detour, "kprobe_detour", "ret $128"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given.__name__,
 )
-def test_a_listing_of_a_trampoline_is_the_text_that_is_assembled(module: ModuleType, name: str) -> None:
-    found, text = listed(module, name), expanded(name)
-    assert found == text[: len(found)] and found[-1] == "ret" and "ret" not in found[:-1]
+def test_a_listing_of_a_trampoline_is_the_text_that_is_assembled(module: ModuleType, name: str, last: str) -> None:
+    found, text = listed(module, name), expanded(module, name)
+    assert found == text[: len(found)] and found.index(last) == len(found) - 1 > 15
 
 
 @pytest.mark.parametrize("wrong", ["mov STUB(%r11), %r11", "mov TOP(%r10), %r11", "mov TOP(%r11), %r10"])

@@ -1,6 +1,78 @@
 """The detour of breakpoints whose handlers run outside of the signal's frame, as assembly text (AT&T).
 
 A slot (kprobes.x86_64.slot) leads to it through a word at the start of the slots' page.
+
+Expanded to its first `ret` (a test compares it); the stack is described at the head of each part in `_DETOUR`:
+
+    kprobe_detour:
+        push (%rsp)                         <- room: the record goes down one word, its old word ...
+        push (%rsp)
+        push %rax
+        mov 8(%rsp), %rax
+        mov ADDRESS(%rax), %rax
+        mov %rax, 24(%rsp)                  <- ... becomes the probed address, for unwinders
+        pop %rax
+        kprobe_detour_from_frame:
+        push $USER_SS
+        push $0                             <- sp: below
+        pushfq
+        push $USER_CS
+        push $0                             <- ip: by the dispatcher, from the record
+        push $-1
+        push %rdi
+        push %rsi
+        push %rdx
+        push %rcx
+        push %rax
+        push %r8
+        push %r9
+        push %r10
+        push %r11
+        push %rbx
+        push %rbp
+        push %r12
+        push %r13
+        push %r14
+        push %r15
+        cld
+        mov %rsp, %rdi                      <- rdi = the pt_regs
+        mov 176(%rsp), %rsi                 <- rsi = the record
+        lea 320(%rsp), %rax
+        mov %rax, REGS_SP(%rsp)             <- sp as it was at the probed instruction, above the red zone
+        mov %rsp, %rbx
+        and $-16, %rsp
+        call kprobe_detour_hit              <- the handlers; then ip, sp, flags of the pt_regs say how to go on
+        mov REGS_SP(%rbx), %rax             <- rax = newsp
+        lea 320(%rbx), %rcx
+        cmp %rcx, %rax
+        jb 2f                               <- lower than it was: first move the pt_regs out of the way
+        1:
+        mov REGS_IP(%rbx), %rcx
+        mov REGS_FLAGS(%rbx), %rdx
+        mov REGS_BX(%rbx), %rsi
+        mov %rcx, -136(%rax)                <- for `ret $128`
+        mov %rdx, -144(%rax)                <- for `popfq`
+        mov %rsi, -152(%rax)                <- for `pop %rbx`
+        sub $152, %rax
+        mov %rax, REGS_ORIG(%rbx)
+        mov 0(%rbx), %r15
+        mov 8(%rbx), %r14
+        mov 16(%rbx), %r13
+        mov 24(%rbx), %r12
+        mov 32(%rbx), %rbp
+        mov 48(%rbx), %r11
+        mov 56(%rbx), %r10
+        mov 64(%rbx), %r9
+        mov 72(%rbx), %r8
+        mov 80(%rbx), %rax
+        mov 88(%rbx), %rcx
+        mov 96(%rbx), %rdx
+        mov 104(%rbx), %rsi
+        mov 112(%rbx), %rdi
+        mov REGS_ORIG(%rbx), %rsp           <- the last use of rbx as the pt_regs
+        pop %rbx
+        popfq
+        ret $128                            <- to the target; takes off the red zone
 """
 
 from __future__ import annotations

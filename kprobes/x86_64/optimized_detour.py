@@ -23,6 +23,69 @@ copy. This call pushes the address that the hook had stored there, so that calls
 
 If flags are live at the entry (code that was not compiled here), a jump to the return stub takes the place of the `jne`. For a
 call whose return has not been hooked, the routine returns to the instruction after this jump.
+
+The routine for one pre_handler that uses no registers, expanded to its first `ret` (a test compares it):
+
+    kprobe_optimized_plain:
+        push %rax
+        lahf
+        seto %al                            <- the flags, in ah and al
+        push %r11
+        push %r10
+        push %rdi
+        push %rsi
+        push %rbx
+        mov %fs:TASK, %r11
+        test %r11, %r11
+        je 7f                               <- the thread's first hit: kprobe_optimized, with all registers as they were
+        cmpl $0, REC(%r11)
+        jne 7f                              <- a hit inside of a hit
+        cmpq $0, KPROBE(%r11)
+        jne 7f
+        mov 48(%rsp), %r10                  <- the return into the detour
+        movl $INSIDE, REC(%r11)
+        lea -8(%rsp), %rdi
+        mov %rdi, (%rdi)
+        lea ITSELF(%rdi), %rdi
+        mov %rdi, HIT_SP(%r11)              <- the word below says where it is itself: a jump out is noticed by that
+        movl $IN_NO_LIST, LIST(%r11)        <- who waits for a list of probes need not wait for this hit
+        incq SERIAL(%r11)                   <- another hit has begun
+        mov -19(%r10), %r10                 <- r10 = the record, the word at 8 of the detour
+        mov CHILDREN(%r10), %rdi            <- loaded once: children may be replaced meanwhile
+        cmpl $0, PLAIN(%rdi)
+        je 6f                               <- no longer one plain probe
+        mov CHILD(%rdi), %rdi
+        testl $OFF, FLAGS(%rdi)
+        jne 5f                              <- disabled, or gone
+        movl $HIT_ACTIVE, STATUS(%r11)
+        mov %rsp, %rbx
+        lea -16(%rsp), %rsp
+        and $-16, %rsp                      <- the program's stack may have any alignment here
+        lea NOT_INSIDE(%rsp), %rsi
+        mov %rsi, FRAME(%r11)
+        mov %r10, KPROBE(%r11)              <- last: a signal's hit from here on is recursion
+        mov PRE(%rdi), %r11
+        mov COOKIE(%rdi), %rdi              <- rdi = the handler's `p`
+        xor %esi, %esi                      <- no pt_regs: it uses none
+        mov %rax, %r10                      <- the flags: the handler keeps every register but rax and r11
+        call *%r11
+        mov %rbx, %rsp
+        mov %r10, %rax
+        mov %fs:TASK, %r11
+        movq $0, KPROBE(%r11)               <- the hit is over
+        movq $0, FRAME(%r11)
+        movl $0, STATUS(%r11)
+        5:
+        movq $0, REC(%r11)
+        add $0x7f, %al                      <- OF ...
+        sahf                                <- ... and the other flags, once nothing changes them any more
+        pop %rbx
+        pop %rsi
+        pop %rdi
+        pop %r10
+        pop %r11
+        pop %rax
+        ret $128                            <- to the copies; takes off the red zone
 """
 
 from __future__ import annotations

@@ -10,6 +10,28 @@ The kretprobe_unlocked handlers are for kretprobes that are not on an ftrace loc
 Every register but r11 and, at an entry, rax is preserved. The user's handlers (preserve_most) preserve them too; they are
 called with rdi = the Child or the instance and rsi = pt_regs. An instance directly precedes its data: it is the node or, on a
 function with other probes, the first part of the entry data.
+
+The simplest of them, expanded to its first `ret` (a test compares it): a pre_handler that uses no registers.
+
+    kprobe_single:
+        0:
+        mov %fs:TASK, %r11
+        cmpq $0, KPROBE(%r11)
+        jne 8f                              <- a kprobe is running in this thread: a miss, unless its handlers have been left
+        push %rdi
+        mov ACTION(%rdi), %rdi              <- rdi = the Child, the pre_handler's `p`
+        movl $HIT_ACTIVE, STATUS(%r11)      <- for faults in the handler, and for get_kprobe_ctlblk
+        lea IN_STUB(%rsp), %rax
+        mov %rax, FRAME(%r11)               <- a hit at a higher stack pointer shows that the handler was left by a jump
+        mov %rdi, KPROBE(%r11)              <- last: a signal's hit from here on is recursion
+        call *PRE(%rdi)                     <- keeps every register but rax and r11
+        mov %fs:TASK, %r11
+        movq $0, KPROBE(%r11)               <- the hit is over
+        movq $0, FRAME(%r11)
+        movl $0, STATUS(%r11)
+        pop %rdi
+        xor %eax, %eax                      <- continue; the result matters with registers only (kprobe_single_regs)
+        ret
 """
 
 from __future__ import annotations

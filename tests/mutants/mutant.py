@@ -15,7 +15,7 @@ class Mutant(NamedTuple):
     file: str
     """Relative to the root of the tree."""
     old: str
-    """What occurs in the file exactly once."""
+    """What occurs in the file exactly once, its docstring apart, which may have a listing of the text."""
     new: str
     tests: tuple[str, ...]
     """Node ids of pytest, relative to the root: files, or functions, which may be marked `stress` if there are no files."""
@@ -24,9 +24,10 @@ class Mutant(NamedTuple):
 
     def changed(self, text: str) -> str:
         """The file's text with this change. Raises ValueError if the old text does not occur in it exactly once."""
-        if (count := text.count(self.old)) != 1:
+        begin = text.index('"""', 3) if text.startswith('"""') else 0
+        if (count := text.count(self.old, begin)) != 1:
             raise ValueError(f"mutant {self.name}: {self.old!r} occurs {count} times in {self.file}, not once")
-        return text.replace(self.old, self.new)
+        return text[:begin] + text[begin:].replace(self.old, self.new)
 
 
 class Part(NamedTuple):

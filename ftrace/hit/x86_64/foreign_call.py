@@ -1,4 +1,61 @@
-"""Calling C code from a hit with live vector registers preserved, as assembly text (AT&T)."""
+"""Calling C code from a hit with live vector registers preserved, as assembly text (AT&T).
+
+A call at a function's entry, expanded down to where the case of wide vectors begins (a test compares it). IF_WIDE_VECTORS,
+KEEP_XMM and GET_XMM depend on the CPU (`vector_blocks`).
+
+    registers  rdi = handler, rsi = fp, rdx = ip, rcx = ret_ip, r8 = regs, r9 = data
+    stack      from (%rbp) down: rbp, rbx, r12, r13; then the aligned area of 576 bytes, kept vectors first
+
+    ftrace_call_foreign:
+        push %rbp
+        mov %rsp, %rbp                      <- the vectors' area below is aligned; rbp finds the way back
+        push %rbx
+        push %r12
+        push %r13
+        mov %rdi, %rbx                      <- rbx = the handler
+        mov %rdx, %r12                      <- r12 = ip
+        mov %rcx, %r13                      <- r13 = ret_ip
+        cld
+        sub $576, %rsp                      <- 8 registers at 64 bytes' distance, and 64 bytes above them
+        and $-64, %rsp
+        IF_WIDE_VECTORS                     <- anything above the xmm registers that is not zero?
+        jne 7f                              <- the same with whole registers
+        KEEP_XMM
+        VZEROUPPER                          <- nothing where the CPU has no AVX
+        mov %fs:TASK, %r11
+        mov VECTORS(%r11), %r10
+        mov %r10, 512(%rsp)                 <- what Task.vectors said before: hits nest
+        fnstcw 520(%rsp)
+        lea 4(%rsp), %r10
+        mov %r10, VECTORS(%r11)             <- where the registers are kept, plus their distance in units of 16 bytes
+        push %rsi
+        push %r8
+        push %r9
+        push %r9                            <- room for the state of cancellation
+        call cancellation_off               <- pthread_cancel must not end the thread in a handler
+        mov %eax, (%rsp)
+        mov 24(%rsp), %rdi                  <- fp
+        mov %r12, %rsi
+        mov %r13, %rdx
+        mov 16(%rsp), %rcx                  <- regs
+        mov 8(%rsp), %r8                    <- data
+        call *%rbx
+        mov (%rsp), %edi
+        mov %eax, 8(%rsp)
+        call cancellation_back
+        mov 8(%rsp), %eax                   <- the handler's result
+        lea 32(%rsp), %rsp
+        mov 512(%rsp), %r10
+        mov %fs:TASK, %r11
+        mov %r10, VECTORS(%r11)
+        GET_XMM
+        6: fnstcw 522(%rsp)
+        mov 522(%rsp), %r10w
+        cmp %r10w, 520(%rsp)
+        je 8f
+        fldcw 520(%rsp)                     <- slow: only if the handler has changed the x87 control word
+        jmp 8f                              <- 8 takes the frame off and returns
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,69 @@
 
 They do for each probe of the list what the fast trampolines do for one. A probe that is not plain at its turn takes the slow path
 alone (ftrace.hit.dispatch). The call gets its node before it is known whether any probe needs it; `armed` has those that do.
+
+The entry, expanded to its first `ret` (a test compares it). Registers and stack: at the head of MULTI_PROBE.
+
+    ftrace_entry_multi:
+        mov %rsp, HIT_SP(%r11)              <- a hit above it that was left by a jump is noticed by this
+        mov %r10d, LIST(%r11)               <- the list is in use from here on
+        KEEP_ARGUMENTS                      <- of ftrace.hit.x86_64.images: the arguments, in a pt_regs
+        lea 184(%rsp), %rdx
+        mov TOP(%r11), %rax                 <- the newest node ...
+        cmp %rdx, FRAME(%rax)
+        jbe 8f                              <- ... is of a call that was left: the slow path drops it
+        lea NODE(%rax), %r9
+        cmp LIMIT(%r11), %r9
+        ja 8f                               <- the shadow stack is full
+        cmpl $0, CONTEXT(%r11)
+        jne 8f                              <- in a signal's handler: nothing has been changed
+        movl $MULTI_PROBE, REC(%r11)        <- from here on, a signal sees a hit of this kind
+        cmp %rax, TOP(%r11)
+        jne 8f                              <- a signal's handler has left a node between
+        mov %r9, TOP(%r11)                  <- reserved before it is filled: signals nest above it
+        movq $0, ARMED(%r9)                 <- no probe waits for the return yet
+        mov %r10, PROBES(%r9)
+        mov %rdx, FRAME(%r9)                <- the address of the return slot
+        mov 176(%rsp), %rsi
+        mov 184(%rsp), %rdx
+        mov %rsi, STUB(%r9)                 <- where the body will return to: the stub, by its return point
+        mov %rdx, PARENT(%r9)
+        mov LIST_WORDS(%r10), %ecx
+        mov RECORD_IP(%rsi), %rsi           <- rsi = the site
+        test %ecx, %ecx
+        je 1f
+        9: movq $0, INLINE_DATA-8(%r9,%rcx,8) <- the entry data of all probes, from the last word down
+        dec %ecx
+        jne 9b
+        1:
+        ENTRY_SP_IP                         <- completes the pt_regs; rcx = it
+        mov ITEM_PROBE(%r10), %rdi
+        2: mov ITEM_COUNTERS(%r10), %rax    <- for each probe: rdi = the probe, r10 = list + its offset
+        mov %fs:TASK, %r11
+        cmpl $0, PROBE_FLAGS(%rdi)
+        jne 6f                              <- not plain at this moment: multi_probe_one, the slow path for it alone
+        mov ITEM_TAKES(%r10), %r8
+        add %r8, TALLY(%r11,%rax)           <- one hit more and, with an exit handler, one credit less
+        js 5f                               <- no credit left: taken back, then as 6
+        mov ITEM_BIT(%r10), %r8
+        or %r8, ARMED(%r9)                  <- it waits for the return; the bit is 0 without an exit handler
+        ITEM_DATA                           <- r8 = its entry data in the node
+        call *ITEM_ENTRY(%r10)
+        test %eax, %eax
+        jne 4f                              <- declined: multi_probe_cancel clears the bit and gives the credit back
+        3: add $ITEM, %r10
+        mov ITEM_PROBE(%r10), %rdi
+        test %rdi, %rdi                     <- 0 behind the last item
+        jne 2b
+        mov %fs:TASK, %r11
+        cmpq $0, ARMED(%r9)
+        je 7f                               <- nobody waits: give the node back, ZF=0
+        mov 184(%rsp), %rdx
+        mov %rdx, PARENT(%r9)               <- a handler may have changed the return slot
+        GET_ARGUMENTS
+        movq $0, REC(%r11)                  <- out of tracing code
+        cmp %esp, %esp                      <- ZF=1: hook the return
+        ret
 """
 
 MULTI_PROBE = """

@@ -6,6 +6,59 @@ handler's caller may change. Other cases go to the slow path's ftrace_entry_pres
 anything has been changed.
 
 At an entry: r11 = task, r10 = probe list; (%rsp) the return into the detour, then 32 bytes, then the return slot.
+
+The return of a probe whose handler uses no registers and no entry data, expanded to its first `ret` (a test compares it):
+
+    registers  r11 = task, r10 = node, rax = probe list; all others are the program's
+    stack      88(%rsp)  return slot: the parent's address       40(%rsp) at the beginning
+               80(%rsp)  return into the return stub             32(%rsp) at the beginning
+               48 to 72  flags, r11, r10, rax, kept by ftrace_exit_preserving
+                0 to 40  r9, r8, rcx, rdx, rsi, rdi
+
+    preserving_exit_fast:
+        push %rdi
+        push %rsi
+        push %rdx
+        push %rcx
+        push %r8
+        push %r9
+        mov ITEM_PROBE(%rax), %rdi          <- rdi = the probe, the handler's first argument
+        testl $OFF_FLAGS, PROBE_FLAGS(%rdi)
+        jne 4f                              <- disabled or being unregistered: the slow path, with nothing changed
+        mov %r10, %r9                       <- r9 and r10: the handler keeps every register but rax and r11
+        mov %rax, %r10
+        mov PARENT(%r9), %rdx               <- rdx = the parent, the third argument
+        mov STUB(%r9), %rsi
+        mov %rdx, 88(%rsp)                  <- into the return slot, where the last `ret` and unwinders find it
+        mov RECORD_IP(%rsi), %rsi           <- rsi = the site, the second argument
+        xor %r8d, %r8d                      <- no entry data
+        call *ITEM_EXIT(%r10)
+        mov %fs:TASK, %r11
+        testl $POOL_FLAGS, PROBE_FLAGS(%rdi)
+        jne 6f                              <- nodes are counted for all threads
+        mov ITEM_COUNTERS(%r10), %rsi
+        mov $CREDIT_UNIT, %r8
+        add %r8, TALLY(%r11,%rsi)           <- the credit of this call goes back to this thread
+        testl $POOL_FLAGS, PROBE_FLAGS(%rdi)
+        jne 7f                              <- the pool has become shared in between, in a signal's handler
+        5: cmp %r9, TOP(%r11)
+        jne 8f                              <- nodes above it are of calls that were left
+        sub $NODE, %r9
+        mov %r9, TOP(%r11)
+        3: movq $0, REC(%r11)               <- out of tracing code
+        pop %r9
+        pop %r8
+        pop %rcx
+        pop %rdx
+        pop %rsi
+        pop %rdi
+        pop %rax
+        add $0x7f, %al                      <- OF as `seto` has kept it ...
+        sahf                                <- ... and the other flags
+        pop %r11
+        pop %r10
+        pop %rax
+        ret                                 <- into the return stub, which returns to the parent
 """
 
 from __future__ import annotations

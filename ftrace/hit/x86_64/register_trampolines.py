@@ -3,6 +3,69 @@
 They follow the order of events of `ftrace_both` and `ftrace_exit_fast` for a single probe, with a register image around the
 handler. The flags word of the image is a constant: flags are dead at a function's
 entry and return.
+
+The entry with handlers at both ends, expanded to its first `ret` (a test compares it). Registers and stack: at the head of
+ENTRY_REGS.
+
+    ftrace_both_regs:
+        mov %rsp, HIT_SP(%r11)              <- a hit above it that was left by a jump is noticed by this
+        mov %r10d, LIST(%r11)               <- the list is in use from here on
+        cmpl $0, CONTEXT(%r11)
+        jne ftrace_entry_full               <- in a signal's handler: nothing has been changed
+        KEEP_ENTRY_REGS                     <- of ftrace.hit.x86_64.images: a whole pt_regs; rdi = the return slot's address
+        mov TOP(%r11), %rsi                 <- the newest node ...
+        cmp %rdi, FRAME(%rsi)
+        jbe both_regs_full                  <- ... is of a call that was left: the slow path drops it
+        lea NODE(%rsi), %r8
+        cmp LIMIT(%r11), %r8
+        ja both_regs_full                   <- the shadow stack is full
+        mov ITEM_PROBE(%r10), %rax
+        testl $POOL_FLAGS, PROBE_FLAGS(%rax)
+        jne both_regs_full                  <- nodes are counted for all threads
+        mov ITEM_COUNTERS(%r10), %rdx
+        mov $HIT_WITH_CREDIT, %r8
+        add %r8, TALLY(%r11,%rdx)           <- one hit more and one credit less, in one word of this thread
+        js both_regs_no_credit
+        cmp %rsi, TOP(%r11)
+        jne both_regs_no_credit             <- a signal's handler has left a node between
+        lea NODE(%rsi), %r8
+        mov %r8, %r9                        <- r9 = the node, which the handler keeps
+        mov %r8, TOP(%r11)                  <- reserved before it is filled: signals nest above it
+        mov %r10, PROBES(%r8)
+        mov 176(%rsp), %rsi
+        mov 184(%rsp), %rdx
+        mov %rdi, FRAME(%r8)
+        mov %rsi, STUB(%r8)                 <- where the body will return to: the stub, by its return point
+        mov %rdx, PARENT(%r8)               <- rdx = the parent, the third argument
+        mov RECORD_IP(%rsi), %rsi           <- rsi = the site, the second argument
+        lea 5(%rsi), %rax
+        mov %rax, REGS_IP(%rsp)             <- regs.ip is behind the site, as the kernel's handlers see it
+        mov LIST_WORDS(%r10), %ecx
+        test %ecx, %ecx
+        je both_regs_no_data
+        lea INLINE_DATA(%r8), %r8           <- r8 = the entry data, the fifth argument
+        9: movq $0, -8(%r8,%rcx,8)
+        dec %ecx
+        jne 9b
+        both_regs_call:
+        mov ITEM_PROBE(%r10), %rdi          <- rdi = the probe, the first argument
+        mov %rsp, %rcx                      <- rcx = the pt_regs, the fourth argument
+        call *ITEM_ENTRY(%r10)
+        test %eax, %eax
+        jne both_regs_cancel                <- the handler declines the return: give the node back, ZF=0
+        mov 184(%rsp), %rdx
+        mov 176(%rsp), %rsi
+        mov %rdx, PARENT(%r9)               <- the handler may have changed the return slot ...
+        mov RECORD_IP(%rsi), %rsi
+        add $5, %rsi
+        cmp REGS_IP(%rsp), %rsi
+        jne both_regs_redirect              <- ... or regs.ip: another function is to run instead
+        GET_ALL                             <- with what the handler has stored in the pt_regs
+        mov %fs:TASK, %r11
+        movq $0, REC(%r11)                  <- out of tracing code
+        lea 48(%rsp), %rsp
+        cmp %esp, %esp                      <- ZF=1: hook the return
+        ret
 """
 
 ENTRY_REGS = """
