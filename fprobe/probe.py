@@ -129,7 +129,7 @@ class fprobe(Summary, ProcessBound):
 
     @property
     def registered(self) -> bool:
-        """Whether it is registered now."""
+        """True from register_fprobe() to unregister_fprobe(), also while it is disabled."""
         return self.ops.enabled
 
     @property

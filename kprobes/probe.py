@@ -173,7 +173,7 @@ class kprobe(Summary, ProcessBound):
 
     @property
     def registered(self) -> bool:
-        """Whether it is registered."""
+        """True from register_kprobe() to unregister_kprobe(), also while it is disabled or gone."""
         return self.place is not None
 
     @property

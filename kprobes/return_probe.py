@@ -177,7 +177,7 @@ class kretprobe(Summary, ProcessBound):
 
     @property
     def registered(self) -> bool:
-        """Whether it is registered."""
+        """True from register_kretprobe() to unregister_kretprobe(), also while it is disabled or gone."""
         return self.kp.registered
 
     # -- its native half ----------------------------------------------------------------------------------------

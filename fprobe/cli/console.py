@@ -128,7 +128,6 @@ class Console:
         return click.style(text, dim=True) if self.color and text else text
 
     def bold(self, text: str) -> str:
-        """`text`, in bold."""
         return click.style(text, bold=True) if self.color else text
 
     def good(self, text: str) -> str:

@@ -104,7 +104,6 @@ class FprobeEventProbe(Probe):
         self.fp = fp
 
     def unregister(self) -> None:
-        """Unregister it."""
         if self.fp is not None and self.fp.registered:
             unregister_fprobe(self.fp)
         self.fp = None

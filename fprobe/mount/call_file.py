@@ -24,7 +24,6 @@ class CallFile(Node):
         self._result = ""
 
     def open(self, flags: int) -> Handle:
-        """Open it."""
         return _CallHandle(lambda: self._result, self._call)
 
     def _call(self, text: str) -> None:

@@ -36,7 +36,6 @@ class Inodes:
         return f"{above}/{name}" if above else name
 
     def number(self, path: str) -> int:
-        """The number of a path."""
         with self._lock:
             found = self._numbers.get(path)
             if found is None:

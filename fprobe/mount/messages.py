@@ -148,7 +148,6 @@ def name_in(body: bytes) -> str:
 
 
 def mkdir_name(body: bytes) -> str:
-    """The name in the body of MKDIR."""
     return name_in(body[_TWO.size :])
 
 

@@ -12,7 +12,7 @@ class Style(Protocol):
         """Less bright."""
 
     def bold(self, text: str) -> str:
-        """Bold."""
+        """Stand out, as headings do."""
 
     def bad(self, text: str) -> str:
         """As a failure."""

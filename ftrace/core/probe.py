@@ -31,7 +31,7 @@ class Counts(NamedTuple):
 
     @property
     def missed(self) -> int:
-        """All misses."""
+        """Hits that no handler was called for, whatever the cause."""
         return sum(self) - self.hits
 
     def __repr__(self) -> str:

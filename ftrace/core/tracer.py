@@ -129,11 +129,9 @@ class Tracer:
     # -- the state of a site ---------------------------------------------------------------------------------
 
     def record_at(self, location: Location) -> DynFtrace:
-        """The record of one location."""
         return next(self.records([location]))
 
     def records(self, locations: Iterable[Location]) -> Iterator[DynFtrace]:
-        """The record of each location."""
         selections = [(ops, ops.selection()) for ops in self.enabled]
         for location in locations:
             wanting = [ops for ops, selection in selections if selection.has(location)]

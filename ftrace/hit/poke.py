@@ -43,7 +43,6 @@ def byte_of(text: u64, offset: u64, stage: u32) -> u8:
 
 @native(inline=True)
 def poke_bytes(alias: u64, text: u64, size: u64, heads: u64, stage: u32) -> void:
-    """One stage of one poke."""
     offset: u64 = 0
     while offset < size:
         if is_due(heads, offset, stage):

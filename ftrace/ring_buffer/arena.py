@@ -86,7 +86,6 @@ class Rings:
         return self.slots() if slot is None else [slot_number(slot)]
 
     def slot_address(self, slot: int) -> int:
-        """Address of a slot."""
         return int(self.native.slots) + slot * SLOT_SIZE
 
     def set_sizes(self, subbufs: int, of_slots: Mapping[int, int] = MappingProxyType({})) -> None:

@@ -46,7 +46,6 @@ def is_dense() -> bool:
 
 
 def jump_of(place: Place) -> Jump:
-    """The jump of a place that has one."""
     assert isinstance(place.jump, Jump)
     return place.jump
 

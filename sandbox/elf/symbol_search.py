@@ -74,7 +74,6 @@ def like(file: elf.ElfFile, table: int, name: bytes, most: int) -> list[str]:
 
 
 def name_of(file: elf.ElfFile, table: int, entry: elf.ElfSymbol) -> str:
-    """The name of an entry."""
     strings, size = file.contents(file.sections[table].link), 256
     while b"\0" not in (text := bytes(strings[entry.name_offset : entry.name_offset + size])) and len(text) == size:
         size *= 4

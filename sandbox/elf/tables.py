@@ -145,7 +145,6 @@ class ElfFile:
         return self.data[section.offset : section.offset + section.size]
 
     def section_name(self, index: int) -> str:
-        """The name of section `index`."""
         return string_at(self._names, self.sections[index].name_offset)
 
     def sections_named(self, name: str) -> list[int]:

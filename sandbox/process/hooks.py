@@ -20,7 +20,6 @@ class Hook(Generic[P]):
         self._calls: tuple[Callable[P, Any], ...] = ()
 
     def add(self, call: Callable[P, Any]) -> None:
-        """Call it from now on."""
         if call not in self._calls:
             self._calls += (call,)
 

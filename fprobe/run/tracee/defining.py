@@ -25,8 +25,6 @@ _OFFSET = re.compile(r"[+-](?:0[xX][\da-fA-F]+|\d+)$")
 
 
 class Definition:
-    """A definition."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self._patterns: list[Pattern] = []

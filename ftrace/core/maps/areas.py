@@ -42,8 +42,6 @@ class MapState(Structure):
 
 @struct
 class AreaHeader(Structure):
-    """The header of each area."""
-
     dropped: u64  # values that found no free element
     used: u64  # elements in use
     reserved: array[u64, 6]

@@ -154,7 +154,7 @@ class LocationTable:
         return None
 
     def patched_blocks(self) -> list[SiteBlock]:
-        """All blocks."""
+        """The blocks of modules and of images: of those in which a site may have been patched."""
         return [*self.blocks, *self.of_images]
 
     def location(self, address: int) -> Location | None:

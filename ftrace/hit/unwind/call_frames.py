@@ -84,7 +84,6 @@ def next_byte(reading: ptr[Reading]) -> u64:
 
 @native
 def begin(reading: ptr[Reading], at: u64, end: u64) -> void:
-    """Read from `at` on."""
     reading.at = at
     reading.end = end
     reading.window_size = 0

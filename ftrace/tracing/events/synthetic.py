@@ -154,8 +154,6 @@ def synthetic_image() -> NativeImage:
 
 
 class SyntheticEvent(DynamicEvent):
-    """A synthetic event."""
-
     def __init__(self, name: str, fields: Sequence[SyntheticField]) -> None:
         self.line_type = synthetic_lines
         self.name = name

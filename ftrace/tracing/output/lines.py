@@ -81,7 +81,6 @@ class LineFormat:
                 yield text
 
     def _texts(self, records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-        """Each record with its text."""
         if self._show is None and self._options["context-info"] and not (self.looks_ahead or self._options["fields"]):
             return ((record, self._line(record)) for record in records)
         pairs = enumerate(_with_next(records))
@@ -166,7 +165,6 @@ class LineFormat:
 
 
 def _with_next(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
-    """Each record, and the next one."""
     before = None
     for record in records:
         if before is not None:

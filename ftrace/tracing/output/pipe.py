@@ -248,5 +248,4 @@ class RawPipeFile(Node):
         self._array, self._slot, self._is_snapshot = array, slot, snapshot
 
     def open(self, flags: int) -> Handle:
-        """Open it."""
         return RawPipeHandle(self._array, self._slot, flags, snapshot=self._is_snapshot)

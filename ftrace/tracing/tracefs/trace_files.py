@@ -220,8 +220,6 @@ class InstanceDirectory(HeldDirectory):
 
 
 class InstancesDirectory(Directory):
-    """The directory `instances`."""
-
     def __init__(self) -> None:
         self._instances: dict[str, InstanceDirectory] = {}
         super().__init__(self._listed)

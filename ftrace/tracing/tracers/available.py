@@ -76,8 +76,6 @@ class FunctionTracing(Tracing):
 
 
 class FunctionTracer(Tracer):
-    """The tracer function."""
-
     name = "function"
 
     def start(self, array: TracedArray) -> Tracing:

@@ -37,7 +37,6 @@ class Emitter:
         return name
 
     def emit(self, instruction: str) -> None:
-        """Emits an instruction."""
         self._lines.append(f"  {instruction}{self._location}")
 
     def alloca(self, name: str, memory: str, align: int) -> str:

@@ -196,7 +196,6 @@ class Lowering:
         return self.emitter.value(f"trunc i8 {loaded} to i1") if isinstance(place.type, Bool) else loaded
 
     def store(self, place: Place, address: str, value: str) -> None:
-        """Stores *value* at *address*, which is the address of *place*."""
         memory = self.emitter.module.memory(place.type)
         if isinstance(place.type, Bool):
             value = value_of_bool(self.emitter, value)

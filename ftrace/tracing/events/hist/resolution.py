@@ -36,7 +36,6 @@ class ActionResolver:
     """The histograms that were created so. They are removed with the trigger that needs them."""
 
     def resolve(self, actions: tuple[Action, ...]) -> tuple[ResolvedAction, ...]:
-        """Resolve all actions."""
         found: list[ResolvedAction] = []
         for action in actions:
             if action.kind is SAVE and any(other.action.kind is SAVE for other in found):

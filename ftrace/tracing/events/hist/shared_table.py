@@ -94,7 +94,7 @@ class SharedHistogram:
         self.call = NativeCall(hist_image().address("count_in_map"), ctypes.addressof(self.native), self)
 
     def own_variable(self, name: str) -> OwnVariable:
-        """One of its variables."""
+        """The variable `name` of this trigger: its position among all, and its kind."""
         variables = self._definition.variables
         return next(
             OwnVariable(index, kind_of(each.value)) for index, each in enumerate(variables) if each.variable == name

@@ -141,8 +141,6 @@ class Negative(Value):
 
 
 class FieldUse(enum.Enum):
-    """The use of a field."""
-
     KEY = "key"
     VALUE = "value"
     VARIABLE = "variable"
