@@ -182,6 +182,7 @@ def output_options(command: _Command) -> _Command:
         except BrokenPipeError:
             end_process(0)  # the reader has closed the pipe
         except OSError as error:
+            error.filename = error.filename or console.output
             click.echo(f"fprobe: {of_system(error)}", err=True)
             end_process(FAILED)
 

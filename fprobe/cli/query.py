@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,11 @@ Examples:
 
 The files together are the table trace; a name may be a pattern of DuckDB's. `fprobe help recording` has the columns.
 """
+_ABSENT = re.compile(
+    r'Referenced column "(?P<name>.*?)" not found in FROM clause!(?: Candidate bindings: (?P<near>.*))?'
+)
+_NOT_PARQUET = re.compile(r"(?:No magic bytes found at end of file|File) '(.*)'(?: too small|$)")
+"""What DuckDB says."""
 _VERSION = "fprobe.schema_version"
 
 
@@ -94,8 +100,17 @@ def _listed(names: Sequence[str]) -> str:
 def _sentence(text: str) -> str:
     """What DuckDB says, on one line: without the kind of the error, the program's text, and the caret under it."""
     kind, colon, rest = text.partition("Error: ")
-    said = rest if colon and "\n" not in kind else text
-    return " ".join(said.partition("\n\nLINE")[0].split())
+    said = " ".join((rest if colon and "\n" not in kind else text).partition("\n\nLINE")[0].split())
+    if found := _ABSENT.match(said):
+        near = [each.strip(' "') for each in (found["near"] or "").split(",") if each]
+        hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
+        return f"there is no column {found['name']!r}{hint}"
+    if found := _NOT_PARQUET.search(said):
+        return (
+            f"{found[1]}: this is no Parquet file, or its writer was killed before its end: give one of"
+            " `fprobe record -o FILE.parquet`; `fprobe report FILE.dat -o FILE.parquet` makes one of a trace.dat"
+        )
+    return said
 
 
 def _plain(value: Any) -> Any:

@@ -82,12 +82,15 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
 
 def write(trace: Trace, form: str, output: str) -> None:
     """Write a file of one of `REPORT_FORMATS`. Raises Failure and OSError; ValueError for a damaged trace."""
-    if form == "parquet":
-        _write_parquet(trace, output)
-    elif form == "perfetto":
-        _write_perfetto(trace, output)
-    else:
-        _write_lines(_lines(trace, form), output)
+    from fprobe.cli.surviving import disk_errors
+
+    with disk_errors(output):
+        if form == "parquet":
+            _write_parquet(trace, output)
+        elif form == "perfetto":
+            _write_perfetto(trace, output)
+        else:
+            _write_lines(_lines(trace, form), output)
 
 
 def _lines(trace: Trace, form: str) -> Iterator[str]:
@@ -130,10 +133,9 @@ def _write_perfetto(trace: Trace, output: str) -> None:
 
 
 def _write_parquet(trace: Trace, output: str) -> None:
-    from fprobe.cli.surviving import disk_errors, disk_failure
+    from fprobe.cli.surviving import disk_failure
     from fprobe.export.columns.trace_dat import convert
 
-    with disk_errors(output):
-        unwritten = convert(trace, output)
+    unwritten = convert(trace, output)
     if unwritten:
         raise disk_failure(output, f"{unwritten:,} rows are missing")

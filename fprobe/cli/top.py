@@ -13,6 +13,7 @@ from fprobe.cli.formats import format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.run import PythonCommand, checked, program_words, refuse_program, start
 from fprobe.cli.selecting import asked_of, by_number, by_option, question_of, where_option
+from fprobe.cli.surviving import disk_errors
 from fprobe.run.launcher.columns import SORT_KEYS
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def top_command(
 
     def write(found: Results, ticks: Ticks) -> None:
         if report is not None:
-            write_report(report, found, counts, selection, ticks, form)
+            with disk_errors(str(output)):
+                write_report(report, found, counts, selection, ticks, form)
 
     end_like(live.follow(program, counts, journal, View(sort, delay, rows, by), shown, write))
 
@@ -120,5 +122,6 @@ def _top_running(
     with attached_to(targets, settings) as processes:
         follow_attached(processes, view)
     if report is not None:
-        attached_report.write(processes, selection, report, form)
+        with disk_errors(str(output)):
+            attached_report.write(processes, selection, report, form)
     end_process(0)

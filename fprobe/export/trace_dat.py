@@ -31,7 +31,7 @@ class TraceDat:
         self, path: str, page_size: int, buffers: int = 1, compression: str = NONE, metadata: Metadata | None = None
     ) -> None:
         self._set_up(path, page_size, buffers, compression, metadata)
-        self.descriptor = emptied(path)
+        self.descriptor = emptied(path, locked=True)
         try:
             # What is written there at the end must fit a disk that is full then.
             write_all(self.descriptor, self._start.ljust(self._end, b"\0"))

@@ -23,12 +23,19 @@ def csv_lines(objects: Callable[[], Iterable[dict[str, Any]]]) -> Iterator[str]:
     fields: dict[str, None] = {}
     for each in objects():
         common |= dict.fromkeys(each)
-        fields |= dict.fromkeys(each.get(_FIELDS, ()))
-    common.pop(_FIELDS, None)
+        fields |= dict.fromkeys(_fields(each))
+    if fields:
+        del common[_FIELDS]
     yield _line([*common, *(f"field_{name}" if name in common else name for name in fields)])
     for each in objects():
-        inner = each.get(_FIELDS, {})
+        inner = _fields(each)
         yield _line([*(_cell(each.get(name)) for name in common), *(_cell(inner.get(name)) for name in fields)])
+
+
+def _fields(each: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a record; empty if the object is none."""
+    found = each.get(_FIELDS)
+    return found if isinstance(found, dict) else {}
 
 
 def _cell(value: Any) -> Any:

@@ -101,3 +101,16 @@ def test_what_contradicts_or_is_not_written_is_refused(run, files, tmp_path, ver
     assert "means the format" in done.err and "give one of them" in done.err and done.err.count("\n") == 1
     absent = run(option, "--format", "ods", "-o", tmp_path / "x", *rest, code=2)
     assert "--format is ods; there are: " in absent.err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", sampled([each for each in VERBS if not each.startswith("record")], 4))
+def test_a_full_disk_is_a_sentence_with_the_file(run, files, verb):
+    if "{rows}" in verb:
+        pytest.importorskip("duckdb")
+        if not files["rows"].exists():
+            run("report", files["calls"], "-o", files["rows"])
+    option, *rest = words(verb, files)
+    form = next((each for each in VERBS[verb].split() if each not in ("parquet", "perfetto")), "json")
+    done = run(option, "--format", form, "-o", "/dev/full", *rest, code=1)
+    assert "No space left on device" in done.err or "the disk is full" in done.err
+    assert "/dev/full: " in done.err or "the report could not be written: " in done.err

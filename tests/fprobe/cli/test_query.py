@@ -21,12 +21,17 @@ def test_query_prints_a_table_and_objects(run):
     ]
 
 
+def test_columns_that_are_null_are_empty_in_csv(run):
+    (head, *rows) = run("query", VERSION_1, "SELECT kind, fields FROM trace", "--format", "csv").out.splitlines()
+    assert head == "kind,fields" and "call," in rows
+
+
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
         (
             "SELECT functon FROM trace",
-            'Referenced column "functon" not found in FROM clause! Candidate bindings: "function"',
+            "there is no column 'functon'; did you mean function",
         ),
         ("SELEC", 'syntax error at or near "SELEC"'),
         ("SELECT * FROM traces", "Table with name traces does not exist!"),
@@ -47,4 +52,7 @@ def test_query_refuses_what_it_cannot_read(run, tmp_path):
     assert "fprobe has not written this file" in run("query", other, sql, code=1).err
     assert "No files found" in run("query", tmp_path / "no.parquet", sql, code=1).err
     (tmp_path / "text.parquet").write_text("no columns")
-    assert "text.parquet" in run("query", tmp_path / "text.parquet", sql, code=1).err
+    assert (
+        "text.parquet: this is no Parquet file, or its writer was killed"
+        in run("query", tmp_path / "text.parquet", sql, code=1).err
+    )
