@@ -32,20 +32,23 @@ PARTS = 256
 ROWS_AT = 4096
 """Offset of the rows in a part."""
 ROWS = 2048
-STRIDE = 16 << 20
-"""Bytes of a thread's row: cells, the thread's ring of events, and that of their values."""
-EVENTS_AT, EVENT = 4 << 20, 32
-VALUES_AT, VALUES = 8 << 20, 1 << 20
-"""The ring of values in a row, and its words of 8 bytes (ftrace.hit.call_values)."""
-EVENTS = (VALUES_AT - EVENTS_AT) // EVENT
-"""Capacity of a thread's ring of events."""
+STRIDE = 4 << 20
+"""Bytes of a thread's row of cells."""
 STACKS_AT = ROWS_AT + ROWS * STRIDE
 STACKS = 1 << 16
 """Maximum number of different stacks of a process. Each has two 8-byte words: number of calls, and ticks."""
 MAPS_AT = STACKS_AT + STACKS * 16
 MAPS = 16 << 30
 """Bytes of address space for the maps of native handlers."""
-PART = MAPS_AT + MAPS
+CALLS_AT = MAPS_AT + MAPS
+CALL_PAGES = 1 << 18
+"""The pool of the ring buffer of calls: 1 GiB."""
+CALLS_KB = 12 << 10
+"""What a thread's calls may take of it."""
+CALLS_ORDER = 4
+"""A sub-buffer has 64 KiB, since a record has up to two paths."""
+_CALLS = 2 << 30
+PART = CALLS_AT + _CALLS
 
 MAGIC = b"fproberu"
 _HEADER = struct.Struct("<8sQ")

@@ -61,10 +61,8 @@ class Row(Structure):
 
     thread: u64
     dropped: u64  # calls that found no cell
-    head: u64  # events that were ever written
     inner: u64  # time of the calls that have returned, without those inside others of them
-    values: u64  # words of values that were ever claimed (ftrace.hit.call_values)
-    reserved: array[u64, 3]
+    reserved: array[u64, 5]
 
 
 CELL, TIMED_CELL = 64, 2048

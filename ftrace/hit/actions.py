@@ -40,7 +40,7 @@ def clock_of(ring: ptr[Ring]) -> u64:
     """The time by the clock of a ring, as its records are stamped."""
     clock = ring.clock
     sequence = volatile_load(addressof(clock.sequence))
-    stamp = scaled_by(clock, sequence)
+    stamp = scaled_by(clock, sequence, rdtsc())
     if likely(volatile_load(addressof(clock.sequence)) == sequence and ring.is_scaled != 0):
         return stamp
     return clock_slowly(ring)

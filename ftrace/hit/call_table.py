@@ -18,7 +18,6 @@ from ftrace.hit.account import (
     WALL,
     Account,
     Cell,
-    Row,
     TimedCall,
     TimedCell,
     cell_of,
@@ -26,11 +25,12 @@ from ftrace.hit.account import (
     row_of,
     self_time,
 )
-from ftrace.hit.call_values import ValuePlan, ValuePlans, error_number, keep_arguments, values_plan, write_values
-from ftrace.hit.nodes import place_at_entry, place_at_return, true_parent
+from ftrace.hit.nodes import true_parent
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.clock_state import THREAD_CPUTIME, system_now
-from ftrace.hit.x86_64.pt_regs import pt_regs
+from ftrace.hit.ring_buffer.layout import MAGIC
+from ftrace.hit.ring_buffer.pool import FULL
+from ftrace.hit.ring_buffer.records import Ring, RingBuffer
 from sandbox.native import *
 from sandbox.threads.system_calls import nap
 from sandbox.threads.tasks import current
@@ -38,9 +38,6 @@ from sandbox.x86_64.syscalls import SYS_GETPID, SYS_MMAP, SYS_MREMAP
 
 PATIENCE = 20_000
 """Naps, some seconds in all, for which a thread waits until another one has claimed the process's part."""
-EVENTS_AT, EVENT = 4 << 20, 32
-"""Offset in a row of the thread's ring of events, and bytes of one."""
-ENTER, LEAVE, LEAVE_BELOW = 1, 2, 3
 UNCLAIMED, CLAIMING = 1, 2
 
 _MAYMOVE_FIXED = 3
@@ -60,12 +57,16 @@ class CallTable(Structure):
     rows_at: u64  # offset of the rows in a part
     next: u64  # address of the number of the next free part
     part: u64  # the number of this process's part
-    events: u64  # events in a thread's ring, less 1; 0: none are kept
     claim: u64  # UNCLAIMED: the first hit takes a part; CLAIMING: a thread does
     maps: u64  # address of the memory of maps, in every process of the program
     maps_at: u64  # its offset in a part
     maps_size: u64  # 0: there are none
     in_children: u64  # UNCLAIMED: children of a fork count, too; 0: they do not
+    calls: RingBuffer  # the records of calls; its ring is null if there are none, and in a process without a part
+    ring: Ring
+    ring_at: u64  # offset in a part of the ring buffer's memory; 0: calls are not recorded
+    ring_base: u64  # address of the memory that `ring` refers to
+    ring_pages: u64
 
 
 @struct
@@ -78,6 +79,27 @@ class Part(Structure):
 
 
 table_address = global_var(u64, 0, name="call_table")
+
+
+@native
+def begin_ring(table: ptr[CallTable], base: u64, pid: u64) -> void:
+    """Record calls into the memory at `base`, all of it zero (ftrace.hit.ring_buffer.layout.Geometry)."""
+    ring = addressof(table.ring)
+    moved = base - table.ring_base
+    ring.slots += moved
+    ring.data += moved
+    ring.metas += moved
+    ring.bitmap += moved
+    ring.hint = 0
+    table.ring_base = base
+    for word in range(ring.words):
+        cast(ptr[u64], ring.bitmap)[word] = FULL
+    header = cast(ptr[u64], base)
+    header[1] = table.ring_pages
+    header[2] = pid
+    store(addressof(header[0]), MAGIC, "release")
+    table.calls.live = ring
+    table.calls.ring = ring
 
 
 @native(export=True)
@@ -93,6 +115,8 @@ def table_take(address: u64, parent: u64) -> u64:
     part = cast(ptr[Part], start)
     part.pid = cast(u64, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0))
     part.parent = parent
+    if table.ring_at != 0:
+        begin_ring(table, start + table.ring_at, part.pid)
     table.account.rows = start + table.rows_at
     return 1
 
@@ -132,33 +156,6 @@ def timed_cell(table: ptr[CallTable], ip: u64, origin: u64) -> ptr[Cell]:
     return cell_of(addressof(table.account), TIMED_CELL, ip, by)
 
 
-@struct
-class CallEvent(Structure):
-    """An entry or a return, in a thread's ring."""
-
-    time: u64  # ticks
-    ip: u64
-    place: u64  # on the shadow stack, four times, plus ENTER or LEAVE or LEAVE_BELOW; above bit 32 the number of its values
-    value: u64  # return address, or the result
-
-
-assert CallEvent.size == EVENT
-
-
-@native
-def table_event(table: ptr[CallTable], time: u64, ip: u64, place: u64, value: u64) -> void:
-    """Keep an event; it replaces the thread's oldest one."""
-    header = row_of(addressof(table.account))
-    number = header.head
-    header.thread = cast(u64, current().tid)
-    header.head = number + 1
-    event = cast(ptr[CallEvent], cast(u64, header) + EVENTS_AT + (number & table.events) * EVENT)
-    event.time = time
-    event.ip = ip
-    event.place = place
-    event.value = value
-
-
 @native(export=True)
 def table_in_child() -> void:
     """In the child of a fork: most only execute another program. Maps have to be the child's own at once."""
@@ -166,6 +163,7 @@ def table_in_child() -> void:
         return
     table = cast(ptr[CallTable], table_address)
     table.account.rows = 0
+    table.calls.ring = null
     table.claim = table.in_children
     if table.maps_size != 0 and table_claim(table_address) != 0:
         part = table.parts + table.part * table.length
@@ -178,28 +176,34 @@ def table_in_child() -> void:
 
 
 @native(inline=True)
-def clocks_begin(table: ptr[CallTable], measures: u64, data: ptr[TimedCall]) -> void:
-    """Note the times of an entry. The clock of wall time is the last one that is read."""
+def clocks_begin(table: ptr[CallTable], measures: u64, data: ptr[TimedCall], now: u64) -> void:
+    """Note the times of an entry. `now`: its ticks; 0: read here, after all other clocks."""
     if measures >= SELF and table.account.rows != 0:
         data.inner = row_of(addressof(table.account)).inner
     if measures >= CPU:
         data.cpu = system_now(THREAD_CPUTIME)
-    data.entered = rdtsc()
+    data.entered = rdtsc() if now == 0 else now
 
 
 @native(inline=True)
-def call_begins(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
-    """Count an entry. `data`: null if the return is not waited for."""
-    caller = ret_ip
-    if table.account.by == BY_CALLER:
-        caller = true_parent(current(), ret_ip)  # as at the return
+def count_begin(table: ptr[CallTable], measures: u64, ip: u64, caller: u64, data: ptr[TimedCall], now: u64) -> void:
+    """Count an entry. `caller`: as at the return; `data`: null if the return is not waited for; `now`: as clocks_begin()."""
     cell = timed_cell(table, ip, caller)
     if cell != null:
         cell.hits += 1
         if data == null:
             cell.missed += 1
     if data != null:
-        clocks_begin(table, measures, data)
+        clocks_begin(table, measures, data, now)
+
+
+@native(inline=True)
+def call_begins(table: ptr[CallTable], measures: u64, ip: u64, ret_ip: u64, data: ptr[TimedCall]) -> void:
+    """Count an entry that begins now."""
+    caller = ret_ip
+    if table.account.by == BY_CALLER:
+        caller = true_parent(current(), ret_ip)
+    count_begin(table, measures, ip, caller, data, 0)
 
 
 @native(inline=True)
@@ -264,69 +268,11 @@ def arguments_in(data: ptr[TimedCall], measures: u64) -> ptr[u64]:
     return addressof(cast(ptr[u64], data)[1 + measures])
 
 
-@native(noinline=True)
-def entry_values(row: ptr[Row], plan: ptr[ValuePlan], time: u64, regs: ptr[pt_regs], kept: ptr[u64]) -> u64:
-    """Write the values of an entry; returns their number."""
-    words: array[u64, 7] = zeroed
-    keep_arguments(addressof(words[0]), regs)
-    words[6] = regs.sp
-    if kept != null:
-        keep_arguments(kept, regs)
-    return write_values(row, plan, time, addressof(words[0]), addressof(words[0]), 0, regs.sp)
-
-
-@native(noinline=True)
-def leave_values(row: ptr[Row], plan: ptr[ValuePlan], time: u64, regs: ptr[pt_regs], kept: ptr[u64], error: u64) -> u64:
-    """Write the values of a return. `kept`: the registers of the arguments."""
-    words: array[u64, 7] = zeroed
-    words[0] = regs.ax
-    words[1] = regs.dx
-    words[2] = regs.cx
-    words[3] = error
-    return write_values(row, plan, time, addressof(words[0]), kept, regs.ax, regs.sp)
-
-
-@native(cc="preserve_most")
-def events_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[TimedCall]) -> i32:
-    """Count the entry, and keep it with its values. The data are followed by the registers of the arguments."""
-    plans = cast(ptr[ValuePlans], probe.action)
-    table = cast(ptr[CallTable], plans.table)
-    caller = true_parent(current(), ret_ip)
-    if has_part(table):
-        place = place_at_entry(current(), regs.sp, ip)
-        time = rdtsc()
-        plan = values_plan(plans, ip)
-        values: u64 = 0
-        if plan != null:
-            kept = arguments_in(data, table.account.measures)
-            values = entry_values(row_of(addressof(table.account)), addressof(plan.entry), time, regs, kept)
-        table_event(table, time, ip, values << 32 | place << 2 | ENTER, caller)
-    call_begins(table, table.account.measures, ip, caller, data)
-    return 0
-
-
-@native(cc="preserve_most")
-def events_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[TimedCall]) -> void:
-    plans = cast(ptr[ValuePlans], probe.action)
-    table = cast(ptr[CallTable], plans.table)
-    error = error_number(current())
-    call_ends(table, table.account.measures, ip, ret_ip, data, rdtsc() - data.entered)
-    if has_part(table):
-        place = place_at_return(current(), regs.sp - 8, ip)
-        time = rdtsc()
-        plan = values_plan(plans, ip)
-        values: u64 = 0
-        if plan != null:
-            kept = arguments_in(data, table.account.measures)
-            values = leave_values(row_of(addressof(table.account)), addressof(plan.leave), time, regs, kept, error)
-        table_event(table, time, ip, values << 32 | (place >> 1) << 2 | LEAVE + (place & 1), regs.ax)
-
-
 HANDLERS = {WALL: "calls", SELF: "self", CPU: "cpu"}
 """The first word of the names of the handlers, by what they measure."""
 CALL_SIZES = {WALL: 8, SELF: 16, CPU: TimedCall.size}
 """Bytes of a call's data."""
 FUNCTIONS = (
-    *(table_take, table_claim, table_in_child, calls_entry, calls_exit, self_entry, self_exit, cpu_entry, cpu_exit),
-    *(events_entry, events_exit),
+    *(table_take, table_claim, table_in_child),
+    *(calls_entry, calls_exit, self_entry, self_exit, cpu_entry, cpu_exit),
 )

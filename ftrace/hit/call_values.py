@@ -1,23 +1,19 @@
-"""Arguments and results of calls, in a ring of the thread behind its ring of events (ftrace.hit.call_table). Native.
+"""Arguments and results of calls in their records (ftrace.hit.call_records). Native.
 
-What a function takes and returns, and which of its pointers lead to something that is shown, is planned before it is probed. A
-record of values has words: time, `Head` fields, the general registers, and then what the plan wants: vector registers, words of
-the stack, and the targets of pointers, each with its address and the number of bytes (negative: unreadable).
+What a function takes and returns, and which of its pointers lead to something that is shown, is planned before it is probed. The
+values of a call are words: general registers, and then what the plan wants: vector registers, words of the stack, and the
+targets of pointers, each with its address and the number of bytes (negative: unreadable).
 """
 
 from __future__ import annotations
 
-from ftrace.hit.account import Row
 from ftrace.hit.hashing import first_place
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
 from sandbox.threads.tasks import Task
 
-VALUES_AT, VALUES = 8 << 20, 1 << 20
-"""Offset in a row of the ring of values, and its words, a power of two."""
-WORDS, ARGUMENT_WORDS = 7, 6
-"""Words of general registers at both ends: of an entry di, si, dx, cx, r8, r9, sp; of a return ax, dx, cx, errno, zeros."""
-HEAD_WORDS = 2
+ARGUMENT_WORDS, RESULT_WORDS = 6, 3
+"""Words of general registers: of an entry di, si, dx, cx, r8, r9; of a return dx, cx, errno."""
 VECTOR_WORDS = 16
 MAX_FOLLOWED = 8
 TEXT, BYTES = 0, 1
@@ -46,9 +42,9 @@ class Followed(Structure):
 
 @struct
 class ValuePlan(Structure):
-    """What to record at one end of a function. `words`: at most, of a record."""
+    """What to record at one end of a function. `length`: bytes of a record, at most."""
 
-    words: u64
+    length: u64
     vectors: u64
     stack: u64  # words above the return address
     count: u64
@@ -90,21 +86,6 @@ def values_plan(plans: ptr[ValuePlans], ip: u64) -> ptr[FunctionPlan]:
 
 
 @native(inline=True)
-def claim(row: ptr[Row], words: u64) -> u64:
-    """Claim words that are contiguous in the ring; the number of the first. A handler of a signal may claim others meanwhile."""
-    place = cast(ptr[u64], addressof(row.values))
-    for _ in range(16):
-        before = volatile_load(place)
-        start = before
-        index = before & (VALUES - 1)
-        if index + words > VALUES:
-            start = before + (VALUES - index)
-        if single_cas(place, before, start + words):
-            return start
-    return volatile_load(place)
-
-
-@native(inline=True)
 def word_of(entry: ptr[u64], result: u64, stack: ptr[u64], source: u8, number: u8) -> u64:
     """A pointer or a length. `entry`: the general registers of the entry."""
     if source == IN_RESULT:
@@ -129,16 +110,8 @@ def length_wanted(plan: ptr[Followed], entry: ptr[u64], result: u64, stack: ptr[
 
 
 @native(noinline=True)
-def write_values(
-    row: ptr[Row], plan: ptr[ValuePlan], time: u64, words: ptr[u64], entry: ptr[u64], result: u64, sp: u64
-) -> u64:
-    """Write a record; returns its number with bit 31 set. `words`: the general registers; `entry`: those of the entry."""
-    start = claim(row, plan.words)
-    record = cast(ptr[u64], cast(u64, row) + VALUES_AT + (start & (VALUES - 1)) * 8)
-    record[0] = time
-    for index in range(WORDS):
-        record[HEAD_WORDS + index] = words[index]
-    at: u64 = HEAD_WORDS + WORDS
+def write_values(record: ptr[u64], at: u64, plan: ptr[ValuePlan], entry: ptr[u64], result: u64, sp: u64) -> u64:
+    """Write what follows the general registers, from a word of the record on. `entry`: those of the entry. The word after it."""
     if plan.vectors != 0:
         save_xmm(cast(ptr[u8], addressof(record[at])))
         at += VECTOR_WORDS
@@ -168,9 +141,7 @@ def write_values(
         at += 2
         if length > 0:
             at += (cast(u64, length) + 7) >> 3
-    record[1] = at | plan.vectors << 32 | plan.stack << 40 | plan.count << 48
-    single_cas(cast(ptr[u64], addressof(row.values)), start + plan.words, start + at)
-    return (start & 0x7FFF_FFFF) | 0x8000_0000
+    return at
 
 
 @native(inline=True)

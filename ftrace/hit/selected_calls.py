@@ -71,7 +71,7 @@ def selected_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], 
             if selection.save != 0:
                 save = cast(Chosen, selection.save)
                 save(selections.state, 0, ip, ret_ip, regs, kept, addressof(by[0]))
-            clocks_begin(table, table.account.measures, data)
+            clocks_begin(table, table.account.measures, data, 0)
         return 0
     if selection.chosen(selections.state, selection.condition, ip, ret_ip, regs, kept, addressof(by[0])) == 0:
         return 1

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ftrace.core.runtime import runtime
 from ftrace.hit.ring_buffer import comms
 from ftrace.hit.ring_buffer.clock_state import SCALED
-from ftrace.hit.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, SLOTS, capacity, geometry
+from ftrace.hit.ring_buffer.layout import PAGE_SIZE, RINGS, SLOT_SIZE, SLOTS, Geometry, capacity, geometry
 from ftrace.hit.ring_buffer.records import PAGE_MASK, Ring, RingBuffer, Slot
 from ftrace.ring_buffer import backing, clock
 from ftrace.ring_buffer.backing import shared
@@ -43,28 +43,36 @@ def slot_number(slot: int) -> int:
     return between("slot", slot, 0, SLOTS - 1)
 
 
+def native_ring(
+    file: Geometry, base: int, number: int, order: int, clock_state: Any, max_pages: int, *, overwrite: bool
+) -> Any:
+    """The native half of a ring in a memory file that is mapped at `base`."""
+    is_scaled = clock_state.kind == SCALED
+    return Ring.ctypes(
+        slots=base + file.slots_of(number),
+        data=base + file.data,
+        capacity=capacity(order),
+        clock=ctypes.addressof(clock_state),
+        is_scaled=int(is_scaled),
+        scaled_capacity=capacity(order) if is_scaled else 0,
+        metas=base + file.metas,
+        bitmap=base + file.bitmap,
+        words=file.words,
+        order=order,
+        max_pages=max_pages,
+        overwrite=int(overwrite),
+        number=number,
+    )
+
+
 class Rings:
     """A ring: its entry in the memory file, its native half, and a view of its slots."""
 
     def __init__(self, arena: Arena, entry: RingEntry, of_clock: clock.Clock, max_pages: int, overwrite: bool) -> None:
         self.arena, self.entry, self.clock = arena, entry, of_clock
-        file = arena.file.geometry
         self.clock_state = clock.start(of_clock)
-        is_scaled = self.clock_state.kind == SCALED
-        self.native = Ring.ctypes(
-            slots=arena.base + file.slots_of(entry.number),
-            data=arena.base + file.data,
-            capacity=capacity(entry.order),
-            clock=ctypes.addressof(self.clock_state),
-            is_scaled=int(is_scaled),
-            scaled_capacity=capacity(entry.order) if is_scaled else 0,
-            metas=arena.base + file.metas,
-            bitmap=arena.base + file.bitmap,
-            words=file.words,
-            order=entry.order,
-            max_pages=max_pages,
-            overwrite=int(overwrite),
-            number=entry.number,
+        self.native = native_ring(
+            arena.file.geometry, arena.base, entry.number, entry.order, self.clock_state, max_pages, overwrite=overwrite
         )
         self.view = RingView(arena.file, entry.number, entry.order)
         self._own_sizes: set[int] = set()

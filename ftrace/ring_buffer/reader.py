@@ -18,7 +18,7 @@ from ftrace.hit.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BIT
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings, Slots, slot_number
 from ftrace.ring_buffer.pages import Common, Event, Page, spans
-from ftrace.ring_buffer.view import DROPPED
+from ftrace.ring_buffer.view import DROPPED, RingView
 from sandbox.process.writing import write_all
 from sandbox.threads.tasks import FREE
 
@@ -412,20 +412,20 @@ class Follower:
     """The positions of a reader that consumes nothing, by slot. After the buffer is cleared, they start again."""
 
     def __init__(self) -> None:
-        self._ring: Rings | None = None
+        self._view: RingView | None = None
         self._positions: dict[int, _Position] = {}
 
-    def take(self, ring: Rings) -> list[Record]:
-        """The records since the last call, in order of time. `lost`: number of events of the slot missing before the record."""
-        if ring is not self._ring:
-            self._ring, self._positions = ring, {}
-        return list(in_order(self._of_slot(ring, slot) for slot in ring.slots()))
+    def take(self, view: RingView, slots: Iterable[int]) -> list[Record]:
+        """The records of these slots since the last call, by time. `lost`: how many of the slot are missing before a record."""
+        if view is not self._view:
+            self._view, self._positions = view, {}
+        return list(in_order(self._of_slot(view, slot) for slot in slots))
 
-    def _of_slot(self, ring: Rings, slot: int) -> Iterator[Record]:
-        if ring.view.slot_word(slot, "sequence") < self._positions.get(slot, _Position()).sequence:
+    def _of_slot(self, view: RingView, slot: int) -> Iterator[Record]:
+        if view.slot_word(slot, "sequence") < self._positions.get(slot, _Position()).sequence:
             del self._positions[slot]  # consumed to the end; another thread has the slot
         before = self._positions.get(slot, _Position())
-        for page in ring.view.pages(slot, before.sequence, before.page):
+        for page in view.pages(slot, before.sequence, before.page):
             yield from self._of_page(slot, page)
 
     def _of_page(self, slot: int, page: Page) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,14 +10,39 @@ from fprobe.calls.values import UNREADABLE, value_text
 from fprobe.prototypes import texts
 from fprobe.prototypes.described import Argument, Described
 from fprobe.run.launcher.names import Names
-from fprobe.run.launcher.value_records import Values
-from sandbox.abi import layout
+from sandbox.abi import convention, layout
 from sandbox.abi.convention import RESULTS
 from sandbox.abi.signatures import Integer, Pointer
 
 _NUMBA = "numba"
 """The image of functions that return a status in ax; the result is in memory."""
 _ALL_ONES = (1 << 64) - 1
+_VECTOR_BYTES = 128
+
+
+class Values(NamedTuple):
+    """The values in a record. `words`: of an entry di, si, dx, cx, r8, r9; of a return ax, dx, cx, errno.
+
+    `targets`: address and bytes of what pointers lead to; None for what could not be read.
+    """
+
+    words: tuple[int, ...]
+    vectors: bytes
+    stack: bytes
+    targets: tuple[tuple[int, bytes | None], ...]
+
+    def image(self, *, is_entry: bool) -> bytes:
+        """The image of the call (sandbox.abi.convention); what was not recorded is zero."""
+        registers = bytearray(convention.REGISTERS)
+        places = convention.ARGUMENTS if is_entry else convention.RESULTS
+        for at, word in zip(places, self.words, strict=False):
+            struct.pack_into("<Q", registers, at, word)
+        return bytes(registers) + (self.vectors or bytes(_VECTOR_BYTES)) + self.stack
+
+    @property
+    def errno(self) -> int:
+        """The thread's errno at a return."""
+        return self.words[3]
 
 
 class _Value(NamedTuple):
@@ -35,12 +61,10 @@ class CallValues:
         self._known: dict[int, Described | None] = {}
 
     def arguments(self, ip: int, values: Values | None) -> str:
-        """The arguments: `file="a", oflag=O_RDONLY`; '' if the function's are not known, `?` if they are lost."""
+        """The arguments: `file="a", oflag=O_RDONLY`; '' if the function's are not known."""
         known = self._described(ip)
-        if known is None or not (known.arguments or known.is_variadic):
+        if known is None or values is None:
             return ""
-        if values is None:
-            return UNREADABLE
         found = _entry(known, values)
         listed = [f"{each.argument.name}={text}" for each, text in zip(found, _texts(found), strict=True)]
         return ", ".join(listed + ["..."] * known.is_variadic)

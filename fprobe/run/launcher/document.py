@@ -86,7 +86,7 @@ def _recorded(process: Process, rate: float, selection: ReportSelection, recorde
     """The members that only some options add."""
     found: dict[str, Any] = {}
     if (call_events := recorded.calls.get(process.pid)) is not None:
-        found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, rate, selection.traces))}
+        found |= {"events_lost": call_events.lost, "calls": list(_calls(process, call_events, selection.traces))}
     if (events := recorded.events.get(process.pid)) is not None:
         found |= {"probe_events_lost": events.lost, "probe_events": events.objects()}
     if selection.stacks:
@@ -114,13 +114,13 @@ def _total_values(recorded: Recorded, selection: ReportSelection) -> dict[str, A
     return {"total_values": None if total is None else values.objects(total, selection.values, selection.order)}
 
 
-def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _calls(process: Process, call_events: CallEvents, patterns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The recorded calls in order of their entries. A call whose return was not recorded has no duration and no result."""
     call_values = CallValues(process.names)
     begun = [call for call, begins in calls_of(of_patterns(process, call_events, patterns).events) if begins]
     first = begun[0].entry.time if begun else 0
     for call in begun:
-        times = {"time_ns": round((call.entry.time - first) / rate), "tid": call.thread, "depth": call.depth}
+        times = {"time_ns": call.entry.time - first, "tid": call.thread, "depth": call.depth}
         described = process.names.function(call.ip).as_object()
         made = {
             "function": described.pop("name"),
@@ -130,7 +130,7 @@ def _calls(process: Process, call_events: CallEvents, rate: float, patterns: Seq
             **call_values.arguments_object(call.ip, call.entry.values),
         }
         if call.leave is not None:
-            made |= {"duration_ns": round(call.duration / rate)}
+            made |= {"duration_ns": call.duration}
             made |= call_values.result_object(call.ip, call.leave.value, call.leave.values)
         yield made
 

@@ -1,12 +1,11 @@
 """The calls of attached processes as lines, while they are made: `fprobe trace -p`.
 
-Threads write their events into rings of their own, and nothing waits for a reader. An event is taken when it is older than the
-beginning of the previous reading: then its thread has written all of it, and no older one of another thread can follow.
+Each process has a ring buffer, and nothing waits for a reader. An event is shown when it is older than the beginning of the
+previous reading: then no older one of another thread can follow.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -15,13 +14,14 @@ from fprobe.report.nesting import Nesting
 from fprobe.report.tree import HEADER, CallTree
 from fprobe.run import session
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
-from fprobe.run.launcher.call_events import EVENT, ROW, CallWords, Event, event_of, rows
+from fprobe.run.launcher.call_events import CallWords, Event
+from fprobe.run.launcher.call_records import event_of, ring_of
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.results import Process
+from ftrace.ring_buffer.reader import Follower
+from ftrace.ring_buffer.view import RingView
 
 _POLLING = 0.03
-_AT_ONCE = 4096
-"""Events of a thread that are read at a time."""
 _EVER = 1 << 64
 Write = Callable[[Iterable[str]], None]
 
@@ -34,51 +34,22 @@ class _Due(NamedTuple):
 
 
 class _Ring:
-    """The ring of a thread. `cursor`: number of the next event."""
+    """The ring buffer of a process."""
 
-    def __init__(self, counts: int, row: int) -> None:
-        self._counts, self._row = counts, row
-        self.cursor = self.lost = 0
-        self._newest = 0
-        """Time of the last event that was taken."""
-        self._stuck = -1
+    def __init__(self, view: RingView) -> None:
+        self._view = view
+        self._follower = Follower()
+        self._waiting: list[Event] = []
+        self.lost = 0
 
-    def take(self, until: int) -> Iterator[Event]:
+    def take(self, until: int) -> list[Event]:
         """The next events up to this time. Those that were overwritten before are counted as lost."""
-        thread, _, head = ROW.unpack(os.pread(self._counts, ROW.size, self._row))
-        while self.cursor < head:
-            if head - self.cursor > session.EVENTS:
-                self.lost += head - session.EVENTS - self.cursor
-                self.cursor = head - session.EVENTS
-            for raw in self._read(head):
-                event = event_of(raw, thread, self._values)
-                if event.time > until or (event.time <= self._newest and not self._is_stuck(until)):
-                    return
-                self.cursor += 1
-                if event.time > self._newest:
-                    self._newest = event.time
-                    yield event
-
-    def _read(self, head: int) -> list[tuple[int, int, int, int]]:
-        """The raw events from the cursor on, without those that were overwritten while they were read."""
-        place = self.cursor % session.EVENTS
-        number = min(head - self.cursor, session.EVENTS - place, _AT_ONCE)
-        at = self._row + session.EVENTS_AT
-        found = list(EVENT.iter_unpack(os.pread(self._counts, number * EVENT.size, at + place * EVENT.size)))
-        _, _, now = ROW.unpack(os.pread(self._counts, ROW.size, self._row))
-        over = min(max(now - session.EVENTS - self.cursor, 0), number)
-        self.lost += over
-        self.cursor += over
-        return found[over:]
-
-    def _values(self, at: int, size: int) -> bytes:
-        """Bytes of the ring of values."""
-        return os.pread(self._counts, size, self._row + session.VALUES_AT + at)
-
-    def _is_stuck(self, until: int) -> bool:
-        """Whether the event at the cursor has not been written for so long that it never will: a signal's handler has left it."""
-        was, self._stuck = self._stuck, self.cursor
-        return was == self.cursor or until == _EVER
+        found = self._waiting
+        for record in self._follower.take(self._view, self._view.slots()):
+            self.lost += record.lost
+            found.append(event_of(record))
+        self._waiting = [event for event in found if event.time > until]
+        return [event for event in found if event.time <= until]
 
 
 class _Followed:
@@ -89,6 +60,7 @@ class _Followed:
         self._read = 0
         self.processes: dict[int, Process] = {}
         self._rings: dict[int, tuple[int, _Ring]] = {}
+        """By the number of its part, each with its process."""
         self._lost = 0
 
     def take(self, until: int) -> list[_Due]:
@@ -124,9 +96,8 @@ class _Followed:
             self._process(header.pid)
             if header.parent in pids:
                 self._inherit(header.pid, pids[header.parent])
-            for row in rows(self._counts, header.number):
-                if row not in self._rings:
-                    self._rings[row] = header.pid, _Ring(self._counts, row)
+            if header.number not in self._rings and (ring := ring_of(self._counts, header.number)) is not None:
+                self._rings[header.number] = header.pid, _Ring(ring)
 
 
 class LiveCalls:
@@ -143,9 +114,9 @@ class LiveCalls:
     def follow(self) -> None:
         """Write the calls until the processes are not wanted any more."""
         self._write([HEADER])
-        before = self._processes.ticks.now
+        before = time.monotonic_ns()
         while self._processes.wait_until(time.monotonic() + _POLLING):
-            now = self._processes.ticks.now
+            now = time.monotonic_ns()
             self._write_due(before)
             before = now
 
@@ -163,17 +134,16 @@ class LiveCalls:
             (each.event, followed.processes[each.pid]) for followed in self._followed for each in followed.take(until)
         ]
         due.sort(key=lambda each: each[0])
-        rate = self._processes.ticks.per_nanosecond()
         for followed in self._followed:
             if lost := followed.lost():
                 self._write([f"# {lost:,} entries and returns were overwritten before they could be shown"])
-        self._write(line for event, process in due for line in self._lines(event, process, rate))
+        self._write(line for event, process in due for line in self._lines(event, process))
 
-    def _lines(self, event: Event, process: Process, rate: float) -> Iterator[str]:
+    def _lines(self, event: Event, process: Process) -> Iterator[str]:
         steps = list(self._nesting.steps([event]))
         if steps and process.pid != self._shown:
             yield from self._tree.flush()
             yield f"# process {process.pid}: {shown_command(process.command)}"
             self._shown = process.pid
         words = self._words.setdefault(process.pid, CallWords(process.names))
-        yield from self._tree.lines(steps, words, rate)
+        yield from self._tree.lines(steps, words)

@@ -20,23 +20,23 @@ from fprobe.run.launcher.results import Process, Results
 if TYPE_CHECKING:
     from fprobe.export.columns.parquet import Sink
     from fprobe.run.launcher.probe_events import RecordedEvents
-    from sandbox.x86_64.tsc import Ticks
 
 _ROWS = 1 << 16
 _CLOCK = "local"
 
 
-def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks) -> None:
-    """Write all that was recorded, and close the file. Raises OSError; after a full disk the file is whole."""
+def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Recorded, rate: float) -> None:
+    """Write all that was recorded, and close the file. `rate`: ticks per nanosecond.
+
+    Raises OSError; after a full disk the file is whole.
+    """
     import pyarrow as pa
 
-    rate, offset = ticks.per_nanosecond(), wall_clock_offset()
+    offset = wall_clock_offset()
     formats = _formats(recorded.events.values())
     columns = column_names(formats.values())
     layout = schema(columns, formats)
-    rows = _rows(
-        found, selection, recorded, _Times(ticks.first, rate, offset), {formats[n]: c for n, c in columns.items()}
-    )
+    rows = _rows(found, selection, recorded, rate, offset, {formats[n]: c for n, c in columns.items()})
     lost = sum(each.lost for each in recorded.calls.values()) + sum(each.lost for each in recorded.events.values())
     processes = [origin_of(each.pid, each.command) for each in found.processes]
     failure: OSError | None = None
@@ -53,16 +53,6 @@ def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Reco
         raise failure
 
 
-class _Times:
-    """Nanoseconds since 1970. `first`: ticks, and CLOCK_MONOTONIC at the same moment; `rate`: ticks per nanosecond."""
-
-    def __init__(self, first: tuple[int, int], rate: float, offset: int) -> None:
-        self._first, self.rate, self.offset = first, rate, offset
-
-    def of_ticks(self, ticks: int) -> int:
-        return self._first[1] + round((ticks - self._first[0]) / self.rate) + self.offset
-
-
 def _formats(events: Iterable[RecordedEvents]) -> dict[int, EventFormat]:
     """The different events of all processes, which may number them differently, with numbers of ours."""
     found = dict.fromkeys(event._replace(id=0) for each in events for event in each.formats.values())
@@ -70,25 +60,26 @@ def _formats(events: Iterable[RecordedEvents]) -> dict[int, EventFormat]:
 
 
 def _rows(
-    found: Results, selection: ReportSelection, recorded: Recorded, times: _Times, columns: Mapping[EventFormat, str]
-) -> Iterator[dict[str, Any]]:
+    found: Results, selection: ReportSelection, recorded: Recorded, rate: float, offset: int,
+    columns: Mapping[EventFormat, str],
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     by_format = {event._replace(id=0): name for event, name in columns.items()}
     for process in found.processes:
         if process.pid in recorded.calls:
             shown = of_patterns(process, recorded.calls[process.pid], selection.traces)
-            yield from _calls(process, shown.events, times)
+            yield from _calls(process, shown.events, offset)
             if shown.lost:
                 yield {"kind": "lost", "pid": process.pid, "lost": shown.lost}
-        for stack in stacks([process], times.rate):
+        for stack in stacks([process], rate):
             function, module = _split(stack.frames[-1])
             where = {"pid": process.pid, "function": function, "module": module}
             text = folded_stack(_split(frame)[0] for frame in stack.frames)
             yield {"kind": "stack", "stack": text, "calls": stack.calls, "self_ns": stack.nanoseconds, **where}
         if process.pid in recorded.events:
-            yield from _events(process.pid, recorded.events[process.pid], times, by_format)
+            yield from _events(process.pid, recorded.events[process.pid], offset, by_format)
 
 
-def _calls(process: Process, events: Iterable[Any], times: _Times) -> Iterator[dict[str, Any]]:
+def _calls(process: Process, events: Iterable[Any], offset: int) -> Iterator[dict[str, Any]]:
     words, inner, path = (
         CallWords(process.names),
         defaultdict[tuple[int, int], int](int),
@@ -102,14 +93,13 @@ def _calls(process: Process, events: Iterable[Any], times: _Times) -> Iterator[d
         inside = inner.pop((call.thread, call.depth + 1), 0)
         function, module = _split(words.name(call))
         row = {
-            "kind": "call", "pid": process.pid, "tid": call.thread, "time_ns": times.of_ticks(call.entry.time),
+            "kind": "call", "pid": process.pid, "tid": call.thread, "time_ns": call.entry.time + offset,
             "function": function, "module": module, "depth": call.depth,
             "stack": folded_stack([*frames[: call.depth], function]),
         }  # fmt: skip
         if call.leave is not None:
-            taken = round(call.duration / times.rate)
-            inner[call.thread, call.depth] += taken
-            row |= {"duration_ns": taken, "self_ns": taken - inside, "ax": call.leave.value}
+            inner[call.thread, call.depth] += call.duration
+            row |= {"duration_ns": call.duration, "self_ns": call.duration - inside, "ax": call.leave.value}
             row["result"] = words.result(call)[0] or None
         yield row
 
@@ -121,11 +111,11 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _events(
-    pid: int, events: RecordedEvents, times: _Times, columns: Mapping[EventFormat, str]
+    pid: int, events: RecordedEvents, offset: int, columns: Mapping[EventFormat, str]
 ) -> Iterator[dict[str, Any]]:
     of_name = {event.name: columns.get(event._replace(id=0)) for event in events.formats.values()}
     for each in objects(events):
-        time = each["time_ns"] + times.offset
+        time = each["time_ns"] + offset
         common = {"pid": pid, "tid": each["tid"], "comm": each["comm"], "time_ns": time}
         if each["lost"]:
             yield {"kind": "lost", "lost": each["lost"] if each["lost"] > 0 else None, **common}

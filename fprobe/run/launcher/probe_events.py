@@ -28,7 +28,7 @@ from sandbox.memory import mappings
 
 _BY_TIME = attrgetter("stamp", "slot")
 UNKNOWN_COMM = "<...>"
-_FILE = struct.Struct("<8xQ8x")
+_FILE = struct.Struct("<QQ")
 
 
 class Ring(NamedTuple):
@@ -106,11 +106,9 @@ class RingsOf:
         return [ring for number in sorted(self._found) for ring in self._found[number]]
 
     def _mapped(self, number: int) -> Iterator[Ring]:
-        at = session.RINGS_AT + number * session.RING
-        (pages,) = _FILE.unpack(os.pread(self._counts, _FILE.size, at))
-        if not pages:  # killed before it had written the header
+        file = memory_file(self._counts, session.RINGS_AT + number * session.RING)
+        if file is None:
             return
-        file = MemoryFile(_view(self._counts, at, Geometry(pages).size))
         for entry in file.rings():
             if entry.name == session.INSTANCE:
                 yield Ring(file.pid, RingView(file, entry.number, entry.order), entry.clock)
@@ -131,6 +129,11 @@ class Comms:
         return "".join(f"{thread} {self.find(thread)}\n" for thread in comms.threads(self._address))
 
 
-def _view(counts: int, offset: int, size: int) -> memoryview:
-    address = mappings.map_shared(counts, offset, size)
-    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+def memory_file(counts: int, at: int) -> MemoryFile | None:
+    """The memory of a ring buffer in the file of counts; None if its process was killed before it had begun it."""
+    magic, pages = _FILE.unpack(os.pread(counts, _FILE.size, at))
+    if not magic:
+        return None
+    size = Geometry(pages).size
+    address = mappings.map_shared(counts, at, size)
+    return MemoryFile(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fprobe.report.durations import duration
 from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher import values
-from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace, read_events, tree_lines
+from fprobe.run.launcher.call_events import CallEvents, RecordedProcess, perfetto_trace, tree_lines
 from fprobe.run.launcher.document import document, rows
 from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text, stacks
 from fprobe.run.launcher.launching import Program
@@ -41,7 +41,7 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
         yield from _stacks(process, rate)
         if process.pid in recorded.calls:
             calls = of_patterns(process, recorded.calls[process.pid], selection.traces)
-            yield from tree_lines(calls, process.names, rate)
+            yield from tree_lines(calls, process.names)
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
         if selection.values is not None and process.pid in recorded.values:
@@ -178,7 +178,7 @@ def write_rendered(
     from fprobe.export.columns.parquet import Sink
     from fprobe.run.launcher import parquet
 
-    parquet.write(Sink("", output), found, selection, recorded, ticks)
+    parquet.write(Sink("", output), found, selection, recorded, ticks.per_nanosecond())
 
 
 def rendered(found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
@@ -195,7 +195,7 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
             )
             for each in found.processes
         ]
-        return perfetto_trace(processes, ticks.first, rate)
+        return perfetto_trace(processes)
     if format_ == "speedscope":
         return as_bytes(f"{speedscope_text(found.processes, rate, _title(found))}\n")
     if format_ in ("json", "ndjson", "csv"):
@@ -218,12 +218,17 @@ def _lines_of(made: dict[str, Any], format_: str) -> Iterator[str]:
 
 def recorded_of(found: Results, counts: int, selection: ReportSelection) -> Recorded:
     """Everything besides counts that is wanted, from the file of counts."""
-    is_recorded = bool(selection.traces) and not selection.native
-    calls = (
-        {each.pid: read_events(counts, each.parts, each.own_threads) for each in found.processes} if is_recorded else {}
-    )
     of_values = values.tables(found.processes, counts, selection.values) if selection.values is not None else {}
-    return Recorded(calls, _probe_events(found, counts, selection), _native_maps(found, counts, selection), of_values)
+    maps = _native_maps(found, counts, selection)
+    return Recorded(_calls(found, counts, selection), _probe_events(found, counts, selection), maps, of_values)
+
+
+def _calls(found: Results, counts: int, selection: ReportSelection) -> Mapping[int, CallEvents]:
+    if not selection.traces or selection.native:
+        return {}
+    from fprobe.run.launcher.call_records import read_events
+
+    return {each.pid: read_events(counts, each.parts, each.own_threads) for each in found.processes}
 
 
 def _probe_events(found: Results, counts: int, selection: ReportSelection) -> Mapping[int, RecordedEvents]:

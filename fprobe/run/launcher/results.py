@@ -282,7 +282,7 @@ def cells(counts: int, number: int, leave_out: Collection[int] = ()) -> Iterator
             place = (at - start) % session.STRIDE
             if place == 0 or at == low:
                 (thread,) = _THREAD.unpack(os.pread(counts, _THREAD.size, at - place))
-            if place >= session.EVENTS_AT or thread in leave_out:
+            if thread in leave_out:
                 continue
             calls = calls_of(_CELL.unpack(os.pread(counts, CELL, at)))
             if place == 0:

@@ -14,7 +14,10 @@ from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.maps.areas import memory
 from ftrace.core.runtime import runtime
 from ftrace.hit.account import TIMED_CELL, Account
-from ftrace.hit.call_table import CALL_SIZES, EVENTS_AT, HANDLERS, UNCLAIMED, CallTable
+from ftrace.hit.call_table import CALL_SIZES, HANDLERS, UNCLAIMED, CallTable
+from ftrace.hit.ring_buffer.layout import Geometry, subbufs
+from ftrace.ring_buffer import clock
+from ftrace.ring_buffer.arena import native_ring
 from sandbox.memory import mappings
 from sandbox.memory.mappings import PAGE
 from sandbox.native.handler import Fields
@@ -37,11 +40,10 @@ class Table:
         self.native: Any = CallTable.ctypes(
             account=Account.ctypes(
                 stride=session.STRIDE,
-                shift=65 - (EVENTS_AT // TIMED_CELL).bit_length(),
+                shift=65 - (session.STRIDE // TIMED_CELL).bit_length(),
                 by=settings.by,
                 measures=settings.measures,
             ),
-            events=session.EVENTS - 1 if settings.with_events else 0,
             maps_at=session.MAPS_AT,
             parts=start + session.HEADER,
             length=session.PART,
@@ -51,9 +53,18 @@ class Table:
             in_children=UNCLAIMED if settings.children else 0,
         )
         self._mapped = start, size
+        if settings.with_events:
+            self._record_calls()
         image.call("table_take", self.address, 0)
         image.variable("call_table").value = self.address
         _count_in_children()
+
+    def _record_calls(self) -> None:
+        """Have a ring buffer for records of calls in each part that is taken."""
+        geometry, self._clock = Geometry(session.CALL_PAGES), clock.start(clock.find("local"))
+        most = subbufs(session.CALLS_KB, session.CALLS_ORDER)
+        self.native.ring = native_ring(geometry, 0, 0, session.CALLS_ORDER, self._clock, most, overwrite=True)
+        self.native.ring_at, self.native.ring_pages = session.CALLS_AT, geometry.pages
 
     def end(self) -> None:
         """Unmap the file. No probe may use the table any more."""

@@ -10,16 +10,16 @@ from fprobe.prototypes.described import Argument, Described, described
 from fprobe.run.session import Settings
 from fprobe.run.tracee.table import Calls, Table
 from ftrace.core.filters.image_functions import ImageFunction
+from ftrace.hit.call_records import HEAD_WORDS
 from ftrace.hit.call_values import (
     ARGUMENT_WORDS,
     BYTES,
-    HEAD_WORDS,
     IN_REGISTER,
     IN_RESULT,
     ON_STACK,
+    RESULT_WORDS,
     TEXT,
     VECTOR_WORDS,
-    WORDS,
     Followed,
     FunctionPlan,
     ValuePlans,
@@ -71,7 +71,7 @@ class TracedCalls(Calls):
         super().__init__(table, settings)
         self._plans = plans
         self.entry_data_size += 8 * ARGUMENT_WORDS
-        self.names = "events_entry", "events_exit"
+        self.names = "record_call_entry", "record_call_exit"
 
     @property
     def state(self) -> int:
@@ -93,7 +93,9 @@ def _fill(plan: Any, ip: int, known: Described, strings: bool) -> None:
     for native, at_return in ((plan.entry, False), (plan.leave, True)):
         native.vectors = known.in_vectors(at_return=at_return)
         native.stack = 0 if at_return else known.stack_words
-        words = HEAD_WORDS + WORDS + native.vectors * VECTOR_WORDS + native.stack
+        words = (
+            HEAD_WORDS + (RESULT_WORDS if at_return else ARGUMENT_WORDS) + native.vectors * VECTOR_WORDS + native.stack
+        )
         for argument in known.followed(at_return=at_return) if strings else ():
             source = _source(argument)
             if source is None:
@@ -101,7 +103,7 @@ def _fill(plan: Any, ip: int, known: Described, strings: bool) -> None:
             native.follow[native.count] = _followed(argument, source, known)
             native.count += 1
             words += 2 + (native.follow[native.count - 1].most + 7 >> 3)
-        native.words = words
+        native.length = 8 * words
 
 
 def _source(argument: Argument) -> tuple[int, int] | None:

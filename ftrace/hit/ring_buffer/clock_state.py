@@ -65,10 +65,9 @@ def segment_at(clock: ptr[ClockState], sequence: u64) -> ptr[Segment]:
 
 
 @native(inline=True)
-def scaled_by(clock: ptr[ClockState], sequence: u64) -> u64:
-    """The time by the segment of that sequence. Valid only if the clock's sequence is still the same afterwards."""
+def scaled_by(clock: ptr[ClockState], sequence: u64, ticks: u64) -> u64:
+    """The time at `ticks` by the segment of that sequence. Valid only if the clock's sequence is still the same afterwards."""
     segment = segment_at(clock, sequence)
-    ticks = rdtsc()
     return multiply_high(ticks, volatile_load(addressof(segment.factor))) + volatile_load(addressof(segment.base))
 
 
@@ -78,7 +77,7 @@ def scaled_now(clock: ptr[ClockState]) -> u64:
     stamp: u64 = 0
     for _attempt in range(_RETRIES):
         sequence = volatile_load(addressof(clock.sequence))
-        stamp = scaled_by(clock, sequence)
+        stamp = scaled_by(clock, sequence, rdtsc())
         if likely(volatile_load(addressof(clock.sequence)) == sequence):
             return stamp
     return stamp

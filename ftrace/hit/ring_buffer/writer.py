@@ -110,7 +110,21 @@ def begin(mark: ptr[Mark], slot: ptr[Slot]) -> void:
 def reserve_for(
     task: ptr[Task], buffer: ptr[RingBuffer], mark: ptr[Mark], place: ptr[Reservation], type_id: u64, length: u64
 ) -> bool_:
-    """As `reserve`, for the running thread's task.
+    """As `reserve`, for the running thread's task."""
+    return reserve_at(0, task, buffer, mark, place, type_id, length)
+
+
+@native(inline=True)
+def reserve_at(
+    ticks: u64,
+    task: ptr[Task],
+    buffer: ptr[RingBuffer],
+    mark: ptr[Mark],
+    place: ptr[Reservation],
+    type_id: u64,
+    length: u64,
+) -> bool_:
+    """The same for what has happened at `ticks`, just now; 0: happens now. A record that came in between is not the later one.
 
     The tail is read before the mark is begun: if it is still the same at the exchange, no other record came in between,
     everything before it is published, and `commit` has only this record to publish.
@@ -131,7 +145,7 @@ def reserve_for(
             at = byte_at(page, offset)
             clock = ring.clock
             segment = volatile_load(addressof(clock.sequence))
-            stamp = scaled_by(clock, segment)
+            stamp = scaled_by(clock, segment, rdtsc() if ticks == 0 else ticks)
             delta = stamp - volatile_load(addressof(slot.last_stamp))
             if likely(delta < 1 << DELTA_BITS and segment == volatile_load(addressof(clock.sequence))):
                 volatile_store(addressof(slot.last_stamp), stamp)
@@ -179,6 +193,21 @@ def commit(mark: ptr[Mark], place: ptr[Reservation]) -> void:
     volatile_store(addressof(slot.writer), 0)
     if unlikely(end != volatile_load(addressof(slot.tail))):
         end_slowly(mark)
+
+
+@native(inline=True)
+def shorten(place: ptr[Reservation], length: u64, used: u64) -> void:
+    """Give back what a record of `length` bytes does not need, unless another one is behind it by now.
+
+    It keeps the header of an event of more than SMALL_DATA bytes, which says how many they are.
+    """
+    size = (max(used, SMALL_DATA + 4) + 3) & ~3
+    if length <= SMALL_DATA or place.end == UNKNOWN_END or size >= length:
+        return
+    end = place.end - (((length + 3) & ~3) - size)
+    if likely(single_cas(addressof(place.slot.tail), place.end, end)):
+        cast(ptr[u32], place.event)[-1] = cast(u32, size + 4)
+        place.end = end
 
 
 @native(inline=True)
