@@ -28,11 +28,11 @@ _SHOWN = 5
 
 
 def spans(pid: int) -> list[tuple[int, int]]:
-    """Where the code of these libraries is."""
-    found = []
+    """Where the code of these libraries and of the program is."""
+    found, names = [], (*LIBRARIES, os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115  # the text of the link
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         span, rights, *_ = line.split()
-        if "x" in rights and any(each in line for each in LIBRARIES):
+        if "x" in rights and any(each in line for each in names):
             found.append(tuple(int(each, 16) for each in span.split("-")))
     return found
 

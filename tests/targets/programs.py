@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -41,13 +43,11 @@ class Program:
 
 
 class Working(Program):
-    """`tests/targets/working.py` in one of the versions of Python."""
+    """A program that does the same again and again in several threads, checks it, and says on request what came of it."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, *command: str) -> None:
         super().__init__()
-        self._process = subprocess.Popen(
-            [python, str(HERE / "working.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._ask(None) == ["ready"]
         self.pids = [self._process.pid]
 
@@ -67,6 +67,25 @@ class Working(Program):
     def stop(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+class Rust(Working):
+    """`tests/targets/counts.rs`."""
+
+    patterns = ("checksum", "libc:malloc")
+
+    def __init__(self) -> None:
+        rustc = shutil.which("rustc") or shutil.which("rustc", path=Path("~/.cargo/bin").expanduser())
+        if rustc is None:
+            raise OSError("there is no rustc")
+        self._directory = tempfile.TemporaryDirectory(prefix="target-")
+        program = f"{self._directory.name}/counts"
+        subprocess.run([rustc, "-O", str(HERE / "counts.rs"), "-o", program], check=True)
+        super().__init__(program)
+
+    def stop(self) -> None:
+        super().stop()
+        self._directory.cleanup()
 
 
 class Gunicorn(Program):
@@ -150,5 +169,6 @@ def programs() -> Iterator[tuple[str, object]]:
     """The names of the programs, and what starts them."""
     for number in range(10, 14):
         for python in sorted(PYTHONS.glob(f"3.{number}.*/bin/python"))[:1]:
-            yield f"python3.{number}", lambda python=python: Working(str(python))
+            yield f"python3.{number}", lambda python=python: Working(str(python), str(HERE / "working.py"))
+    yield "rust", Rust
     yield "gunicorn", Gunicorn

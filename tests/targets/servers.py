@@ -122,7 +122,7 @@ class Redis(Server):
 
 
 class Nginx(Server):
-    """nginx with two workers; clients read a file."""
+    """nginx with two workers; wrk and a client that checks the answers read a file."""
 
     patterns = ("nginx:ngx_http_process_request", "libc:malloc")
     children = True
@@ -139,6 +139,11 @@ class Nginx(Server):
         return subprocess.Popen(["nginx", "-c", f"{self.directory}/conf"], stderr=subprocess.DEVNULL)
 
     def asked(self, number: int) -> int:
+        if number:
+            words = ["wrk", "-t", "1", "-c", "8", "-d", "2s", f"http://127.0.0.1:{self.port}/file"]
+            said = subprocess.run(words, check=True, capture_output=True, text=True, timeout=READY).stdout
+            assert "Non-2xx" not in said and "Socket errors" not in said, said
+            return int(said.split(" requests in ")[0].split()[-1])
         with urlopen(f"http://127.0.0.1:{self.port}/file", timeout=READY) as answer:
             assert answer.read() == BODY
         return 1
@@ -181,6 +186,33 @@ class Postgres(Server):
         return 400
 
 
+class Backend(Postgres):
+    """PostgreSQL; a backend that serves pgbench for as long as that runs is attached to."""
+
+    children = False
+
+    def processes(self) -> list[int]:
+        words = ["pgbench", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-n", "-c", "1", "-T", "86400"]
+        self._bench = subprocess.Popen([*words, "postgres"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + READY
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            for pid in self.children_of(self._process.pid):
+                with contextlib.suppress(OSError):
+                    if b"postgres: postgres postgres 127" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return [pid]
+        raise OSError("there is no backend")
+
+    def errors(self) -> list[str]:
+        ended = [f"pgbench has ended: {self._bench.returncode}"] if self._bench.poll() is not None else []
+        return [*super().errors(), *ended]
+
+    def stop(self) -> None:
+        self._bench.terminate()
+        self._bench.wait()
+        super().stop()
+
+
 def servers() -> Iterator[tuple[str, Callable[[], Program]]]:
     """The names of the servers, and what starts them: packages of Debian."""
-    yield from (("redis", Redis), ("nginx", Nginx), ("postgresql", Postgres))
+    yield from (("redis", Redis), ("nginx", Nginx), ("postgresql", Postgres), ("backend", Backend))

@@ -35,6 +35,7 @@ _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""
 _POLLING = 0.02
 _STAYS = "it was forked while Python ran in its parent: it has no probes, but our memory and handlers of signals stay"
+_FUTURE = "from __future__ import annotations\n"
 _ENTERING = Path(session.__file__).parent / "tracee" / "entering.py"
 _BROUGHT = _ENTERING.with_name("brought.py")
 _PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools")
@@ -77,6 +78,8 @@ class Attached:
         self._is_interrupted = is_interrupted
         try:
             self._process = os.pidfd_open(pid)  # first: from here on the number cannot come to mean another process
+        except OverflowError:
+            raise Refused(f"there is no process {pid}", errno.ESRCH) from None
         except OSError as error:
             raise Refused(_unnumbered(pid, error), error.errno or errno.ESRCH) from None
         try:
@@ -374,7 +377,9 @@ def _executed(call: str) -> str:
 
 
 def _in_own_names(text: str) -> str:
-    return f"exec({text!r}, {{'__name__': 'fprobe_attached'}})\n"
+    """Without the import of __future__: what fails before our part can report it would be printed by the program."""
+    code = f"compile({text.replace(_FUTURE, '')!r}, 'fprobe', 'exec', {annotations.compiler_flag})"
+    return f"exec({code}, {{'__name__': 'fprobe_attached'}})\n"
 
 
 def _files() -> list[str]:

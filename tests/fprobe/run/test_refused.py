@@ -110,6 +110,24 @@ def test_a_process_that_has_ended_is_refused():
     refused(made.pid, f"there is no process {made.pid}")
 
 
+def test_a_number_that_no_process_can_have_is_refused():
+    refused(1 << 70, f"there is no process {1 << 70}")
+
+
+def test_a_python_that_cannot_read_its_library_is_refused_and_prints_nothing(tmp_path):
+    """As after a change of the user."""
+    code = "import sys, time; sys.path.clear(); sys.modules.pop('__future__', None); print('ready', flush=True); time.sleep(99)"
+    with (tmp_path / "errors").open("wb") as errors:
+        made = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=errors)
+    try:
+        made.stdout.readline()
+        refused(made.pid, "cannot have probes: ModuleNotFoundError")
+        assert (tmp_path / "errors").read_bytes() == b"" and made.poll() is None
+    finally:
+        made.kill()
+        made.communicate()
+
+
 def test_a_number_that_has_come_to_mean_another_process_is_refused(target):
     """The pidfd was opened first: here it is that of a process that has ended meanwhile, and the number another's."""
     state, text = target.ask("state"), target.ask("text")
