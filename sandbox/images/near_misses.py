@@ -12,6 +12,8 @@ from sandbox.process.near import did_you_mean
 from sandbox.symbols.names import name_of_python, split_owner
 from sandbox.symbols.readable import readable
 
+_SUGGESTED = 3
+"""Functions of that name in scopes of C++ or Rust."""
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
 
@@ -22,7 +24,8 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     They are of the images in `meant` or, if none of these is similar, of others.
     """
     meant = list(meant)
-    if of_python := name_of_python(wanted):
+    is_of_compiler = any(image.name in JIT_NAMES for image in meant)  # whose functions are called as in Python
+    if not is_of_compiler and (of_python := name_of_python(wanted)):
         bare = wanted.rpartition(".")[2]
         near = (found for each in _by_nearness(bare, meant) if (found := _suggested(bare, _shown(each))))
         return f"; {of_python}{next(near, '')}"
@@ -40,7 +43,10 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
 
 
 def _suggested(bare: str, shown: dict[str, str]) -> str:
-    return f"; did you mean {shown[bare]}?" if bare in shown else did_you_mean(bare, shown, shown)
+    if bare in shown:
+        return f"; did you mean {shown[bare]}?"
+    inside = [form for name, form in shown.items() if name.endswith(f"::{bare}")][:_SUGGESTED]
+    return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(bare, shown, shown)
 
 
 def _by_nearness(bare: str, meant: list[Image]) -> Iterator[list[tuple[Image, Iterator[str]]]]:

@@ -10,6 +10,7 @@ from programs import basic
 import fprobe
 import kprobes
 import sandbox
+from sandbox.images.near_misses import near_misses
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +60,16 @@ def test_a_function_without_a_stub_is_not_suggested_in_its_own_place():
     with pytest.raises(OSError, match=r"no function matches 'bare'; bare was compiled without a stub"):
         fprobe.attach("bare", entry=lambda *hit: 0).attach()
     module.unload()
+
+
+def test_a_near_miss_of_a_compiled_function_and_of_a_scope():
+    """Numba's functions are called as in Python, which is no reason to send anyone to a library; scopes may be left out."""
+
+    class Compiled:
+        name, names, module, no_names, is_own = "numba", ("numba",), None, "", False
+
+        def like(self, _bare, _most):
+            return iter(["__main__.sumsq", "app::(anonymous namespace)::hidden", "hidde"])
+
+    assert near_misses("hidden", [Compiled()]) == "; did you mean numba:app::(anonymous namespace)::hidden?"
+    assert near_misses("__main__.sumsqq", [Compiled()]) == "; did you mean numba:__main__.sumsq?"
