@@ -46,6 +46,9 @@ class Server:
         self._workers = [OwnThread(self._work) for _ in range(_WORKERS)]
         self.thread = 0
         """The number of a thread that serves until the file system is unmounted, or this process ends."""
+        self._ask: Callable[[], object] = int
+        self._is_asking = threading.Event()
+        OwnThread(self._ask_each)  # now: at its end, Python 3.12 makes no threads
         serves = threading.Event()
         self._waiter = OwnThread(lambda: self._wait(serves))
         serves.wait()
@@ -53,7 +56,8 @@ class Server:
     def stop(self, ask: Callable[[], object]) -> None:
         """End every thread. `ask` makes a request, if the file system can still be reached."""
         self._is_stopping = True
-        OwnThread(lambda: self._ask_each(ask))  # which waits for ever once others' requests have ended the workers
+        self._ask = ask
+        self._is_asking.set()
         for worker in self._workers:
             worker.join()
         with self._changed:
@@ -62,10 +66,12 @@ class Server:
         self._waiter.join()
         self._requests.close()
 
-    def _ask_each(self, ask: Callable[[], object]) -> None:
+    def _ask_each(self) -> None:
+        """Not in the thread that calls `stop`: it waits for ever once others' requests have ended the workers."""
+        self._is_asking.wait()
         for _ in self._workers:
             with contextlib.suppress(OSError):
-                ask()
+                self._ask()
 
     def _work(self) -> None:
         buffer = bytearray(messages.REQUEST_SIZE)
@@ -87,7 +93,10 @@ class Server:
             self._interrupt(messages.interrupted(request.body))
         elif request.opcode == Opcode.WRITE and self._requests.is_slow(request):
             self._slow.add(request.unique)
-            OwnThread(lambda: self._finish_slowly(request))
+            try:
+                OwnThread(lambda: self._finish_slowly(request))
+            except RuntimeError:  # Python ends, or there are too many threads
+                self._finish_slowly(request)
         elif request.opcode not in UNANSWERED:
             self._reply(request)
 
