@@ -23,6 +23,7 @@ from programs import basic
 
 from sandbox.compile import cache
 from sandbox.symbols import perfmap
+from tests.golden import place  # noqa: F401  # takes its address before the heap does
 
 # A shell's background job ignores SIGINT and SIGQUIT, and nohup's SIGHUP; what the tests start would inherit that.
 for number, handler in (

@@ -24,11 +24,11 @@ from ftrace.tracing.probe_args.arguments import dentry_layout
 from ftrace.tracing.probe_args.layout import COMMON_SIZE, Field
 from ftrace.tracing.tracefs.tree import Tracefs
 from sandbox.symbols.table import symbol_table
+from tests.golden import place
+from tests.golden.place import BASE, SIZE
 
 KERNEL = "kernel"
 """The module that plays the kernel proper: its symbols are printed without a module."""
-BASE = 0x10000000
-_SIZE = 0x3000
 _STRINGS = {
     0x50: b"ABCdef", 0x200: b"hello world", 0x280: b"one", 0x2A0: b"two two", 0x2C0: b'"q"\ttab', 0x300: b"",
     0x1000: b"x" * 4095,
@@ -47,12 +47,11 @@ _STATIC = {
 _FIRST_FD = 3
 _NEW_MODE = 0o666
 _PR_SET_NAME = 15
-_MAP_FIXED_NOREPLACE = 0x100000
 
 
 def memory_image() -> bytes:
     """The bytes at BASE, as FORMAT.md lists them."""
-    image = bytearray(_SIZE)
+    image = bytearray(SIZE)
 
     def put(offset: int, form: str, *values: int) -> None:
         struct.pack_into("<" + form, image, offset, *values)
@@ -99,11 +98,9 @@ class Machine:
         """The files that commands use."""
 
     def _map(self) -> None:
-        self._libc.mmap.restype = ctypes.c_void_p
-        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
-        got = self._libc.mmap(BASE, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-        if got != BASE:
+        if place.is_reserved:
+            place.free()
+        if not place.map_at_base(mmap.PROT_READ | mmap.PROT_WRITE):
             raise OSError(ctypes.get_errno(), f"no memory can be mapped at {BASE:#x}")
 
     def close(self) -> None:
@@ -117,7 +114,8 @@ class Machine:
         dentry_layout.name = dentry_layout.of_file = None
         self._driver.unload()
         self.module.unload()
-        self._libc.munmap(ctypes.c_void_p(BASE), ctypes.c_size_t(_SIZE))
+        place.free()
+        place.is_reserved = place.map_at_base(0)
 
     def hit(self, words: list[str]) -> None:
         """`hit CALL ARGUMENTS , CALL ARGUMENTS ...`, in a thread that is called `hit`."""

@@ -79,7 +79,8 @@ def line_of(text):
 def built(request):
     level, version = request.param
     name = f"lines{level[1:]}dwarf{version}"
-    source = f'#line 1 "{name}.c"\n{SOURCE}'
+    # An empty range at the beginning of the text, as gcc 16 gives `each`, is two zeros in DWARF 4, which end the list.
+    source = f'int before(int n) {{ return n; }}\n#line 1 "{name}.c"\n{SOURCE}'
     flags = (
         level,
         "-g",

