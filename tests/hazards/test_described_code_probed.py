@@ -116,7 +116,7 @@ def test_returns_of_what_is_no_function_are_refused_with_the_reason(library, kin
 
 
 @pytest.mark.parametrize("most", [100, pytest.param(300, marks=pytest.mark.stress)])
-@isolated
+@isolated(timeout=100)
 def test_kprobes_on_each_instruction_of_linkage_tables_and_of_parts_of_functions(most):
     name = "libsqlite3.so.0"
     code = spans(name, Kind.COLD) + spans(name, Kind.UNKNOWN) + [(at, at + 64) for at, _ in spans(name, Kind.PLT)]
