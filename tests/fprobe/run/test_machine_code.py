@@ -68,7 +68,7 @@ class Target:
         found = []
         with Path(f"/proc/{self.pid}/mem").open("rb") as memory, Path(f"/proc/{self.pid}/maps").open() as maps:
             for line in maps:
-                if "x" in line.split()[1] and re.search(r"/libz\S*\n|/mc\n|memfd:(libz[\d.so]*|mc) ", line):
+                if "x" in line.split()[1] and re.search(r"/libz\.so\S*\n|/mc\n|memfd:(libz[\d.so]*|mc) ", line):
                     start, end = (int(each, 16) for each in line.split()[0].split("-"))
                     memory.seek(start)
                     found.append((start, memory.read(end - start)))
