@@ -122,15 +122,6 @@ def symbols_of(module: Module, pattern: str) -> list[Symbol]:
     return list(_selected(module, pattern, "no function of {module} matches {pattern!r}").values())
 
 
-def check_each_matches(module: Module, patterns: Sequence[str]) -> None:
-    """Raise Failure for a pattern that matches no function, or none that can be probed: tracefs would ignore it."""
-    for pattern in patterns:
-        if pattern.startswith("!"):
-            symbols_of(module, pattern[1:])
-        else:
-            match_or_fail(module, [pattern])
-
-
 def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
     """Address -> function, for the functions that match one pattern; one with several names counts once."""
     from ftrace.core.filters.image_functions import whole

@@ -192,6 +192,7 @@ def _outlive(child: Program, memory: int, size: int) -> NoReturn:
 
 def _finish(memory: _MemoryOfChild, status: int) -> None:
     """Finish the trace.dat if the child did not."""
+    from fprobe.export.outcome import losses
     from fprobe.export.trace_dat import TraceDat
 
     plan = memory.plan
@@ -205,9 +206,7 @@ def _finish(memory: _MemoryOfChild, status: int) -> None:
     for number, slot, page in _rest(memory, names):
         file.add(slot, page, number)
     dropped = file.finish(replace(metadata, cmdlines=memory.cmdlines(metadata.cmdlines)))
-    parts = [f"{lost:,} records lost"] if lost else []
-    parts += [f"{dropped} pages of the newest records were dropped: the disk is full"] if dropped else []
-    print(f"fprobe: {_end(status)}; {path} has its records; {'; '.join(parts) or 'nothing lost'}", file=sys.stderr)
+    print(f"fprobe: {_end(status)}; {path} has its records; {losses(lost, dropped)}", file=sys.stderr)
 
 
 def _end(status: int) -> str:

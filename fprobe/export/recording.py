@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fprobe.export.compression import NONE
 from fprobe.export.formats import EventFormat
+from fprobe.export.outcome import Outcome
 from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_reader import Instance, merged, records_of
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
@@ -22,7 +23,6 @@ from ftrace.tracing.instances.printk import text_at
 from ftrace.tracing.instances.trace_array import TraceArray, global_trace
 from sandbox.images import library_images
 from sandbox.images.process_text import is_patchable
-from sandbox.process.writing import DISK_FULL
 from sandbox.symbols.table import Symbol, preference, symbol_table
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ END_MARK = "$end"
 """A symbol at the end of another one: readers take everything up to the next symbol for a part of the previous one."""
 
 
-class Recording:
+class Recording(Outcome):
     """Moves the records of trace arrays into a file: call `drain` repeatedly, and `finish` at the end.
 
     `array`: what the file has as its top level, by default that of tracefs; `instances`: further trace arrays, by the names
@@ -126,12 +126,7 @@ class Recording:
             self.file = stream
         else:
             self.file = TraceDat(path, sizes[0] * 1024, len(self._buffers), compression, self.first_metadata)
-        self.failure: OSError | None = None
-        """The error that ended writing, such as a full disk."""
         self.lost = 0
-        """Records that were overwritten or dropped before they could be written."""
-        self.dropped_pages = 0
-        """Sub-buffers that were dropped so that the rest of the file fits."""
 
     def drain(self) -> bool:
         """Write the full sub-buffers. Returns whether there were any."""
@@ -150,7 +145,7 @@ class Recording:
         try:
             self.file.drain(self._buffers[number], slot, number)
         except OSError as failed:
-            self._fail(failed)
+            self.fail(failed)
 
     def finish(self, stop: Callable[[], None] = lambda: None) -> None:
         """Call `stop` to end the recording, then write the remaining records and the metadata. Raises OSError."""
@@ -177,7 +172,7 @@ class Recording:
                 if self._arriving is not None:
                     self._arriving.add(number, slot, page)
         except OSError as failed:
-            self._fail(failed)
+            self.fail(failed)
 
     def _newest(self, number: int, slot: int) -> Iterator[tuple[int, bytes]]:
         """Consume sub-buffers of a slot, full or not: few, because a program may make records faster than they are shown."""
@@ -188,25 +183,14 @@ class Recording:
             yield slot, page
 
     @property
-    def text(self) -> str:
-        """A summary: how much was written, and what is missing."""
-        parts = [f"{self.lost:,} records lost"] if self.lost else []
-        if self.failure is not None:
-            parts.append(f"{self.failure.strerror}: records after that are missing")
-        if self.dropped_pages:
-            parts.append(
-                f"{self.dropped_pages} pages of the newest records were dropped to make space for the end of the file"
-            )
-        if self.stream is not None and self.stream.unwritten:
-            parts.append(f"the disk is full: {self.stream.unwritten:,} rows are missing")
-        size = f"{self.stream.rows:,} rows" if self.stream is not None else f"{self.kib:,} KiB of records"
-        return f"{size}; {'; '.join(parts) or 'nothing lost'}"
+    def size(self) -> str:
+        """How much is in the file."""
+        return f"{self.stream.rows:,} rows" if self.stream is not None else f"{self.kib:,} KiB of records"
 
     @property
-    def is_incomplete(self) -> bool:
-        """Whether a full disk has cost records."""
-        is_cut = self.stream is not None and bool(self.stream.unwritten)
-        return self.failure is not None or bool(self.dropped_pages) or is_cut
+    def unwritten(self) -> int:
+        """See `Outcome`."""
+        return self.stream.unwritten if self.stream is not None else 0
 
     @property
     def progress(self) -> str:
@@ -219,11 +203,6 @@ class Recording:
     def kib(self) -> int:
         """KiB of records in the file, before compression."""
         return self.file.pages * self.file.page_size >> 10
-
-    def _fail(self, failed: OSError) -> None:
-        if failed.errno not in DISK_FULL:
-            raise failed
-        self.failure = failed
 
 
 def _directory(array: TraceArray) -> str:

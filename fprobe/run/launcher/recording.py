@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fprobe.export.columns.layout import origin_of
+from fprobe.export.outcome import Outcome
 from fprobe.export.recording import symbol_lines
 from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
@@ -22,7 +23,6 @@ from fprobe.tracefs import tracefs
 from ftrace.hit.ring_buffer.layout import PAGE_SIZE
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.view import DROPPED
-from sandbox.process.writing import DISK_FULL
 
 _CLOCK = "local"
 
@@ -61,7 +61,7 @@ class _Reader:
         return self.expected - self.records + never
 
 
-class RemoteRecording:
+class RemoteRecording(Outcome):
     """Moves records of processes into a file: call `drain` repeatedly, and `finish` when they were detached.
 
     `compression`: of a trace.dat; None: the file is Parquet.
@@ -78,10 +78,6 @@ class RemoteRecording:
             self.file = ColumnsFile(path, self._comm, self._metadata, self._edition)
         else:
             self.file = TraceDat(path, PAGE_SIZE, 1, compression, self._metadata())
-        self.failure: OSError | None = None
-        """The error that ended writing, such as a full disk."""
-        self.dropped_pages = 0
-        """Sub-buffers that were dropped so that the rest of the file fits."""
 
     def drain(self, *, with_newest: bool = False) -> None:
         """Write the sub-buffers that are full."""
@@ -103,15 +99,6 @@ class RemoteRecording:
             self.dropped_pages = self.file.finish(self._metadata())
 
     @property
-    def is_incomplete(self) -> bool:
-        """Whether a full disk has cost records."""
-        return self.failure is not None or bool(self.dropped_pages) or bool(self._unwritten)
-
-    @property
-    def _unwritten(self) -> int:
-        return self.file.unwritten if isinstance(self.file, ColumnsFile) else 0
-
-    @property
     def _found(self) -> list[Process]:
         return self._processes.results().processes
 
@@ -129,23 +116,20 @@ class RemoteRecording:
         return sum(reader.records for reader in self._readers.values())
 
     @property
-    def lost(self) -> int:
+    def lost(self) -> int:  # type: ignore[override]
         """Records that were overwritten, or never written."""
         return sum(reader.lost for reader in self._readers.values())
 
     @property
-    def text(self) -> str:
-        """A summary: how much was written, and what is missing."""
-        parts = [f"{self.lost:,} records lost"] if self.lost else []
-        if self.failure is not None:
-            parts.append(f"{self.failure.strerror}: records after that are missing")
-        if self.dropped_pages:
-            parts.append(f"{self.dropped_pages} pages of the newest records were dropped: the disk is full")
-        if self._unwritten:
-            parts.append(f"the disk is full: {self._unwritten:,} rows are missing")
+    def size(self) -> str:
+        """How much is in the file."""
         kib = f"{self.file.pages * PAGE_SIZE >> 10:,} KiB of records"
-        size = f"{self.file.rows:,} rows" if isinstance(self.file, ColumnsFile) else kib
-        return f"{size}; {'; '.join(parts) or 'nothing lost'}"
+        return f"{self.file.rows:,} rows" if isinstance(self.file, ColumnsFile) else kib
+
+    @property
+    def unwritten(self) -> int:
+        """See `Outcome`."""
+        return self.file.unwritten if isinstance(self.file, ColumnsFile) else 0
 
     def _write(self, reader: _Reader, with_newest: bool) -> None:
         try:
@@ -155,9 +139,7 @@ class RemoteRecording:
                 else:
                     self.file.add(reader.number, page)
         except OSError as failed:
-            if failed.errno not in DISK_FULL:
-                raise
-            self.failure = failed
+            self.fail(failed)
 
     def _metadata(self) -> Metadata:
         found = self._found

@@ -1,0 +1,56 @@
+"""What a recording says at its end: how much there is in the file, and what is missing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from sandbox.process.writing import DISK_FULL
+
+
+def losses(lost: int, dropped_pages: int, failure: OSError | None = None, unwritten: int = 0) -> str:
+    """What is missing, in words."""
+    parts = [f"{lost:,} records lost"] if lost else []
+    if failure is not None:
+        parts.append(f"{failure.strerror}: records after that are missing")
+    if dropped_pages:
+        parts.append(f"{dropped_pages} pages of the newest records were dropped: the disk is full")
+    if unwritten:
+        parts.append(f"the disk is full: {unwritten:,} rows are missing")
+    return "; ".join(parts) or "nothing lost"
+
+
+class Outcome(ABC):
+    """The outcome of a recording, during it and at its end."""
+
+    lost: int
+    """Records that were overwritten, or dropped before they could be written."""
+    failure: OSError | None = None
+    """The error that ended writing, such as a full disk."""
+    dropped_pages = 0
+    """Sub-buffers that were dropped so that the rest of the file fits."""
+
+    @property
+    @abstractmethod
+    def size(self) -> str:
+        """How much is in the file."""
+
+    @property
+    @abstractmethod
+    def unwritten(self) -> int:
+        """Rows that did not fit into a file of columns."""
+
+    @property
+    def text(self) -> str:
+        """A summary: how much was written, and what is missing."""
+        return f"{self.size}; {losses(self.lost, self.dropped_pages, self.failure, self.unwritten)}"
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a full disk has cost records."""
+        return self.failure is not None or bool(self.dropped_pages) or bool(self.unwritten)
+
+    def fail(self, failed: OSError) -> None:
+        """Write no more. Raises the error if it is not that of a full disk."""
+        if failed.errno not in DISK_FULL:
+            raise failed
+        self.failure = failed
