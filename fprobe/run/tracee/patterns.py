@@ -14,7 +14,6 @@ from fprobe.run.tracee import brought
 from ftrace.core.filters.image_functions import ImageFunction, find_functions, images_meant, is_compiled
 from sandbox.images.image import Image
 from sandbox.images.process_text import symbol_at
-from sandbox.images.source_places import address_of_line, split_line
 from sandbox.loading.module import modules
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.names import name_of_python, names_owner, split_owner
@@ -101,6 +100,8 @@ class FileLine(Pattern):
         return list(images_meant("*"))
 
     def _search(self) -> list[ImageFunction]:
+        from sandbox.images.source_places import address_of_line, split_line
+
         written = split_line(self.text)
         assert written is not None
         try:
