@@ -96,12 +96,11 @@ def pytest_collection_modifyitems(config, items):
     """
     taken = config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}
     guessed = {f"tests/{name}": 4 + 1 / number for number, name in enumerate(LONGEST, 1)}
-    items.sort(
-        key=lambda item: (
-            any(isinstance(each, later) for each in vars(item.module).values()),
-            -taken.get(file := _file(item.nodeid), guessed.get(file, 0)),
-        )
-    )
+    is_late = {
+        module: any(isinstance(each, later) for each in vars(module).values())
+        for module in {item.module for item in items}
+    }
+    items.sort(key=lambda item: (is_late[item.module], -taken.get(file := _file(item.nodeid), guessed.get(file, 0))))
 
 
 def pytest_sessionfinish(session):
