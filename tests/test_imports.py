@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from imports_of import imports
 
 from sandbox import native
 from sandbox.lazy import exported
@@ -27,29 +26,9 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imports(source: str) -> set[str]:
-    """What a text imports anywhere, also in functions and for type checkers: modules, and names that may be modules."""
-    found = set()
-    for node in _statements(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
-
-
-def _statements(block: ast.AST) -> Iterator[ast.AST]:
-    """The statements in a module, function, class or other block, and in what these contain; expressions are not visited."""
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        within = getattr(block, field, ())
-        for each in within if isinstance(within, list) else ():
-            yield each
-            yield from _statements(each)
-
-
 @cache
 def _all_imports() -> dict[str, set[str]]:
-    return {_name(path): _imports(path.read_text()) for path in SOURCES}
+    return {_name(path): imports(path.read_text()) for path in SOURCES}
 
 
 @pytest.mark.parametrize("package", ORDER)
@@ -151,7 +130,7 @@ def test_there_are_no_import_circles():
 def test_circles_are_found_through_functions_and_type_checking():
     first = "def f():\n    from second import g\n"
     second = "if TYPE_CHECKING:\n    from third import h\n"
-    found = {"first": _imports(first), "second": _imports(second), "third": _imports("import first")}
+    found = {"first": imports(first), "second": imports(second), "third": imports("import first")}
     assert set(_circle(found)) == {"first", "second", "third"}
 
 
