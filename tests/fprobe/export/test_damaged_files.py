@@ -30,7 +30,7 @@ EVENTS = (
     "f:selves df_self name=+0($arg1):string a=+0($arg1):u8[3] s=$arg2:s8 names=+0($arg1):ustring d=$arg2:x16",
 )
 SHOWN = (records.lines, records.objects, calls.tree_lines, calls.folded_lines, calls.perfetto_trace)
-ROUNDS = [30, pytest.param(800, marks=pytest.mark.stress)]
+ROUNDS = [10, pytest.param(800, marks=pytest.mark.stress)]
 MEMORY = 256 << 20
 
 

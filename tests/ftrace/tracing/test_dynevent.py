@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 
 import pytest
+from sampled import in_stress
 
 from ftrace.tracing.events import dynevent
+from ftrace.tracing.events import registry as registry_module
 from ftrace.tracing.events.dynevent import DynamicEvent, LineType, NotThisType, argv_split, run_commands
 from ftrace.tracing.events.registry import EventRegistry, TraceEvent, enable_state, set_all_enabled
 from ftrace.tracing.instances.error_log import ErrorLog
@@ -186,12 +188,15 @@ def test_te1_2_ids_are_the_lowest_free_ones():
     assert number(registry.add, Armed("a")) == errno.EEXIST
 
 
-def test_te1_2_no_event_is_registered_without_a_free_id():
+@pytest.mark.parametrize("ids", [1 << 10, in_stress(1 << 16)])
+def test_te1_2_no_event_is_registered_without_a_free_id(monkeypatch, ids):
+    assert registry_module._IDS == 1 << 16
+    monkeypatch.setattr(registry_module, "_IDS", ids)
     registry = EventRegistry()
-    events = [TraceEvent("g", f"e{number}", [], "") for number in range((1 << 16) - 20)]
+    events = [TraceEvent("g", f"e{number}", [], "") for number in range(ids - 20)]
     for event in events:
         registry.add(event)
-    assert [events[0].id, events[-1].id] == [20, (1 << 16) - 1]
+    assert [events[0].id, events[-1].id] == [20, ids - 1]
     with pytest.raises(OSError, match="no id is free") as failed:
         registry.add(TraceEvent("g", "more", [], ""))
     assert failed.value.errno == errno.ENODEV and registry.find("g", "more") is None
