@@ -73,6 +73,8 @@ def answer(word):
         go.clear()
         threading.Event().wait(0.1)
         return sum(calls)
+    if word == "calls":
+        return sum(calls)
     if word == "start":
         calls[:] = [0, 0]
         go.set()

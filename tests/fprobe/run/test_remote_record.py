@@ -63,7 +63,7 @@ def test_what_a_small_buffer_has_lost_is_marked(target, tmp_path):
     with attached("record", "-p", target.pid, "-e", RETURNS, "-b", "8", "-o", path, "--json") as process:
         process.send_signal(signal.SIGSTOP)
         target.ask("start")
-        time.sleep(1.5)
+        wait_until(lambda: target.ask("calls") > 1500)  # more than there is room for
         calls = target.ask("stop")
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
