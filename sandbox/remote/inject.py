@@ -44,7 +44,7 @@ _CLONE = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x200000 
 """Flags of a thread, with VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, CHILD_CLEARTID and CHILD_SETTID."""
 _TRIES = 5
 _ROUNDS, _BETWEEN = 5, 0.1
-"""How often all threads are tried if none stops, and seconds in between."""
+"""How often it is tried while no thread stops, and seconds in between."""
 _PATIENCE = 20_000
 """How often the new thread yields the processor, at its end, until the stopped one is released."""
 _UNKNOWN = (errno.EBUSY, errno.ESRCH)
@@ -200,7 +200,20 @@ def start(prepared: Prepared, pidfd: int) -> Running:
     """Start the source. Raises Refused if the process cannot be traced, or has no memory for it.
 
     `pidfd`: of the process, from before `prepare`: if it has ended, its number may be another's.
+    On a busy machine no thread may get to run within 100 ms. Then nothing was stopped, and it is tried again.
     """
+    for _ in range(_ROUNDS):
+        number, base = _answered(prepared, pidfd)
+        if number != errno.EBUSY:
+            break
+        time.sleep(_BETWEEN)
+    if number:
+        raise _refusal(prepared.process.pid, number)
+    return Running(prepared, base)
+
+
+def _answered(prepared: Prepared, pidfd: int) -> tuple[int, int]:
+    """What `_tried` returns in a process of its own: a thread that has not stopped is released only by the end of its tracer."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -218,10 +231,7 @@ def start(prepared: Prepared, pidfd: int) -> Running:
         answer += more
     os.close(reader)
     os.waitpid(child, 0)
-    number, base = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (_UNANSWERED, 0)
-    if number:
-        raise _refusal(prepared.process.pid, number)
-    return Running(prepared, base)
+    return _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (_UNANSWERED, 0)
 
 
 def start_held(prepared: Prepared, pidfd: int, program: HeldProgram) -> Running:
@@ -234,6 +244,10 @@ def start_held(prepared: Prepared, pidfd: int, program: HeldProgram) -> Running:
 
 def _refusal(pid: int, number: int) -> Refused:
     if number == errno.EPERM:
+        try:
+            check(pid)  # another tracer may have come meanwhile
+        except Refused as refused:
+            return refused
         return not_permitted(pid)
     if number == errno.ESRCH:
         return Refused(_ended(pid), number)
@@ -255,23 +269,16 @@ def _ended(pid: int) -> str:
 
 
 def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
-    """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another.
-
-    On a busy machine no thread may get to run within that time. Then nothing was stopped, and they are tried again.
-    """
+    """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another."""
     number = errno.ESRCH
-    for _ in range(_ROUNDS):
-        for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
-            try:
-                stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
-                return 0, _made_by(prepared, stopped, pidfd)
-            except OSError as error:
-                number = error.errno or errno.EFAULT
-                if number not in (errno.ESRCH, errno.EBUSY):
-                    return number, 0
-        if number != errno.EBUSY:
-            break
-        time.sleep(_BETWEEN)
+    for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
+        try:
+            stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
+            return 0, _made_by(prepared, stopped, pidfd)
+        except OSError as error:
+            number = error.errno or errno.EFAULT
+            if number not in (errno.ESRCH, errno.EBUSY):
+                break
     return number, 0
 
 

@@ -36,6 +36,13 @@ def _check_process(pid: int, limits: dict[str, str]) -> None:
             f" sparsely: lift it with prlimit --pid {pid} --as=unlimited",
             errno.ENOMEM,
         )
+    size = limits.get("Max file size", "unlimited")
+    if size not in _UNLIMITED:
+        raise Refused(
+            f"process {pid} has a limit of the size of files (ulimit -f, {int(size):,} bytes), and counters are in a memory file"
+            f" with large holes: lift it with prlimit --pid {pid} --fsize=unlimited",
+            errno.EFBIG,
+        )
     most = limits.get("Max open files", "unlimited")
     is_open = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # names only
     if most not in _UNLIMITED and is_open + _DESCRIPTORS > int(most):

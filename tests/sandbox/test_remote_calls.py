@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from sandbox.remote import inject
 from sandbox.remote.process import RemoteProcess
-from sandbox.remote.ptrace import StoppedThread
+from sandbox.remote.ptrace import SEIZE, StoppedThread, ptrace
 from sandbox.remote.sleeping import Sleep
 
 TIMEOUT = 400
@@ -111,13 +112,15 @@ def test_a_signal_that_comes_during_the_stop_ends_the_wait():
 class Starved(StoppedThread):
     """A thread that does not get to run within 100 ms the first times."""
 
-    left = 3
+    tries = mmap.mmap(-1, mmap.PAGESIZE)
+    """Shared with the processes that try."""
 
     def __enter__(self):
-        Starved.left -= 1
-        if Starved.left >= 0:
-            raise OSError(errno.EBUSY, f"thread {self.thread} did not stop within 0.1 s")
-        return super().__enter__()
+        self.tries[0] += 1
+        if self.tries[0] > 3:
+            return super().__enter__()
+        ptrace(SEIZE, self.thread)
+        raise OSError(errno.EBUSY, f"thread {self.thread} did not stop within 0.1 s")
 
 
 def test_a_process_that_gets_no_processor_for_a_while_is_tried_again(monkeypatch):

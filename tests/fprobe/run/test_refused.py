@@ -439,10 +439,11 @@ def test_a_root_directory_without_fprobe_is_refused_simulated(monkeypatch, targe
         [
             (resource.RLIMIT_NOFILE, 12, "files open, and fprobe needs 16 descriptors: raise the limit with prlimit"),
             (resource.RLIMIT_AS, 4 << 30, "has a limit of its address space (ulimit -v, 4,096 MiB)"),
+            (resource.RLIMIT_FSIZE, 1 << 20, "has a limit of the size of files (ulimit -f, 1,048,576 bytes)"),
         ],
         1,
     ),
-    ids=["descriptors", "address space"],
+    ids=["descriptors", "address space", "size of files"],
 )
 def test_a_process_at_its_limits_is_refused(target, limit, value, said):
     soft, hard = resource.prlimit(target.pid, limit)
