@@ -131,12 +131,12 @@ def _prepare_instruction(place: Place) -> None:
         insn = decode(code, place.address)
     except ValueError as error:
         raise OSError(errno.EILSEQ, str(error)) from None
-    found = classify(insn, preemptible=preemptible)
-    if found.error:
-        raise OSError(found.error, f"{place} cannot be probed: {found.reason}{_around(place, function)}")
+    verdict = classify(insn, preemptible=preemptible)
+    if verdict.error:
+        raise OSError(verdict.error, f"{place} cannot be probed: {verdict.reason}{_around(place, function)}")
     place.allocate()
     try:
-        place.allocate_slot(insn, found)
+        place.allocate_slot(insn, verdict)
     except OverflowError as overflow:
         raise OSError(errno.EINVAL, f"{place} cannot be probed: {overflow}") from None
 
@@ -144,9 +144,9 @@ def _prepare_instruction(place: Place) -> None:
 def _around(place: Place, function: Function) -> str:
     """The disassembly around the place, with a caret."""
     address = place.address
-    known = bisect_right(function.starts, address)
+    following = bisect_right(function.starts, address)
     lines = []
-    for at in function.starts[max(known - 3, 0) : known]:
+    for at in function.starts[max(following - 3, 0) : following]:
         insn = decode(function.code_at(at), at)
         lines.append(f"\n  {at:#x}  {insn.code.hex(' '):<30} {insn.text}")
         if at <= address < insn.end:

@@ -150,16 +150,16 @@ def unregister_locked(ps: Iterable[kprobe]) -> bool:
 
     Returns whether one was registered. If so, the caller has to call `settle` after it has released its locks.
     """
-    left = []
+    their_places = []
     for p in ps:
         place = p.place
         if place is None:
             p.addr = None
         else:
             _unregister(p, place)
-            left.append(place)
-    states.restore_disarmed(left)
-    return bool(left)
+            their_places.append(place)
+    states.restore_disarmed(their_places)
+    return bool(their_places)
 
 
 def _unregister(p: kprobe, place: Place) -> None:
@@ -289,9 +289,9 @@ def unregister_kretprobe(rp: kretprobe) -> None:
 
 def unregister_kretprobes(rps: Sequence[kretprobe], num: int | None = None) -> None:
     """Unregister the first `num`, or all. Of one that is not registered, only `kp.addr` is cleared."""
-    chosen = rps[: len(rps) if num is None else max(num, 0)]
+    leaving = rps[: len(rps) if num is None else max(num, 0)]
     with patching():
-        was_registered = unregister_locked(rp.kp for rp in chosen)
+        was_registered = unregister_locked(rp.kp for rp in leaving)
     if was_registered:
         settle()
     free_idle()

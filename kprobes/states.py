@@ -69,15 +69,15 @@ def children_changed(place: Place) -> None:
     place.publish()
     if place.jump is not None:
         return_stubs.update_fast_returns(place)
-    wanted = bool(place.children) and not place.disabled and not all_disarmed
+    should_be_armed = bool(place.children) and not place.disabled and not all_disarmed
     armed = place.armed
-    if wanted and not armed:
+    if should_be_armed and not armed:
         arm(place)
-    elif armed and not wanted:
+    elif armed and not should_be_armed:
         disarm(place, immediate=all_disarmed)
-    elif wanted and place.on_ftrace:
+    elif should_be_armed and place.on_ftrace:
         ftrace_site.rearm(place)
-    if wanted and not place.on_ftrace:
+    if should_be_armed and not place.on_ftrace:
         try_to_optimize(place)
 
 

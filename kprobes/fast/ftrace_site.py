@@ -128,8 +128,8 @@ def rearm(place: Place) -> None:
 
     A hit during the move is served by exactly one of the two (kprobes.hit.callbacks).
     """
-    wanted, other = _ops_for(place), _armed_by[place.address]
-    if wanted is not other:
-        wanted.arm(place.address)
-        _armed_by[place.address] = wanted
-        other.disarm(place.address)
+    next_ops, present_ops = _ops_for(place), _armed_by[place.address]
+    if next_ops is not present_ops:
+        next_ops.arm(place.address)
+        _armed_by[place.address] = next_ops
+        present_ops.disarm(place.address)

@@ -63,11 +63,11 @@ def data_use(handler: NativeFunction) -> DataUse:
 
 
 def _reachable(handler: NativeFunction) -> list[NativeFunction]:
-    found = [handler]
-    for function in found:
+    functions = [handler]
+    for function in functions:
         called = (call.target for call in nodes(function.typed.body, Call) if isinstance(call.target, NativeFunction))
-        found += [target for target in dict.fromkeys(called) if target not in found]
-    return found
+        functions += [target for target in dict.fromkeys(called) if target not in functions]
+    return functions
 
 
 def _use(function: NativeFunction) -> DataUse:

@@ -149,18 +149,18 @@ class SiteBlock:
         mask &= ~self._examined
         if not mask:
             return
-        known = {index: self._known_refusal(index) for index in bits_of(mask)}
-        rest = [index for index, why in known.items() if not why]
+        reasons = {index: self._known_refusal(index) for index in bits_of(mask)}
+        rest = [index for index, why in reasons.items() if not why]
         code_at = self._reader_of(rest)
         functions = [self.functions[index] for index in rest]
         codes = [code_at(function.address, function.size) for function in functions]
         starts = [function.address for function in functions]
         refusals = code_refusals(self._runtime.image, codes, starts)
         for index, code, start, why in zip(rest, codes, starts, refusals, strict=True):
-            known[index] = why or self._movers.called_by(code, start, *self.bounds)
-        self._returns.update(known)
+            reasons[index] = why or self._movers.called_by(code, start, *self.bounds)
+        self._returns.update(reasons)
         self._examined |= mask
-        self.unhookable |= sum(1 << index for index, why in known.items() if why)
+        self.unhookable |= sum(1 << index for index, why in reasons.items() if why)
 
     def forget_return(self, index: int) -> None:
         """Its code has changed: examine it again."""

@@ -11,7 +11,7 @@ from ftrace.hit.events.operations import (
     NUMBER_KIND,
     STACK_WORDS,
     TEXT_KIND,
-    Hit,
+    CountedRecord,
     Program,
     Source,
     Value,
@@ -104,7 +104,7 @@ class HistMap(Structure):
 class Pad(Structure):
     """The numbers of one hit."""
 
-    hit: Hit
+    hit: CountedRecord
     variables: array[Value, 16]
     own: array[Value, 16]
     key: array[u64, 48]
@@ -145,7 +145,7 @@ def hash_of(key: ptr[u64], words: u64) -> u64:
 
 
 @native
-def put_key(program: ptr[Program], words: u64, hit: ptr[Hit], to: ptr[u64]) -> void:
+def put_key(program: ptr[Program], words: u64, hit: ptr[CountedRecord], to: ptr[u64]) -> void:
     """Compute a key into memory that is zero."""
     value: Value = zeroed
     compute(program, hit, addressof(value))
@@ -209,7 +209,7 @@ def read_variables(map: ptr[HistMap], pad: ptr[Pad], mark: u64) -> bool_:
 
 
 @native
-def assign(assignment: ptr[Assignment], hit: ptr[Hit], entry: u64, own: ptr[Value]) -> void:
+def assign(assignment: ptr[Assignment], hit: ptr[CountedRecord], entry: u64, own: ptr[Value]) -> void:
     """Compute a variable, and set it in the entry. `own`: its value for this hit's actions."""
     compute(addressof(assignment.program), hit, own)
     variable = cast(ptr[u64], entry + assignment.at)
@@ -229,7 +229,7 @@ def assign(assignment: ptr[Assignment], hit: ptr[Hit], entry: u64, own: ptr[Valu
 
 
 @native
-def has_moved(action: ptr[Action], hit: ptr[Hit], entry: u64) -> bool_:
+def has_moved(action: ptr[Action], hit: ptr[CountedRecord], entry: u64) -> bool_:
     """Whether the variable exceeds (onmax) or differs from (onchange) its last value, which is updated.
 
     Of a text or a stack the kernel, too, compares the address of the entry's copy: it moves once.
@@ -249,7 +249,7 @@ def moves(last: ptr[u64], value: u64, handler: u64) -> bool_:
 
 
 @native
-def save(action: ptr[Action], hit: ptr[Hit], entry: u64) -> void:
+def save(action: ptr[Action], hit: ptr[CountedRecord], entry: u64) -> void:
     """Keep values of this hit in the entry; of a stack, which the kernel shows as a pointer, the innermost address."""
     value: Value = zeroed
     for index in range(action.count):
@@ -298,7 +298,7 @@ def act_on(map: ptr[HistMap], header: ptr[MapHeader], pad: ptr[Pad], entry: u64,
 
 
 @native
-def update_entry(map: ptr[HistMap], hit: ptr[Hit], entry: u64) -> void:
+def update_entry(map: ptr[HistMap], hit: ptr[CountedRecord], entry: u64) -> void:
     """Add the values of a hit, and set the variables."""
     sums = cast(ptr[u64], entry + map.sums)
     atomic_add(addressof(sums[0]), 1, "relaxed")

@@ -65,8 +65,8 @@ class Source(Structure):
 
 
 @struct
-class Hit(Structure):
-    """A hit that is being counted."""
+class CountedRecord(Structure):
+    """A record that is being counted by a histogram."""
 
     record: ptr[u8]
     length: u64
@@ -99,7 +99,9 @@ def read_number(code: u64, at: u64) -> u64:
 
 
 @native
-def begin_hit(hit: ptr[Hit], source: ptr[Source], record: ptr[u8], length: u64, point: ptr[StackPoint]) -> void:
+def begin_hit(
+    hit: ptr[CountedRecord], source: ptr[Source], record: ptr[u8], length: u64, point: ptr[StackPoint]
+) -> void:
     """Prepare the structure of a hit, whose variables stay as they are."""
     hit.record = record
     hit.length = length
@@ -110,7 +112,7 @@ def begin_hit(hit: ptr[Hit], source: ptr[Source], record: ptr[u8], length: u64, 
 
 
 @native
-def time_of(hit: ptr[Hit]) -> u64:
+def time_of(hit: ptr[CountedRecord]) -> u64:
     """The time of the hit's record, else of its first use, by the trace clock."""
     if hit.time == 0:
         buffer = hit.source.buffer
@@ -122,7 +124,7 @@ def time_of(hit: ptr[Hit]) -> u64:
 
 
 @native
-def capture_once(hit: ptr[Hit]) -> void:
+def capture_once(hit: ptr[CountedRecord]) -> void:
     """Store the stack of the hit, unless it has been stored."""
     if hit.has_stack != 0:
         return
@@ -135,7 +137,7 @@ def capture_once(hit: ptr[Hit]) -> void:
 
 
 @native
-def point_at(hit: ptr[Hit], value: ptr[Value], start: u64, size: u64) -> void:
+def point_at(hit: ptr[CountedRecord], value: ptr[Value], start: u64, size: u64) -> void:
     """Set the value to `size` bytes of the record, cut at the record's end."""
     start = min(start, hit.length)
     value.word = cast(u64, addressof(hit.record[start]))
@@ -143,7 +145,7 @@ def point_at(hit: ptr[Hit], value: ptr[Value], start: u64, size: u64) -> void:
 
 
 @native
-def fetch_bytes(operation: ptr[Operation], hit: ptr[Hit], value: ptr[Value]) -> void:
+def fetch_bytes(operation: ptr[Operation], hit: ptr[CountedRecord], value: ptr[Value]) -> void:
     """Fetch a text or a stack."""
     start = operation.operand
     if operation.code == TEXT:
@@ -167,7 +169,7 @@ def fetch_bytes(operation: ptr[Operation], hit: ptr[Hit], value: ptr[Value]) -> 
 
 
 @native
-def fetch(operation: ptr[Operation], hit: ptr[Hit], value: ptr[Value]) -> void:
+def fetch(operation: ptr[Operation], hit: ptr[CountedRecord], value: ptr[Value]) -> void:
     """Fetch an operand."""
     code = operation.code
     value.extent = 0
@@ -232,7 +234,7 @@ def combined(code: u64, left: u64, right: u64) -> u64:
 
 
 @native(noinline=True)
-def compute(program: ptr[Program], hit: ptr[Hit], value: ptr[Value]) -> void:
+def compute(program: ptr[Program], hit: ptr[CountedRecord], value: ptr[Value]) -> void:
     """Compute a value. An expression has at most four operators, hence five operands."""
     words: array[u64, 8] = zeroed
     depth: u64 = 0

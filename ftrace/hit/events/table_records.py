@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit.events.map_records import hash_of, mix, put_key, running_task
-from ftrace.hit.events.operations import WORD, Hit, Program, Source, Value, begin_hit, compute, read_number
+from ftrace.hit.events.operations import WORD, CountedRecord, Program, Source, Value, begin_hit, compute, read_number
 from ftrace.hit.hashing import first_place
 from ftrace.hit.unwind.walk import StackPoint
 from sandbox.native import *
@@ -133,7 +133,7 @@ def add_numbers(table: ptr[NativeTable], record: ptr[u8], sums: ptr[u64]) -> voi
 
 
 @native(inline=True)
-def count_values(table: ptr[NativeTable], hit: ptr[Hit], area: u64, key: ptr[u64]) -> void:
+def count_values(table: ptr[NativeTable], hit: ptr[CountedRecord], area: u64, key: ptr[u64]) -> void:
     """Count a hit with keys and values of any kind. `key`: memory for the keys, which is zero."""
     at: u64 = 0
     for index in range(min(table.keys, MAX_KEYS)):
@@ -155,7 +155,7 @@ def count_long(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoin
     table = cast(ptr[NativeTable], argument)
     area = places(table)
     if area != 0:
-        hit: Hit = zeroed
+        hit: CountedRecord = zeroed
         key: array[u64, 48] = zeroed
         begin_hit(addressof(hit), addressof(table.source), record, length, point)
         count_values(table, addressof(hit), area, addressof(key[0]))
@@ -167,7 +167,7 @@ def count_short(argument: u64, record: ptr[u8], length: u64, point: ptr[StackPoi
     table = cast(ptr[NativeTable], argument)
     area = places(table)
     if area != 0:
-        hit: Hit = zeroed
+        hit: CountedRecord = zeroed
         key: array[u64, 4] = zeroed
         begin_hit(addressof(hit), addressof(table.source), record, length, point)
         count_values(table, addressof(hit), area, addressof(key[0]))
