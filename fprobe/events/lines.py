@@ -15,6 +15,8 @@ from dataclasses import replace
 
 from fprobe.handlers.native import event_handler
 from fprobe.probe import FPROBE_FL_DISABLED, fprobe
+from fprobe.prototypes.prototypes import is_known_library
+from fprobe.prototypes.prototypes import prototype as shipped_prototype
 from fprobe.registration import disable_fprobe, enable_fprobe, register_fprobe, unregister_fprobe
 from ftrace.tracing.events.dynevent import NotThisType, dyn_event_register
 from ftrace.tracing.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
@@ -22,9 +24,11 @@ from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, a
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.fetch import Argument
 from ftrace.tracing.probe_args.scope import Scope
-from sandbox.images.btf import Prototype
+from sandbox.images.btf import Prototype, of_signature
+from sandbox.images.process_text import library_called, symbol_named
 from sandbox.images.prototypes import prototype
 from sandbox.process.once import once
+from sandbox.symbols.names import split_owner
 
 GROUP, TRACEPOINT_GROUP = "fprobes", "tracepoints"
 """The groups of events whose lines name none."""
@@ -215,7 +219,28 @@ def is_of_return(arguments: Sequence[str]) -> bool:
 
 def scope_of(symbol: str, *, is_return: bool) -> Scope:
     """What the arguments of a line f can refer to."""
-    return Scope(not is_return, is_return, has_registers=False, find_prototype=lambda: prototype(symbol))
+    return Scope(not is_return, is_return, has_registers=False, find_prototype=lambda: _prototype(symbol))
+
+
+def _prototype(function: str) -> Prototype | None:
+    """By debug information; the names of headers, whose prototypes are shipped for some libraries, are known, too."""
+    found, of_header = prototype(function), _of_header(function)
+    if found is None or of_header is None or len(found.parameters) != len(of_header.parameters):
+        return found or of_header
+    return replace(found, also=tuple(name for name, _ in of_header.parameters))
+
+
+def _of_header(function: str) -> Prototype | None:
+    library = library_called(split_owner(function)[0])
+    if library is None or not is_known_library(library.path.name):
+        return None
+    try:
+        symbol = symbol_named(function)
+    except LookupError:
+        return None
+    aliases = [each.name for each in library.between(symbol.address, symbol.address + 1)]
+    shipped = shipped_prototype(library.path.name, [symbol.name, *aliases])
+    return of_signature(shipped.signature) if shipped is not None else None
 
 
 def _of_tracepoint(name: str) -> Prototype | None:

@@ -127,13 +127,21 @@ class Prototype:
     """The parameters of a function, as (name, type) in order, and its result type.
 
     `numbers`: the number of each parameter among the integer arguments, from 0; None for one that is not one of them, or whose
-    place is not known. Without them, each parameter is an integer argument.
+    place is not known. Without them, each parameter is an integer argument. `also`: other names of the parameters.
     """
 
     parameters: tuple[tuple[str, BtfType], ...]
     returns: BtfType
     numbers: tuple[int | None, ...] | None = None
     stored: tuple[Stored, ...] = ()
+    also: tuple[str, ...] = ()
+
+    def index(self, name: str) -> int | None:
+        """The number, from 0, of the parameter with this name; None if there is none."""
+        for names in ([each for each, _ in self.parameters], self.also):
+            if name in names:
+                return names.index(name)
+        return None
 
     def number(self, parameter: int) -> int | None:
         """The number, from 0, of parameter number `parameter` among the integer arguments; None if it is not one of them."""
@@ -159,7 +167,12 @@ def _prototype_in(module: Module, name: str) -> Prototype | None:
         die = interface.definition(name)
         return of_definition(die) if die is not None else None
     signature = interface.signature(name)
-    if signature is None or not all(parameter.name for parameter in signature.parameters):
+    return of_signature(signature) if signature is not None else None
+
+
+def of_signature(signature: signatures.Signature) -> Prototype | None:
+    """The prototype of a function with this signature; None if that does not name the parameters."""
+    if not all(parameter.name for parameter in signature.parameters):
         return None
     parameters = tuple((each.name, _of_signature(each.type)) for each in signature.passed)
     return Prototype(parameters, _of_signature(signature.returns), _numbers(signature))

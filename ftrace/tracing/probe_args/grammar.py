@@ -281,11 +281,11 @@ class FetchParser:
         prototype = self.scope.prototype
         if prototype is None or not (prototype.parameters or self.scope.has_read_prototype):
             raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT)
-        names = [parameter for parameter, _ in prototype.parameters]
-        if name not in names:
-            hint = _registers(name) if register_meant(name) else f"the parameters are {', '.join(names) or 'none'}"
+        parameter = prototype.index(name)
+        if parameter is None:
+            names = ", ".join(each for each, _ in prototype.parameters)
+            hint = _registers(name) if register_meant(name) else f"the parameters are {names or 'none'}"
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
-        parameter = names.index(name)
         index = prototype.number(parameter)
         if index is None:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)

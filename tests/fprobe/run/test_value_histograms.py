@@ -41,6 +41,14 @@ def test_values_are_counted_by_powers_of_two_and_added_up(launch):
     ]  # fmt: skip
 
 
+def test_arguments_have_the_names_of_the_header(launch):
+    """With debug information or without: glibc calls that of malloc `bytes`, and its manual `size`."""
+    source = "import ctypes; ctypes.CDLL(None).calloc(3, ctypes.c_long(7_000_003))"
+    words = ["--of", "size:u64", "--by", "arg(nmemb:u64)", "--where", "size > 7000000"]
+    (row,) = values(launch("--hist", "libc:calloc", *words, source=source))
+    assert (row["nmemb"], row["hits"]) == (3, 1)
+
+
 def test_only_calls_that_pass_the_filter_count(launch):
     (row,) = values(launch("--hist", "libc:labs", "--where", "arg1 > 3 && arg1 < 100", source=CALLS))
     assert row["hits"] == 2 and "sum" not in row and "values" not in row
