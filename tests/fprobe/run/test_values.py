@@ -156,6 +156,23 @@ def test_values_in_json(launch, tmp_path):
     assert (missing["result"], missing["errno"]) == (-1, "ENOENT")
 
 
+def test_a_child_that_c_code_has_forked_records_its_own_calls(launch):
+    source = """
+import ctypes, os, zlib
+libc = ctypes.CDLL(None)
+zlib.crc32(b"parent")
+child = libc.fork()
+if not child:
+    for _ in range(3):
+        zlib.crc32(b"child")
+    libc._exit(0)
+os.waitpid(child, 0)
+"""
+    processes = launch("--trace", "libz:crc32", source=source).report["processes"]
+    assert sorted(len(process["calls"]) for process in processes) == [1, 3]
+    assert [process["events_lost"] for process in processes] == [0, 0]
+
+
 @pytest.mark.stress
 def test_the_newest_values_are_kept(launch):
     """More calls than the ring buffer holds of a thread: the newest are there, and how many others there were is said."""

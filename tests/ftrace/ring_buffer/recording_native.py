@@ -9,7 +9,7 @@ from typing import Any
 
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.records import Mark, Reservation, RingBuffer
-from ftrace.hit.ring_buffer.writer import commit, reserve
+from ftrace.hit.ring_buffer.writer import commit, reserve, shorten
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import Structure, addressof, cast, i32, native, ptr, struct, u64, zeroed
 
@@ -40,11 +40,26 @@ def record_pair(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: 
     return 0
 
 
-def recorded(buffer: Any, function: str = "work") -> Any:
+@native(cc="preserve_most")
+def record_shortened(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data: ptr[u64]) -> i32:
+    """Reserve 400 bytes, and keep as many as the first argument says."""
+    mark: Mark = zeroed
+    place: Reservation = zeroed
+    if reserve(cast(ptr[RingBuffer], fp.action), addressof(mark), addressof(place), TYPE, 400):
+        pair = cast(ptr[Pair], place.event)
+        pair.ip = ip
+        pair.first = regs.di
+        pair.second = regs.si
+        shorten(addressof(place), 400, regs.di)
+        commit(addressof(mark), addressof(place))
+    return 0
+
+
+def recorded(buffer: Any, function: str = "work", handler: Any = record_pair) -> Any:
     """An attachment, not attached yet, that records the calls of `function` into `buffer`."""
     import fprobe
 
-    attachment = fprobe.attach(function, entry=record_pair)
+    attachment = fprobe.attach(function, entry=handler)
     attachment.fp.action = buffer.address
     return attachment
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from isolation import isolated
 from kernel_pages import decode
-from recording_native import TYPE, in_thread, program, record_pair, recorded
+from recording_native import TYPE, in_thread, program, record_pair, record_shortened, recorded
 
 FIELDS = struct.Struct("<HBBiQQQ")
 
@@ -42,6 +42,19 @@ def test_a_native_handler_records_and_a_reader_merges_the_threads_by_time() -> N
     assert len({record.common.pid for record in found}) == 4
     assert len({record.slot for record in found}) > 1
     assert found == list(buffer.records())
+
+
+@isolated
+def test_a_record_gives_back_what_it_does_not_need() -> None:
+    from ftrace.ring_buffer.buffer import Buffer
+
+    module, buffer = program(), Buffer()
+    with recorded(buffer, handler=record_shortened):
+        for number, used in enumerate((400, 117, 32, 396, 120)):
+            module["work"](used, number)
+    found = [data for _, page in buffer.raw_pages() for _, data in decode(page).events]
+    assert [len(data) for data in found] == [400, 120, 116, 396, 120]
+    assert [FIELDS.unpack_from(data)[6] for data in found] == [0, 1, 2, 3, 4]
 
 
 @isolated
