@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import (
+    allocations,
     attaching,
     breakpoints,
     compared,
@@ -53,6 +54,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *breakpoints.rows(calls, functions),
         *libraries.rows(calls, functions),
         *peers.rows(calls),
+        *allocations.rows(calls),
         *compiling.rows(),
         *starting.rows(),
         *attaching.rows(calls),

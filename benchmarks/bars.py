@@ -54,6 +54,8 @@ def _milliseconds(row: str, key: str, limit: float) -> Bar:
 BARS = (
     Bar("library.both.native", "ns added", _added("library.both.native"), _just(12)),
     _times("library.both.native", "library.frida", 1 / 15, "a fifteenth of library.frida"),
+    _times("allocation.fprobe.5", "allocation.memray.5", 1 / 2, "half of allocation.memray.5"),
+    _times("allocation.fprobe.50", "allocation.memray.50", 1 / 2, "half of allocation.memray.50"),
     _milliseconds("attach.library", "first", 1500),
     _milliseconds("attach.library", "again", 300),
     Bar("tracefs.mount.read", "us", _extra("tracefs.mount.read", "us"), _just(80)),

@@ -100,7 +100,7 @@ class _CellStacks(CallStacks):
 
     def count(self, stack: Key, own: int, total: int) -> None:
         found = self._found.get(stack, Stack((), 0, 0))
-        self._found[stack] = Stack((), found.calls + 1, found.nanoseconds + own)
+        self._found[stack] = Stack((), found.calls + 1, found.value + own)
         ip = int(stack[-1])
         one = Calls(ip, 0, 1, 0, 1, total, total, total, measures=SELF, self_total=own)
         self._calls.setdefault(ip, Calls(ip)).add(one)
@@ -113,7 +113,7 @@ class _CellStacks(CallStacks):
         """The stacks by name."""
         rate = ticks_per_ns()
         return sorted(
-            Stack(tuple(map(_name, self._inside(stack))), found.calls, round(found.nanoseconds / rate))
+            Stack(tuple(map(_name, self._inside(stack))), found.calls, round(found.value / rate))
             for stack, found in self._found.items()
         )
 

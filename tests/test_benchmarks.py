@@ -25,6 +25,7 @@ FIELDS = {"name", "added_ns", "baseline_ns", "min_ns", "max_ns", "hits", "missed
 CALLS, ROUNDS, PROCESSES, FUNCTIONS = 1000, 1, 1, 200
 SAMPLES = ROUNDS
 SLOW = (
+    "allocation.",
     "run.",
     "event.define",
     "event.hist",

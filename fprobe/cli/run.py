@@ -17,7 +17,15 @@ from fprobe.cli.failure import Failure
 from fprobe.cli.formats import check_package, format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
-from fprobe.cli.selecting import by_number, by_option, check_where, question_of, values_of, where_option
+from fprobe.cli.selecting import (
+    by_number,
+    by_option,
+    check_where,
+    question_of,
+    stack_values_of,
+    values_of,
+    where_option,
+)
 from sandbox.symbols.names import name_of_python, split_owner
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.launching import Program
     from fprobe.run.session import Settings
+    from fprobe.run.values import Values
 
 
 _WORDS = "fprobe.program"
@@ -151,6 +160,7 @@ Examples:
   fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
+  fprobe run --stacks libc:malloc --sum arg1 -o allocations.html app.py
   fprobe run --trace 'libz:*flate*' -o calls.parquet app.py
   fprobe run --stat 'libz:*' -o functions.csv app.py
   fprobe run --mount t app.py
@@ -225,6 +235,14 @@ def _check_no_report(output: str | None, as_json: bool) -> None:
 def _is_given(parameter: str) -> bool:
     source = click.get_current_context().get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def _stack_definitions(values: Values | None, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The events of --stacks by values. Raises Failure."""
+    try:
+        return tuple(values.stack_definition(number, each) for number, each in enumerate(patterns)) if values else ()
+    except ValueError as error:
+        raise Failure(str(error)) from None
 
 
 def _check_by(by: str, tables: tuple[str, ...]) -> None:
@@ -311,7 +329,7 @@ def _refusals_as_json(command: _Command) -> _Command:
     "--of", "of_argument", metavar="ARG", default="", help="--hist is of this argument's values: a name, or arg1."
 )
 @where_option
-@click.option("--sum", "sum_argument", metavar="ARG", default="", help="--hist adds up this argument.")
+@click.option("--sum", "sum_argument", metavar="ARG", default="", help="--hist and --stacks add up this argument.")
 @table_options
 @full_names_option
 @pid_options
@@ -346,18 +364,22 @@ def run_command(
     format_ = _one_format(format_, as_json, output)
     given = {"--stat": stats, "--hist": hists, "--trace": recorded, "--stacks": stacks, "-e": events}
     _check_format(format_, given | {"--native": traces if native else ()})
-    values = values_of(of_argument, by, where, sum_argument, hists)
+    values = values_of(of_argument, by, where, sum_argument, hists, stacks)
+    of_stacks = stack_values_of(where, sum_argument, stacks)
+    if of_stacks and format_ == "parquet":
+        raise Failure("the format parquet has the times of stacks, not values of arguments: give --format json")
     question = question_of(by, where)
     _check_by(by, (*stats, *hists))
-    check_where(where, (*stats, *hists), recorded if question and stats else ())
-    check_tables(order, cpu, (*stats, *hists))
+    check_where(where, (*stats, *hists, *stacks), recorded if question and stats else ())
+    check_tables(order, cpu, (*stats, *hists, *(stacks if of_stacks else ())))
     handlers = checked_native(native, traces)
     check_events(events)
     valued = checked(hists) if values else ()
     timed = () if values else hists
     selected = checked(stats) if question else ()
     plain = timed if question else (*stats, *timed)
-    counted, stacked, handled = checked((*plain, *recorded)), checked(stacks), checked(traces if native else ())
+    counted, handled = checked((*plain, *recorded)), checked(traces if native else ())
+    stacked, valued_stacks = ((), checked(stacks)) if of_stacks else (checked(stacks), ())
     mount = checked_mount(mounted_on)
     measures = CPU if cpu else SELF if stats else WALL
     settings = Settings(
@@ -365,12 +387,14 @@ def run_command(
         values=tuple(values.definition(number, each) for number, each in enumerate(valued)) if values else (),
         value_trigger=values.trigger if values else "", strings=not no_strings, selected=selected,
         question=question.question if question else ((), "", ""),
+        stack_values=_stack_definitions(of_stacks, valued_stacks), stack_filter=of_stacks.filter if of_stacks else "",
+        stack_sum=of_stacks.names[1] if of_stacks else "",
     )  # fmt: skip
-    selection = ReportSelection(stats, timed, traces, by, handlers, events, stacks, order, values)
+    selection = ReportSelection(stats, timed, traces, by, handlers, events, stacks, order, values, of_stacks)
     if targets is not None:
         refuse_program(settings)
         attach_and_report(targets, settings, selection, output, format_)
-    is_asked = any((counted, selected, stacked, handled, events, valued))
+    is_asked = settings.arms
     if not is_asked:
         _check_no_report(output, as_json)
     if not (is_asked or mount):

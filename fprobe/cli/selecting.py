@@ -59,21 +59,37 @@ def question_of(by: str, where: str) -> Values | None:
         raise Failure(f"--by {by}: {error}") from None
 
 
-def values_of(of: str, by: str, where: str, sum_: str, hists: tuple[str, ...]) -> Values | None:
+def values_of(
+    of: str, by: str, where: str, sum_: str, hists: tuple[str, ...], stacks: tuple[str, ...]
+) -> Values | None:
     """What is asked of the values of the calls of --hist; None if nothing is. Raises Failure."""
     from fprobe.report.tables import argument_of
     from fprobe.run.values import Values
 
     asked = {"--of": of, "--sum": sum_}
     options = " and ".join(name for name, value in asked.items() if value)
-    if options and not hists:
-        raise Failure(f"{options}: for the calls of --hist; give --hist PATTERN, too")
+    if of and not hists:
+        raise Failure("--of: for the calls of --hist; give --hist PATTERN, too")
+    if sum_ and not hists and not stacks:
+        raise Failure("--sum: for the calls of --hist and --stacks; give one of them, too")
     if not (hists and (options or where or argument_of(by) is not None)):
         return None
     try:
         return Values(of, by, where, sum_).checked()
     except ValueError as error:
         raise Failure(f"{options or f'--by {by}'}: {error}") from None
+
+
+def stack_values_of(where: str, sum_: str, stacks: tuple[str, ...]) -> Values | None:
+    """What is asked of the values of the calls of --stacks; None if nothing is. Raises Failure."""
+    from fprobe.run.values import Values
+
+    if not stacks or not (where or sum_):
+        return None
+    try:
+        return Values(where=where, sum=sum_).checked()
+    except ValueError as error:
+        raise Failure(f"--sum: {error}") from None
 
 
 def asked_of(patterns: tuple[str, ...], question: Values | None) -> dict[str, Any]:
@@ -86,7 +102,7 @@ def asked_of(patterns: tuple[str, ...], question: Values | None) -> dict[str, An
 def check_where(where: str, tables: tuple[str, ...], traces: tuple[str, ...]) -> None:
     """Raise Failure if there is nothing of which --where could count only some calls, or something of which it cannot."""
     if where and not tables:
-        raise Failure("--where is for the calls of --stat and --hist; give one of them")
+        raise Failure("--where is for the calls of --stat, --hist and --stacks; give one of them")
     if traces and tables:
         raise Failure(
             "--where and --by arg(NAME) are for the calls of --stat, not of --trace: leave out --trace, or give two runs"

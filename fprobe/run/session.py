@@ -34,12 +34,9 @@ ROWS_AT = 4096
 ROWS = 2048
 STRIDE = 4 << 20
 """Bytes of a thread's row of cells."""
-STACKS_AT = ROWS_AT + ROWS * STRIDE
-STACKS = 1 << 16
-"""Maximum number of different stacks of a process. Each has two 8-byte words: number of calls, and ticks."""
-MAPS_AT = STACKS_AT + STACKS * 16
+MAPS_AT = ROWS_AT + ROWS * STRIDE
 MAPS = 16 << 30
-"""Bytes of address space for the maps of native handlers."""
+"""Bytes of address space for the maps of native handlers, tables of values and of stacks."""
 CALLS_AT = MAPS_AT + MAPS
 CALL_PAGES = 1 << 18
 """The pool of the ring buffer of calls: 1 GiB."""
@@ -93,6 +90,7 @@ class Settings(NamedTuple):
     `values`: definitions of events that are only counted, by the hist trigger `value_trigger` (`fprobe.run.values`).
     `selected`: patterns of functions of whose calls only those count that answer `question`: the arguments, the filter and
     what tells calls apart (`fprobe.events.selections`).
+    `stack_values`: definitions of events whose calls that pass `stack_filter` are counted by stack, with the sum of `stack_sum`.
     """
 
     patterns: tuple[str, ...] = ()
@@ -114,11 +112,15 @@ class Settings(NamedTuple):
     value_trigger: str = ""
     selected: tuple[str, ...] = ()
     question: tuple[Sequence[str], str, str] = ((), "", "")
+    stack_values: tuple[str, ...] = ()
+    stack_filter: str = ""
+    stack_sum: str = ""
 
     @property
     def arms(self) -> bool:
         """Whether there is anything to probe."""
-        return any((self.patterns, self.stacks, self.handled, self.events, self.values, self.selected))
+        asked = self.patterns, self.stacks, self.handled, self.events, self.values, self.selected, self.stack_values
+        return any(asked)
 
 
 class PartHeader(NamedTuple):

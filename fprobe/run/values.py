@@ -68,6 +68,14 @@ class Values:
                 fields[name] = f"{name}={source}{colon}{kind}"
         return fields
 
+    def stack_definition(self, number: int, pattern: str) -> str:
+        """The line that defines the event of a pattern whose calls are counted by stack. Raises ValueError for a result."""
+        if "retval" in self._fields:
+            raise ValueError(
+                "a stack is taken when the function is entered, where retval is not known yet; give an argument"
+            )
+        return " ".join([f"f:{GROUP}/s{number}", pattern, *self._fields.values()])
+
     def definition(self, number: int, pattern: str) -> str:
         """The line that defines the event of a pattern."""
         fields = self._fields
@@ -78,11 +86,11 @@ class Values:
     @property
     def question(self) -> tuple[tuple[str, ...], str, str]:
         """What is asked of calls that are timed: the arguments of an event, the filter, and the name that tells calls apart."""
-        return tuple(self._fields.values()), self._filter, self.names[2]
+        return tuple(self._fields.values()), self.filter, self.names[2]
 
     @property
-    def _filter(self) -> str:
-        """The filter without types."""
+    def filter(self) -> str:
+        """`where` without types."""
         return _TYPED.sub(lambda found: found[1] or found[0], self.where)
 
     @property
@@ -94,4 +102,4 @@ class Values:
         by = groups.get(self.by, argument)
         keys = ["__probe_func" if at_return else "__probe_ip", *([by] if by else []), *([f"{of}.log2"] if of else [])]
         values = f":vals={sum_}" if sum_ else ""
-        return f"hist:keys={','.join(keys)}{values}:size={SIZE}" + (f" if {self._filter}" if self.where else "")
+        return f"hist:keys={','.join(keys)}{values}:size={SIZE}" + (f" if {self.filter}" if self.where else "")

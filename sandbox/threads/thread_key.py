@@ -68,21 +68,22 @@ class ThreadKey:
         number = _create(None)
         offset = self.offset + (number - self.number) * _KEY_SIZE
         _libc.pthread_setspecific(number, _MAGIC)
-        is_there = 0 <= offset < _DESCRIPTOR_SIZE and self._read(offset) == _MAGIC
+        is_there = 0 <= offset < _DESCRIPTOR_SIZE and self.read(offset) == _MAGIC
         _libc.pthread_setspecific(number, 0)
-        if not is_there or self._read(offset):
+        if not is_there or self.read(offset):
             _libc.pthread_key_delete(number)
             raise OSError(38, "no pthread key is left that this C library keeps in the thread descriptor")
         return offset
 
-    def _read(self, offset: int) -> int:
+    def read(self, offset: int) -> int:
+        """The word of the running thread at this offset from %fs."""
         return ctypes.c_uint64.from_address(self._thread_pointer() + offset).value
 
     def _discover(self) -> int:
         _libc.pthread_setspecific(self.number, _MAGIC)
-        found = [offset for offset in range(0, _DESCRIPTOR_SIZE, 8) if self._read(offset) == _MAGIC]
+        found = [offset for offset in range(0, _DESCRIPTOR_SIZE, 8) if self.read(offset) == _MAGIC]
         _libc.pthread_setspecific(self.number, 0)
-        if len(found) != 1 or self._read(found[0]):
+        if len(found) != 1 or self.read(found[0]):
             raise OSError(38, "this C library does not keep thread-specific values in the thread descriptor")
         return found[0]
 
@@ -91,11 +92,11 @@ class ThreadKey:
         seen: list[int] = []
 
         def look() -> None:
-            seen.append(self._read(self.offset))
+            seen.append(self.read(self.offset))
             _libc.pthread_setspecific(self.number, _MAGIC + 1)
-            seen.append(self._read(self.offset))
+            seen.append(self.read(self.offset))
             _libc.pthread_setspecific(self.number, 0)
-            self.stack_field = find_field(self._read, _DESCRIPTOR_SIZE)
+            self.stack_field = find_field(self.read, _DESCRIPTOR_SIZE)
 
         thread = threading.Thread(target=look)
         thread.start()

@@ -10,10 +10,10 @@ from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.call_values import CallValues
-from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
 from fprobe.run.launcher.results import Process, Results, has_total, total_of
+from fprobe.run.launcher.stack_tables import stack_objects
 from fprobe.run.values import Values
 
 
@@ -33,7 +33,8 @@ def document(
 
 
 _ROWS = {
-    "functions": "function", "calls": "call", "stacks": "stack", "probe_events": "event", "values": "value", "maps": "map"
+    "functions": "function", "calls": "call", "stacks": "stack", "lines": "line", "probe_events": "event", "values": "value",
+    "maps": "map",
 }  # fmt: skip
 """Members of a process in the report, and the types of their objects as rows."""
 
@@ -90,7 +91,7 @@ def _recorded(process: Process, rate: float, selection: ReportSelection, recorde
     if (events := recorded.events.get(process.pid)) is not None:
         found |= {"probe_events_lost": events.lost, "probe_events": events.objects()}
     if selection.stacks:
-        found["stacks"] = list(_stacks(process, rate))
+        found |= stack_objects(process, rate, selection)
     if selection.values is not None and (table := recorded.values.get(process.pid)) is not None:
         found |= _values(table, selection.values, selection)
     if (maps := recorded.maps.get(process.pid)) is not None:
@@ -133,9 +134,3 @@ def _calls(process: Process, call_events: CallEvents, patterns: Sequence[str]) -
             made |= {"duration_ns": call.duration}
             made |= call_values.result_object(call.ip, call.leave.value, call.leave.values)
         yield made
-
-
-def _stacks(process: Process, rate: float) -> Iterator[dict[str, Any]]:
-    """The stacks, the most time first. `frames`: outermost first; `self_ns`: excluding recorded calls inside."""
-    for stack in sorted(stacks([process], rate), key=lambda stack: -stack.nanoseconds):
-        yield {"frames": stack.frames, "calls": stack.calls, "self_ns": stack.nanoseconds}

@@ -70,11 +70,11 @@ def _rows(
             yield from _calls(process, shown.events, offset)
             if shown.lost:
                 yield {"kind": "lost", "pid": process.pid, "lost": shown.lost}
-        for stack in stacks([process], rate):
+        for stack in stacks([process], rate, selection):
             function, module = _split(stack.frames[-1])
             where = {"pid": process.pid, "function": function, "module": module}
             text = folded_stack(_split(frame)[0] for frame in stack.frames)
-            yield {"kind": "stack", "stack": text, "calls": stack.calls, "self_ns": stack.nanoseconds, **where}
+            yield {"kind": "stack", "stack": text, "calls": stack.calls, "self_ns": stack.value, **where}
         if process.pid in recorded.events:
             yield from _events(process.pid, recorded.events[process.pid], offset, by_format)
 

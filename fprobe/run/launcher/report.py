@@ -7,16 +7,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fprobe.report.durations import duration
 from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import CallEvents, RecordedProcess, perfetto_trace, tree_lines
 from fprobe.run.launcher.document import document, rows
-from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text, stacks
+from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
 from fprobe.run.launcher.results import FAILED, Process, Results, has_total, read, total_of
+from fprobe.run.launcher.stack_tables import stack_lines
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 from sandbox.x86_64.tsc import Ticks
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _STANDARD_ERROR = 2
 _WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "parquet", "csv", "ndjson")
 """Formats that cannot say why they are empty."""
-_STACKS = 10
-"""Stacks shown as text."""
 
 
 def text(results: Results, rate: float, selection: ReportSelection, recorded: Recorded) -> Iterator[str]:
@@ -38,7 +36,7 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
     shown = [process for process in results.processes if process.has_anything or process.pid in recorded.events]
     for process in shown:
         yield from _process(process, rate, selection)
-        yield from _stacks(process, rate)
+        yield from stack_lines(process, rate, selection)
         if process.pid in recorded.calls:
             calls = of_patterns(process, recorded.calls[process.pid], selection.traces)
             yield from tree_lines(calls, process.names)
@@ -77,7 +75,7 @@ def has_counted(results: Results, recorded: Recorded) -> bool:
     is_handled = any(process.maps and process.attached for process in results.processes)
     return (
         is_handled
-        or any(process.calls or process.stack_counts for process in results.processes)
+        or any(process.calls or process.stacks for process in results.processes)
         or any(events.has_records for events in recorded.events.values())
         or any(table.rows for table in recorded.values.values())
     )
@@ -88,16 +86,6 @@ def _maps(maps: Mapping[int, Contents]) -> Iterator[str]:
         if len(maps) > 1:
             yield f"# process {pid}"
         yield from contents.lines()
-
-
-def _stacks(process: Process, rate: float) -> Iterator[str]:
-    """The stacks that took the most time, innermost frame first."""
-    found = sorted(stacks([process], rate), key=lambda stack: -stack.nanoseconds)
-    for stack in found[:_STACKS]:
-        yield f"{duration(stack.nanoseconds):>10} {stack.calls:10,} calls  {stack.frames[-1]}"
-        yield from (f"{'':29}<- {frame}" for frame in reversed(stack.frames[:-1]))
-    if len(found) > _STACKS:
-        yield f"# {len(found) - _STACKS:,} more stacks; --format folded has every one"
 
 
 def _process(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
@@ -185,9 +173,9 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
     """The report in one of the formats."""
     rate = ticks.per_nanosecond()
     if format_ == "folded":
-        return _text_of(folded_lines(found.processes, rate))
+        return _text_of(folded_lines(found.processes, rate, selection))
     if format_ == "flame":
-        return as_bytes(flame_of(found.processes, rate, _title(found), selection.stacks))
+        return as_bytes(flame_of(found.processes, rate, _title(found), selection))
     if format_ == "perfetto":
         processes = [
             RecordedProcess(
@@ -197,7 +185,7 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
         ]
         return perfetto_trace(processes)
     if format_ == "speedscope":
-        return as_bytes(f"{speedscope_text(found.processes, rate, _title(found))}\n")
+        return as_bytes(f"{speedscope_text(found.processes, rate, _title(found), selection)}\n")
     if format_ in ("json", "ndjson", "csv"):
         made = document(found, rate, selection, recorded, is_empty=not has_counted(found, recorded))
         return as_bytes("".join(f"{line}\n" for line in _lines_of(made, format_)))

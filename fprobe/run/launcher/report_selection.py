@@ -37,6 +37,15 @@ class ReportSelection(NamedTuple):
     """Of the rows of tables and histograms."""
     values: Values | None = None
     """What is asked of the values of arguments: histograms are of these, not of durations."""
+    stack_values: Values | None = None
+    """What is asked of the values of arguments of calls with stacks: these count, not times."""
+
+    @property
+    def stack_unit(self) -> str:
+        """What counts of a stack: the name of an argument, or calls; empty: time."""
+        if self.stack_values is None:
+            return ""
+        return self.stack_values.names[1] or "calls"
 
 
 class Recorded(NamedTuple):

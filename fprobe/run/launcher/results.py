@@ -14,6 +14,7 @@ from fprobe.report.counts import Calls, calls_of
 from fprobe.report.tables import group_text
 from fprobe.run import session
 from fprobe.run.launcher.names import Named, Names
+from fprobe.run.stack_memory import PythonPlace, StackCounts, StackMemory
 from sandbox.threads.counters import used
 
 CELL = 2048
@@ -23,13 +24,6 @@ _CELL = struct.Struct(f"<{16 + BUCKETS}Q")
 assert _CELL.size == CELL
 FAILED = 1 << 8
 """Exit code 1, as from waitpid."""
-
-
-class StackCount(NamedTuple):
-    """The number of calls with one stack, and their ticks."""
-
-    calls: int
-    ticks: int
 
 
 @dataclass
@@ -55,9 +49,13 @@ class Process:
     """The numbers of its parts of the file of counts."""
     remarks: list[str] = field(default_factory=list)
     calls: dict[tuple[int, int], Calls] = field(default_factory=dict)
-    stacks: dict[int, list[int | str]] = field(default_factory=dict)
-    """Stacks by number, outermost frame first; a Python frame is a text, a native one an address."""
-    stack_counts: dict[int, StackCount] = field(default_factory=dict)
+    stacks: list[StackCounts] = field(default_factory=list)
+    stack_layout: dict[str, Any] = field(default_factory=dict)
+    """Where the table of stacks is (fprobe.run.tracee.stacks)."""
+    stacks_lost: int = 0
+    """Calls whose stack found no place."""
+    stacks_cut: int = 0
+    """Calls of whose stack the outermost frames are left out."""
     maps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Offset and size of each map of native handlers, by name."""
     formats: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -99,8 +97,7 @@ class Process:
         self.own_threads |= {entry["thread"]} if "thread" in entry else set()
         if "histogram" in entry:
             self.histograms[entry["histogram"]] = entry["text"]
-        if "stack" in entry:
-            self.stacks[entry["stack"]] = entry["frames"]
+        self.stack_layout = entry.get("stacks", self.stack_layout)
         if "values" in entry:
             self.value_layouts[entry["values"]] = entry["layout"]
         self.by_is_signed |= entry.get("by_signed", False)
@@ -112,7 +109,7 @@ class Process:
         """Take over the names, stacks, maps and formats of the process that forked this one."""
         self.parent = parent.pid
         self.names.inherit(parent.names)
-        self.stacks = parent.stacks | self.stacks
+        self.stack_layout = self.stack_layout or parent.stack_layout
         self.maps = parent.maps
         self.value_layouts = parent.value_layouts | self.value_layouts
         self.by_is_signed |= parent.by_is_signed
@@ -128,9 +125,7 @@ class Process:
     @property
     def has_anything(self) -> bool:
         """Whether there is anything to report."""
-        return bool(
-            self.calls or self.stack_counts or self.value_layouts or self.errors or self.skipped or self.remarks
-        )
+        return bool(self.calls or self.stacks or self.value_layouts or self.errors or self.skipped or self.remarks)
 
     def matches(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns matches the function."""
@@ -248,7 +243,8 @@ def read(counts: int, journal: int, root: str = "") -> Results:
                 "mremap is denied, by seccomp for example: what the maps of native handlers contain in this process is lost"
             )
         _count(process, cells(counts, header.number, process.own_threads))
-        process.stack_counts |= dict(stack_counts(counts, header.number))
+    for process in processes.values():
+        _read_stacks(process, counts)
     started = {entry["started"]: entry["command"] for entry in entries if "started" in entry}
     return Results(list(processes.values()), started, session.processes_not_counted(counts), refused)
 
@@ -261,13 +257,22 @@ def _count(process: Process, found: Iterable[Calls]) -> None:
             process.dropped += calls.hits
 
 
-def stack_counts(counts: int, number: int) -> Iterator[tuple[int, StackCount]]:
-    """The number of each stack in a part, with its counts."""
-    start = session.HEADER + number * session.PART + session.STACKS_AT
-    for low, high in used(counts, start, start + session.STACKS * 16):
-        for index, pair in enumerate(struct.iter_unpack("<2Q", os.pread(counts, high - low, low))):
-            if pair[0]:
-                yield (low - start) // 16 + index, StackCount(*pair)
+def _read_stacks(process: Process, counts: int) -> None:
+    layout = process.stack_layout
+    if not layout or not process.parts:
+        return
+    start = session.HEADER + process.parts[-1] * session.PART + session.MAPS_AT + layout["offset"]
+    memory = StackMemory(lambda offset, size: os.pread(counts, size, start + offset), layout["pieces"], layout["minor"])
+    process.stacks = [each for each in memory.stacks() if not _is_ours(each, layout)]
+    process.stacks_lost, process.stacks_cut = memory.lost, memory.cut
+
+
+def _is_ours(stack: StackCounts, layout: dict[str, Any]) -> bool:
+    """Whether it is a call of our own code, which runs in the program to arm and disarm probes."""
+    files = [frame.filename for frame in stack.frames if isinstance(frame, PythonPlace)]
+    return files[:1] != [] and (
+        files[0].startswith(tuple(layout["packages"])) or any(file.startswith(layout["tracee"]) for file in files)
+    )
 
 
 def cells(counts: int, number: int, leave_out: Collection[int] = ()) -> Iterator[Calls]:

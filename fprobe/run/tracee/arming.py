@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fprobe.attachment import Attachment, attach
 from fprobe.registration import functions_of
@@ -30,6 +30,12 @@ from sandbox.process import fork
 from sandbox.symbols import gdbjit
 from sandbox.symbols.libraries import libraries
 from sandbox.threads import signals
+
+if TYPE_CHECKING:
+    from fprobe.run.tracee.defining import Definitions
+    from fprobe.run.tracee.stack_events import StackEvents
+    from fprobe.run.tracee.stacks import Stacks
+    from fprobe.run.tracee.value_histograms import ValueHistograms
 
 
 class _Journal(logging.Filter):
@@ -131,7 +137,9 @@ class Arming:
             InlinedCalls(),
             [*settings.patterns, *settings.stacks, *settings.handled, *settings.selected],
         )
-        self._shows_callers = settings.by == BY_CALLER or bool(settings.stacks or settings.values)
+        self._shows_callers = settings.by == BY_CALLER or bool(
+            settings.stacks or settings.values or settings.stack_values
+        )
         """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
         counts = session.open_counts(address)
         try:
@@ -144,21 +152,22 @@ class Arming:
 
             selecting = Selecting(address, settings, table)
             self._groups.append(_Group(settings.selected, selecting.probe, selecting.refusal))
-        space = MapSpace(table) if settings.native or settings.values else None
+        space = (
+            MapSpace(table) if settings.native or settings.values or settings.stacks or settings.stack_values else None
+        )
         if settings.native and space is not None:
             self._handle(settings, space)
-        if settings.stacks:
-            from fprobe.run.tracee.stacks import Stacks
-
-            handlers = Stacks(address, table).handlers
-            self._groups.append(_Group(settings.stacks, lambda functions: attach(_entries(functions), **handlers)))
-        self._definitions = None
+        self._stacks: Stacks | None = None
+        self._stack_events: StackEvents | None = None
+        if (settings.stacks or settings.stack_values) and space is not None:
+            self._stack(settings, space)
+        self._definitions: Definitions | None = None
         if settings.events:
             from fprobe.run.tracee.defining import Definitions
 
             self._definitions = Definitions(address, settings)
             self._texts += [pattern.text for pattern in self._definitions.patterns]
-        self._values = None
+        self._values: ValueHistograms | None = None
         if settings.values and space is not None:
             from fprobe.run.tracee.value_histograms import ValueHistograms
 
@@ -173,6 +182,20 @@ class Arming:
         session.note(self._address, maps=maps)
         options: dict[str, Any] = {"entry": handlers.entry, "exit": handlers.exit}
         self._groups.append(_Group(settings.handled, lambda functions: attach(_entries(functions), **options)))
+
+    def _stack(self, settings: Settings, space: MapSpace) -> None:
+        """Add a group of functions whose calls are counted by stack."""
+        from fprobe.run.tracee.stacks import StackCalls, Stacks
+
+        made = self._stacks = Stacks(self._address, space)
+        self._groups.append(
+            _Group(settings.stacks, lambda functions: attach(_entries(functions), action=StackCalls(made)))
+        )
+        if settings.stack_values:
+            from fprobe.run.tracee.stack_events import StackEvents
+
+            self._stack_events = StackEvents(self._address, settings, made)
+            self._texts += [pattern.text for pattern in self._stack_events.patterns]
 
     def begin(self) -> None:
         """Arm the functions that are loaded, and watch for the libraries of the others, and of callers.
@@ -226,18 +249,23 @@ class Arming:
             for group in self._groups:
                 for attachment in group.attached:
                     attachment.detach()
-            for each in (self._definitions, self._values):
-                if each:
-                    each.remove()
+            for each in self._event_kinds:
+                each.remove()
         wait_for_kprobe_optimizer()
         states.rest()
         vforks.restore()
         restore_masks()
+        if self._stacks is not None:
+            self._stacks.end()
         self._table.end()
 
     def _patterns(self) -> list[Pattern]:
         patterns = [pattern for group in self._groups for pattern in group.patterns]
-        return patterns + [pattern for each in (self._definitions, self._values) if each for pattern in each.patterns]
+        return patterns + [pattern for each in self._event_kinds for pattern in each.patterns]
+
+    @property
+    def _event_kinds(self) -> list[Definitions | ValueHistograms | StackEvents]:
+        return [each for each in (self._definitions, self._values, self._stack_events) if each is not None]
 
     def _module_event(self, event: ModuleState, _module: Module) -> None:
         if event is ModuleState.LIVE:
@@ -288,9 +316,8 @@ class Arming:
         for group in self._groups:
             for pattern in group.patterns:
                 self._arm_pattern(pattern, group)
-        for each in (self._definitions, self._values):
-            if each:
-                each.define_loaded()
+        for each in self._event_kinds:
+            each.define_loaded()
         self._tell_waiting()
         self._tell_inlined()
 

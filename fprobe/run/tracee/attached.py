@@ -71,8 +71,7 @@ class _Session:
         perf_map.is_wanted = False  # the file would stay
         session.note(self._address, argv=_command_line(), parent=os.getppid(), thread=threading.get_native_id())
         if brought.is_here():
-            wanted = {"--stacks": self._settings.stacks, "-e": self._settings.events}
-            session.note(self._address, unrecorded=[name for name, asked in wanted.items() if asked])
+            session.note(self._address, unrecorded=["-e"] if self._settings.events else [])
         try:
             with short_switch_interval():
                 self._arm()

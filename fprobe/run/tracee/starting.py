@@ -41,7 +41,8 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
             mount(settings.mount)  # before children are covered: the one that unmounts is not the program's
         cover_children(address, directory)
         arm(address, settings)
-        own_modules.unshadow(modules)
+        with _unseen():
+            own_modules.unshadow(modules)
     except Exception as error:  # must not stop the program
         session.note(address, error=f"{type(error).__name__}: {error}")
     finally:

@@ -77,13 +77,6 @@ class Table:
         """The address of the native table."""
         return ctypes.addressof(self.native)
 
-    @property
-    def stacks(self) -> int:
-        """Address of the counts of this process's stacks; 0 if the process has no part."""
-        if not self.native.account.rows and not runtime().image.call("table_claim", self.address):
-            return 0
-        return int(self.native.parts + self.part * session.PART + session.STACKS_AT)
-
     def use_for_maps(self) -> int:
         """Reserve the memory for maps and return its address. After a fork, the child's own part is at the same address."""
         self.native.maps = self.native.parts + self.part * session.PART + session.MAPS_AT
@@ -107,7 +100,7 @@ class MapSpace:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """New maps are made here inside the block."""
-        before, memory.take = memory.take, self._take
+        before, memory.take = memory.take, self.take
         try:
             yield
         finally:
@@ -117,7 +110,8 @@ class MapSpace:
         """Offset and size of what was taken."""
         return address - self._start, self.sizes[address]
 
-    def _take(self, size: int) -> int:
+    def take(self, size: int) -> int:
+        """The address of zeroed memory. Raises MemoryError."""
         address = self._start + sum(-(-taken // PAGE) * PAGE for taken in self.sizes.values())
         if address + size > self._start + session.MAPS:
             raise MemoryError(f"the maps and histograms exceed {session.MAPS >> 30} GiB; make them smaller, or fewer")

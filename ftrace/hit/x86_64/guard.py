@@ -123,6 +123,34 @@ ftrace_probe_failed:
     mov $-14, %rax
     ret
 
+# long ftrace_same_frames(unsigned long frame, const struct KnownFrame *known, const unsigned long offsets[3])
+#   rdi = frame   rsi = the known frame to compare it with; its caller's is before it, and one of zeros before the outermost
+#   rdx = where a frame has its code, its caller and its place: r8, r9, r10   nothing on the stack
+#   rax = how many are the same, from `frame` outwards; plus 1 << 32 if that is all; -EFAULT
+    .globl ftrace_same_frames
+    .p2align 4
+ftrace_same_frames:
+    mov (%rdx), %r8
+    mov 8(%rdx), %r9
+    mov 16(%rdx), %r10
+    xor %eax, %eax
+1:  cmp (%rsi), %rdi
+    jne 2f
+    test %rdi, %rdi
+    je 3f
+    mov (%rdi,%r8), %rcx
+    cmp 8(%rsi), %rcx
+    jne 2f
+    mov (%rdi,%r10), %rcx
+    cmp 16(%rsi), %rcx
+    jne 2f
+    mov (%rdi,%r9), %rdi
+    sub $32, %rsi
+    inc %eax
+    jmp 1b
+3:  bts $32, %rax
+2:  ret
+
 # long ftrace_probe_read_str(char *to, const char *from, unsigned long size)
 #   rdi = to   rsi = from   rdx = size   rax = bytes with the final 0, or -EINVAL, -E2BIG, -EFAULT; nothing on the stack
 #   Words of 8 bytes while they fit the destination and lie in one page, else bytes. Nothing is written after the final 0.

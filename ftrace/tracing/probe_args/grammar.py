@@ -280,7 +280,8 @@ class FetchParser:
     def _named(self, name: str) -> tuple[Source, Typed]:
         prototype = self.scope.prototype
         if prototype is None or not (prototype.parameters or self.scope.has_read_prototype):
-            raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT)
+            hint = "the names of this function's arguments are not known; give $arg1, $arg2, ..."
+            raise self._error(ErrorCode.NO_BTF_ENTRY, number=errno.ENOENT, hint=hint)
         parameter = prototype.index(name)
         if parameter is None:
             names = ", ".join(each for each, _ in prototype.parameters)
@@ -288,7 +289,8 @@ class FetchParser:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
         index = prototype.number(parameter)
         if index is None:
-            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT)
+            hint = f"{name} is not in a general register or on the stack: a float, perhaps, or a structure"
+            raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
         return self._parameter_source(index), Typed(prototype.parameters[parameter][1])
 
 

@@ -35,7 +35,7 @@ def check(launch, tmp_path, how):
     assert "         5  deflate [libz]\n" in text  # --stat
     assert "deflateEnd [libz]: 5 calls, " in text and "#" * 10 in text  # --hist
     assert len(re.findall(r"deflateInit2_ \[libz\]\(strm=.*\) = 0;", text)) == 5  # --trace
-    assert "1 calls  crc32_z [libz]" in text and "<- <module> (app.py:1)" in text  # --stacks
+    assert "1 calls  crc32_z [libz]" in text and re.search(r"<- <module> \(app.py:\d+\)", text)  # --stacks
     assert text.count(" packs: (deflate+0x0/") == 5 and text.count(" flush=0x4") == 5  # -e
 
 

@@ -126,10 +126,18 @@ def hits(report, process=0):
 
 
 def test_what_is_not_recorded_in_children_that_it_forks_is_said(launch, program):
-    done = launch("--stat", "own_work", "--stacks", "libz:compress", words=(program, "fork", "calls"))
+    done = launch("--stat", "own_work", "-e", "f:packed libz:compress", words=(program, "fork", "calls"))
     parent, child = done.report["processes"]
-    assert child["remarks"] == ["a process that C code has forked: nothing is recorded by --stacks"]
+    assert child["remarks"] == ["a process that C code has forked: nothing is recorded by -e"]
     assert not parent["remarks"] and hits(done.report, 1)["own_work"] > 0
+
+
+def test_stacks_are_counted_in_children_that_it_forks(launch, program):
+    done = launch("--stat", "own_work", "--stacks", "own_work", words=(program, "fork", "calls"))
+    for number, process in enumerate(done.report["processes"]):
+        stacks = process["stacks"]
+        assert sum(each["calls"] for each in stacks) == hits(done.report, number)["own_work"] > 0
+        assert all(each["frames"][0].startswith("_start [") and "own_work [" in each["frames"][-1] for each in stacks)
 
 
 def test_globs_do_not_mean_libraries_that_come_with_the_interpreter(launch, program):

@@ -235,9 +235,9 @@ def test_histograms_by_thread(launch):
 @pytest.mark.parametrize("format_", sampled(["folded", "flame"], 1))
 def test_a_report_without_words_says_on_standard_error_what_was_not_probed(launch, tmp_path, format_, to_file):
     output = ("-o", str(tmp_path / "report")) if to_file else ()
-    done = launch("--stacks", "libc:malloc", "--format", format_, *output, source="print(1)", as_json=False)
+    done = launch("--stacks", "libc:vfork", "--format", format_, *output, source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (1, "1\n")
-    assert "# not probed: malloc [libc.so.6]: it cannot have a Python handler (python-unsafe)" in done.err
+    assert "# not probed: vfork [libc.so.6]: vfork returns twice" in done.err
     assert "none of the functions that match can be probed; the reasons are above\n" in done.err
 
 

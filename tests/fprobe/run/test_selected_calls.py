@@ -98,7 +98,7 @@ def test_a_running_process(target):
     ("words", "message"),
     sampled(
         [
-            (["--where", "arg1 > 1"], "--where is for the calls of --stat and --hist; give one of them"),
+            (["--where", "arg1 > 1"], "--where is for the calls of --stat, --hist and --stacks; give one of them"),
             (["--by", "arg(a b)", "--stat", "libc:abs"], "'a b' is not an argument; give its name"),
             (
                 ["--where", "arg1 > 1", "--stat", "libc:abs", "--trace", "libc:abs"],

@@ -121,7 +121,7 @@ def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
 
 def test_values_need_a_function(launch):
     done = launch("--sum", "size", source="", as_json=False)
-    assert done.returncode == 2 and "--sum: for the calls of --hist; give --hist PATTERN, too" in done.err
+    assert done.returncode == 2 and "--sum: for the calls of --hist and --stacks; give one of them, too" in done.err
 
 
 def test_fields_of_a_filter_may_have_types(launch):

@@ -1,0 +1,106 @@
+"""Stacks of calls by the values of their arguments: probe events with a trigger that counts the stack of each hit."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from typing import Any
+
+from fprobe.recorded_events import define, explained
+from fprobe.run import session
+from fprobe.run.session import Settings
+from fprobe.run.tracee.defining import Definition
+from fprobe.run.tracee.patterns import Pattern, plain_values
+from fprobe.run.tracee.stacks import Stacks, stack_image
+from fprobe.run.values import GROUP
+from fprobe.tracefs import tracefs
+from ftrace.hit.stacks.collecting import StackEvent
+from ftrace.tracing.events.event_mutex import events_locked
+from ftrace.tracing.events.filters.fields import EventField, Kind, find_field
+from ftrace.tracing.events.hist.programs import NUMBERS
+from ftrace.tracing.events.triggers.interfaces import NativeCall
+from ftrace.tracing.events.triggers.trigger import Condition, Trigger
+from ftrace.tracing.events.triggers.trigger_file import EventTriggers
+from ftrace.tracing.instances.trace_array import global_trace
+
+
+class StackTrigger(Trigger):
+    """Counts the stack of each hit, and adds up a field. It has no text that could be written to a trigger file."""
+
+    needs_record = True
+    identity = head = "fprobe-stacks"
+
+    def __init__(self, stacks: Stacks, field: EventField | None, condition: Condition | None) -> None:
+        super().__init__(condition)
+        native: Any = StackEvent.ctypes(table=stacks.address, is_summed=int(field is not None))
+        if field is not None:
+            native.source, native.start = NUMBERS[field.size, field.signed], field.offset
+        self._call(NativeCall(stack_image().address("stack_trigger"), ctypes.addressof(native), (native, stacks)))
+
+
+class StackEvents:
+    """The events of a run: those that wait for their functions, and those that count."""
+
+    def __init__(self, address: str, settings: Settings, stacks: Stacks) -> None:
+        self._address, self._filter, self._sum, self._stacks = (
+            address,
+            settings.stack_filter,
+            settings.stack_sum,
+            stacks,
+        )
+        self._waiting = [(number, Definition(text)) for number, text in enumerate(settings.stack_values)]
+        self._defined: list[tuple[str, EventTriggers, StackTrigger]] = []
+
+    @property
+    def patterns(self) -> list[Pattern]:
+        """The patterns that still wait for their functions."""
+        return [each.pattern for _, each in self._waiting if each.pattern is not None]
+
+    def define_loaded(self) -> None:
+        """Define the events whose functions are loaded now, with their triggers, and report them to the launcher."""
+        for number, each in [waiting for waiting in self._waiting if waiting[1].can_be_defined]:
+            self._waiting.remove((number, each))
+            try:
+                self._define(number, each)
+            except OSError as error:
+                session.note(self._address, error=error.strerror or str(error))
+
+    def _define(self, number: int, each: Definition) -> None:
+        probe = define(each.text)[0]
+        instance = global_trace()
+        triggers = probe.event.file_in(instance).triggers
+        with events_locked():
+            trigger = StackTrigger(self._stacks, self._summed(triggers), self._condition(triggers))
+            triggers.add(trigger)
+        self._defined.append((f"{GROUP}/s{number}", triggers, trigger))
+        functions = plain_values(each.pattern.found()) if each.pattern is not None else []
+        session.note(self._address, pattern=each.text, functions=functions)
+        session.note(self._address, attached=len(functions))
+
+    def _summed(self, triggers: EventTriggers) -> EventField | None:
+        """The field to add up. Raises OSError if it is no number."""
+        if not self._sum:
+            return None
+        found = find_field(triggers.event.fields, self._sum)
+        if found is None:
+            raise OSError(errno.EINVAL, f"--sum {self._sum}: the event has no such field")
+        field, kind = found
+        if kind is not Kind.NUMBER or "[" in field.type or (field.size, field.signed) not in NUMBERS:
+            raise OSError(errno.EINVAL, f"--sum {self._sum}: it is {field.type}, and only numbers can be added up")
+        return field
+
+    def _condition(self, triggers: EventTriggers) -> Condition | None:
+        """The filter. Raises OSError with a caret under the error."""
+        made: list[Condition] = []
+        if self._filter:
+            explained(lambda: made.append(Condition(self._filter, triggers.event, triggers.instance)), self._filter)
+        return made[0] if made else None
+
+    def remove(self) -> None:
+        """Remove the events. What they counted stays in the launcher's memory. Raises OSError."""
+        self._waiting.clear()
+        for name, triggers, trigger in self._defined:
+            with events_locked():
+                triggers.remove(trigger)
+            tracefs.write("dynamic_events", f"-:{name}", append=True)
+        self._defined.clear()

@@ -1,0 +1,1 @@
+"""Collecting the stacks of calls, native and Python, in a table. Native."""
