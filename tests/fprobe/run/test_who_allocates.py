@@ -73,7 +73,10 @@ def test_bytes_by_line(launch):
         ("malloc", plain_name("Thing.__init__"), 17): (1, 50_001),
         **{("malloc", f"made_{number}", 2): (1, 60_001) for number in range(20)},
     }
-    assert lines_of(done.report) == expected
+    functions = {
+        python for _, python, _ in expected
+    }  # the compiler in of_a_name may resize the interpreter's table of names
+    assert {key: sums for key, sums in lines_of(done.report).items() if key[1] in functions} == expected
     (process,) = done.report["processes"]
     (deep,) = [each for each in process["stacks"] if any("deeper" in frame for frame in each["frames"])]
     assert sum(frame.startswith("deeper (app.py:12)") for frame in deep["frames"]) == 50
