@@ -92,9 +92,9 @@ leave_kprobe = global_var(u64, 0, name="leave_kprobe")
 def end_handlers(task: ptr[Task], context: ptr[ucontext]) -> void:
     """The handlers that a call was in do not continue."""
     handlers_left(task)
+    task.kprobe = 0
     if leave_kprobe != 0:
         cast(fn[void, ptr[Task], ptr[ucontext]], leave_kprobe)(task, context)
-    task.kprobe = 0
 
 
 @native

@@ -90,8 +90,8 @@ def is_intact(task: ptr[Task], at: u64) -> bool_:
 
 _SEGMENTS = 0x002B_0000_0000_0033
 """cs, gs, fs and ss in a signal's frame, as one word."""
-_GENERAL, REGISTER_SP, REGISTER_IP, _BEFORE = 16, 15, 16, 18
-"""Words of a signal's frame: the general registers, the stack pointer, the instruction's address, how far they are before cs."""
+_GENERAL, _SP, _BEFORE = 16, 15, 18
+"""Words of a signal's frame: the general registers, which of them is the stack pointer, and how far they are before cs."""
 _FAR = 65536
 
 
@@ -122,7 +122,7 @@ def is_beginning(task: ptr[Task], sp: u64) -> bool_:
         for index in range(_GENERAL):
             if word_at(registers)[index] == cast(u64, task):
                 return True
-        registers = signal_frame(word_at(registers)[REGISTER_SP])
+        registers = signal_frame(word_at(registers)[_SP])
     return False
 
 

@@ -10,21 +10,10 @@ from ftrace.hit.records import KPROBE
 from ftrace.hit.recursion import FTRACE, trylock, unlock
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.hit.x86_64.stubs import SITE_SIZE
-from kprobes.hit.control import IN_STUB, finish, start
-from kprobes.hit.dispatch import (
-    children_of,
-    count_misses,
-    enter,
-    expect_posts,
-    leave,
-    posts_done,
-    run_all_pres,
-    run_posts,
-    run_pres,
-)
+from kprobes.hit.control import IN_STUB, finish, get_kprobe_ctlblk, is_running, is_running_in_stub, start
+from kprobes.hit.dispatch import children_of, count_misses, enter, leave, run_all_pres, run_posts, run_pres
 from kprobes.hit.kretprobe_entry import Hook
-from kprobes.hit.left import is_running, is_running_in_stub
-from kprobes.hit.records import PlaceRecord, find_record
+from kprobes.hit.records import HIT_SSDONE, PlaceRecord, find_record
 from sandbox.native import *
 from sandbox.threads.tasks import Task, current
 
@@ -35,6 +24,7 @@ killed = global_var(u64, 0, name="kprobe_ftrace_killed")
 @native
 def ftrace_hit(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs], ip: u64, hit: ptr[Hit]) -> void:
     """Handle a hit, with the recursion lock held."""
+    kcb = get_kprobe_ctlblk(task)
     children = children_of(record)
     if children.count == 0:
         return
@@ -47,12 +37,11 @@ def ftrace_hit(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs], ip
     hook.record = record
     hook.hit = hit
     start(task, cast(u64, record), cast(u64, addressof(hook)) | IN_STUB)
-    expect_posts(task, record, children)
     if run_pres(task, children, regs, addressof(hook)) == 0:
         regs.ip = ip + SITE_SIZE
+        kcb.status = HIT_SSDONE
         run_posts(task, children, regs)
         regs.ip = resume
-    posts_done(task, record)
     finish(task)
 
 

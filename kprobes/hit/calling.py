@@ -59,8 +59,6 @@ def out_of_nmi(task: ptr[Task], outer: ptr[Outer]) -> void:
 
 
 _BELOW = 152
-DETOUR_RECORD = 8
-"""Where the record is from the stack pointer with which a detour begins."""
 
 kprobe_detour_from_frame = extern("kprobe_detour_from_frame", fn[void])
 
@@ -120,5 +118,5 @@ def into_detour(context: ptr[ucontext], record: ptr[PlaceRecord], ip: u64) -> vo
     context.sp -= _BELOW
     words = cast(ptr[u64], context.sp)
     words[2] = ip
-    words[DETOUR_RECORD // 8] = cast(u64, record)
+    words[1] = cast(u64, record)
     context.ip = cast(u64, kprobe_detour_from_frame)

@@ -142,29 +142,10 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
 @native
 def run_posts(task: ptr[Task], children: ptr[ChildList], regs: ptr[pt_regs]) -> void:
     """Call the children's post_handlers, newest first."""
-    kcb = get_kprobe_ctlblk(task)
-    kcb.child = 0
-    kcb.status = HIT_SSDONE
     for index in range(children.count):
         child = children.children[index]
         if child.flags & OFF == 0:
             run_post(task, child, regs)
-
-
-@native
-def expect_posts(task: ptr[Task], record: ptr[PlaceRecord], children: ptr[ChildList]) -> void:
-    """A hit begins, after which post_handlers are due. Of those that a signal interrupts, one is noted: the outermost."""
-    kcb = get_kprobe_ctlblk(task)
-    if children.has_post != 0 and kcb.due == 0:
-        kcb.due = record.address
-
-
-@native
-def posts_done(task: ptr[Task], record: ptr[PlaceRecord]) -> void:
-    """The post_handlers of a hit have been called, or will not be, since a pre_handler has decided so."""
-    kcb = get_kprobe_ctlblk(task)
-    if kcb.due == record.address:
-        kcb.due = 0
 
 
 @native
@@ -232,16 +213,14 @@ def begin(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> u32:
     hook: Hook = zeroed
     hook.record = record
     start(task, cast(u64, record), cast(u64, addressof(hook)))
-    expect_posts(task, record, children)
     if run_pres(task, children, regs, addressof(hook)) != 0:
-        posts_done(task, record)
         finish(task)
         return RESUME
     how = out_of_line(record, children, regs)
     if how != IN_SLOT:
         if how == DONE:
+            kcb.status = HIT_SSDONE
             run_posts(task, children, regs)
-        posts_done(task, record)
         finish(task)
         return RESUME
     regs.ip = record.slot
@@ -275,6 +254,6 @@ def end_step(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> v
     kcb.stepping = 0
     here: array[u64, 1] = zeroed
     start(task, cast(u64, record), cast(u64, addressof(here[0])))
+    kcb.status = HIT_SSDONE
     run_posts(task, children_of(record), regs)
-    posts_done(task, record)
     finish(task)

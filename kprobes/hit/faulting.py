@@ -6,7 +6,7 @@ from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.attribution import note_handler
 from kprobes.hit.calling import call, into_detour, python_barred, regs_from, regs_to
 from kprobes.hit.control import ON_FRAME, finish, get_kprobe_ctlblk, start
-from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave, posts_done
+from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
 from kprobes.hit.emulate import load_word
 from kprobes.hit.records import (
     FAULT_DUE,
@@ -86,7 +86,6 @@ def end_of_step(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext
         back_to_outer(task)
     else:
         kcb.stepping = 0
-        posts_done(task, record)
         finish(task)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrace.core.runtime import AddressTable, runtime
 from ftrace.hit import address_table
-from kprobes.hit import attribution, callbacks, faulting, kretprobe_entry, left, trap, vfork
+from kprobes.hit import attribution, callbacks, control, faulting, kretprobe_entry, trap, vfork
 from sandbox.memory.cpu import save_area
 from sandbox.native import Unit
 from sandbox.native.native_image import NativeImage
@@ -24,10 +24,10 @@ FUNCTIONS = (
     kretprobe_entry.kprobe_return_handler,
     kretprobe_entry.kretprobe_in_list,
     kretprobe_entry.kretprobe_after_fork,
-    left.kprobe_still_running,
-    left.kprobe_running_here,
-    left.kprobe_faulted,
-    left.kprobe_left,
+    control.kprobe_still_running,
+    control.kprobe_running_here,
+    control.kprobe_faulted,
+    control.kprobe_left,
     attribution.kprobe_crash,
     vfork.vfork_as_fork,
 )

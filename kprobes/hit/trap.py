@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import Outer, into_detour, into_nmi, out_of_nmi, regs_from, regs_to
-from kprobes.hit.control import OFF_FRAME, ON_FRAME, get_kprobe_ctlblk
+from kprobes.hit.control import OFF_FRAME, ON_FRAME, get_kprobe_ctlblk, is_running
 from kprobes.hit.dispatch import (
     IN_SLOT,
     STEP_IT,
@@ -22,7 +22,6 @@ from kprobes.hit.dispatch import (
     out_of_line,
 )
 from kprobes.hit.faulting import handler_fault_in_detour, run_faults
-from kprobes.hit.left import is_running
 from kprobes.hit.records import (
     FAULT_DUE,
     HANDLER_FAULT_DUE,
@@ -82,7 +81,6 @@ def trap_step(task: ptr[Task], record: ptr[PlaceRecord], context: ptr[ucontext])
     if kcb.status == HIT_SS and children.has_post != 0 and children.foreign != 0:
         kcb.status = POST_DUE
         into_detour(context, record, record.address + record.length)
-        kcb.frame = context.sp
         return
     regs: pt_regs = zeroed
     regs_from(context, addressof(regs))
@@ -129,7 +127,7 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         trap_without_task(record, context, stepped)
         return True
     here: array[u64, 1] = zeroed
-    running = not stepped and is_running(task, context.sp)
+    running = is_running(task, context.sp)
     before = enter(task, addressof(here[0]))
     if stepped:
         trap_step(task, record, context)
@@ -188,13 +186,11 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[PlaceRecord]) -> void:
         return
     kcb = get_kprobe_ctlblk(task)
     here: array[u64, 1] = zeroed
-    is_stepped = kcb.status == POST_DUE and kcb.stepping == cast(u64, record)
-    if not is_stepped:
-        is_running(task, regs.sp)
+    is_running(task, regs.sp)
     before = enter(task, addressof(here[0]))
     if kcb.status & HANDLER_FAULT_DUE != 0:
         handler_fault_in_detour(task, record, regs)
-    elif is_stepped:
+    elif kcb.status == POST_DUE and kcb.stepping == cast(u64, record):
         detour_end(task, record, regs)
     elif kcb.status == FAULT_DUE and kcb.stepping == cast(u64, record):
         detour_fault(task, record, regs)

@@ -74,7 +74,7 @@ class Guard(Structure):
 
 
 GUARDS = 32
-KPROBE_CTLBLK = 14
+KPROBE_CTLBLK = 13
 """Words of a record that are kprobes' own."""
 
 

@@ -12,8 +12,7 @@ SOURCE = """
 #include <ucontext.h>
 
 static sigjmp_buf back;
-static volatile long steps, last;
-volatile long left;  /* the instruction before which the call was left */
+static volatile long steps, last, left;
 long from, to;  /* where the stepped call begins and ends: code that is not the hit's */
 
 __attribute__((noinline)) long leaf(long x) { __asm__ volatile(""); return x * 3 + 1; }
