@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from imports_of import imports
 
 from sandbox import native
 from sandbox.lazy import exported
+from tests.imports_of import imports
 
 ROOT = Path(__file__).parent.parent
 ORDER = ("sandbox", "ftrace", "kprobes", "fprobe")
