@@ -14,6 +14,8 @@ from sandbox.symbols.libraries import library_at
 _KEYS = 32
 """The keys of pthread_key_create whose values are in the thread's descriptor."""
 _KEY_SIZE = 16
+_ENDBR64, _READ_FS = b"\xf3\x0f\x1e\xfa", b"\x64\x48\x8b\x04\x25"
+"""endbr64; mov %fs:OFFSET, %rax, without its offset."""
 _OF_3_11 = {"line": 72, "filename": 112, "name": 128, "lines": 136}
 _OF_3_12 = {
     **_OF_3_11,
@@ -37,6 +39,8 @@ LAYOUTS: dict[tuple[int, int], dict[str, int]] = {
     },
     (3, 12): _OF_3_12 | {"state_frame": 56, "through": 1, "first": 192},
     (3, 13): _OF_3_12 | {"state_frame": 72, "first": 200},
+    (3, 14): _OF_3_12 | {"state_frame": 72, "owner": 74, "first": 208},
+    (3, 15): _OF_3_12 | {"state_frame": 72, "owner": 74, "first": 208},
 }  # fmt: skip
 """By version, the fields of `PythonLayout` that are offsets of the interpreter's structures."""
 
@@ -62,7 +66,8 @@ def fill(layout: Any) -> bool:
     """Fill in a native PythonLayout for this interpreter and thread. False: where threads have their states is not known."""
     state = ctypes.pythonapi.PyGILState_GetThisThreadState
     state.restype = ctypes.c_void_p
-    places = [each for each in _key_places() if runtime().key.read(each) == state()]
+    known = _variable_places(state) or _key_places()
+    places = [each for each in known if runtime().key.read(each) == state()]
     if len(places) != 1:
         return False
     text = library_at(ctypes.cast(ctypes.pythonapi.PyEval_EvalCode, ctypes.c_void_p).value or 0)
@@ -83,3 +88,11 @@ def _key_places() -> list[int]:
     """Where a thread may have its value of a key, from %fs."""
     key = runtime().key
     return [key.offset + (number - key.number) * _KEY_SIZE for number in range(_KEYS)]
+
+
+def _variable_places(function: Any) -> list[int]:
+    """Where `function` of the interpreter, linked into the program, reads its thread-local variable (3.15), from %fs."""
+    text = ctypes.string_at(ctypes.cast(function, ctypes.c_void_p).value or 0, 13).removeprefix(_ENDBR64)
+    if not text.startswith(_READ_FS):
+        return []
+    return [int.from_bytes(text[len(_READ_FS) : len(_READ_FS) + 4], "little", signed=True)]
