@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.failure import Failure
-from fprobe.cli.remote_functions import Found, Names, functions, opened
+from fprobe.cli.remote_functions import Names, RemoteFunction, functions, opened
 
 if TYPE_CHECKING:
     from fprobe.cli.console import Console
@@ -67,7 +67,7 @@ def _refusal(pid: int) -> str:
     return ""
 
 
-def _explain(console: Console, found: Found, blocking: Sequence[int]) -> dict[str, Any]:
+def _explain(console: Console, found: RemoteFunction, blocking: Sequence[int]) -> dict[str, Any]:
     symbol, code, of_file = found.symbol, found.code, found.code_in_file
     entry, reason = _entry(found, of_file or code, blocking)
     facts = {
@@ -86,7 +86,7 @@ def _explain(console: Console, found: Found, blocking: Sequence[int]) -> dict[st
     return names | {"probeable": not reason, "reason": reason} | facts | place
 
 
-def _entry(found: Found, code: bytes, blocking: Sequence[int]) -> tuple[str, str]:
+def _entry(found: RemoteFunction, code: bytes, blocking: Sequence[int]) -> tuple[str, str]:
     """How the entry would be patched, and why it cannot be. `blocking`: threads that block SIGTRAP."""
     from ftrace.core.runtime import runtime
     from ftrace.core.sites.entry_plans import Mechanism, choices
@@ -146,7 +146,7 @@ def disassemble_running(pids: Sequence[int], function: str, everything: bool, co
     )
 
 
-def _sections(process: RemoteProcess, found: Found, limit: int | None) -> dict[str, Any]:
+def _sections(process: RemoteProcess, found: RemoteFunction, limit: int | None) -> dict[str, Any]:
     from sandbox.symbols.disassembly import disassemble
 
     names, code, of_file = Names(process), found.code, found.code_in_file
@@ -158,7 +158,7 @@ def _sections(process: RemoteProcess, found: Found, limit: int | None) -> dict[s
     return sections
 
 
-def _print(console: Console, pid: int, found: Found, sections: dict[str, Any]) -> None:
+def _print(console: Console, pid: int, found: RemoteFunction, sections: dict[str, Any]) -> None:
     from sandbox.symbols.disassembly import listing
 
     titles = {"loaded": f"{found.symbol}, in process {pid}", "in_file": f"{found.symbol}, in its file"}

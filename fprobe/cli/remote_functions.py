@@ -40,7 +40,7 @@ class RemoteLibrary(Library):
         return self.image.file
 
 
-class Found(NamedTuple):
+class RemoteFunction(NamedTuple):
     """A function of another process."""
 
     library: RemoteLibrary
@@ -73,7 +73,7 @@ def opened(pid: int) -> Iterator[RemoteProcess]:
         process.close()
 
 
-def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[Found]:
+def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[RemoteFunction]:
     """The functions that match, by ascending address in each library.
 
     Raises Failure for a pattern without a library or that matches nothing.
@@ -82,7 +82,7 @@ def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[Found
         yield from _matching(process, pattern)
 
 
-def _matching(process: RemoteProcess, pattern: str) -> Iterator[Found]:
+def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
     owner, colon, wanted = split_owner(pattern)
     if not (owner and colon and wanted):
         raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
@@ -95,7 +95,7 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[Found]:
         for symbol in library.symbols:
             if symbol.section == ".text":
                 names.append(symbol.readable)
-                found += [Found(library, symbol)] if matches(of_function, symbol.name) else []
+                found += [RemoteFunction(library, symbol)] if matches(of_function, symbol.name) else []
     if not found:
         where = ", ".join(image.path for image in images)
         raise Failure(f"no function of {where} matches {wanted!r}{did_you_mean(wanted.strip('*'), names)}")

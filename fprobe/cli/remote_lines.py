@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fprobe.cli.failure import Failure
-from fprobe.cli.remote_functions import Found, functions, opened
+from fprobe.cli.remote_functions import RemoteFunction, functions, opened
 from fprobe.cli.source_lines import lines_of, variables_shown
 from sandbox.images.source_places import damage_said
 from sandbox.symbols.debugged import Debugged, DebuggedFunction
@@ -52,12 +52,12 @@ def _lines(process: RemoteProcess, name: str, console: Console) -> dict[str, Any
     return lines_of(name, partial(_described, found, name), partial(_place, found), console)
 
 
-def _found(process: RemoteProcess, name: str) -> Found:
+def _found(process: RemoteProcess, name: str) -> RemoteFunction:
     """The function of that name, the first if there are several. Raises Failure."""
     return next(functions(process, [name]))
 
 
-def _described(found: Found, name: str) -> DebuggedFunction:
+def _described(found: RemoteFunction, name: str) -> DebuggedFunction:
     """Raises LookupError if there is no debug information about the function."""
     information = information_of(found.library)
     code = Debugged(found.library.base, information) if information is not None else None
@@ -67,7 +67,7 @@ def _described(found: Found, name: str) -> DebuggedFunction:
     return function
 
 
-def _place(found: Found, address: int) -> str:
+def _place(found: RemoteFunction, address: int) -> str:
     located = found.library.locate(address)
     symbol = located.symbol if located else found.symbol
     return f"{symbol.module}:{symbol.name}+{address - symbol.address:#x}"
@@ -90,7 +90,7 @@ def _variables(process: RemoteProcess, text: str, console: Console) -> dict[str,
     return variables_shown(text, _place(found, address), shown, console)
 
 
-def _address(found: Found, function: DebuggedFunction, place: re.Match[str]) -> int:
+def _address(found: RemoteFunction, function: DebuggedFunction, place: re.Match[str]) -> int:
     """Raises LookupError if no code begins at the line."""
     if place["line"] is None:
         return found.symbol.address + int(place["offset"] or "0", 0)
@@ -101,7 +101,7 @@ def _address(found: Found, function: DebuggedFunction, place: re.Match[str]) -> 
     return lines[wanted]
 
 
-def _frame(found: Found, address: int) -> tuple[int, int] | None:
+def _frame(found: RemoteFunction, address: int) -> tuple[int, int] | None:
     """The canonical frame address at an instruction, by the unwind tables of its file: a register's number and an offset."""
     from elftools.dwarf.callframe import FDE
     from elftools.elf.elffile import ELFFile

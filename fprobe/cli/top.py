@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.launcher.report_selection import ReportSelection
     from fprobe.run.launcher.results import Results
-    from fprobe.run.launcher.top_view import View
+    from fprobe.run.launcher.top_view import TopView
     from fprobe.run.session import Settings
     from sandbox.x86_64.tsc import Ticks
 
@@ -80,7 +80,7 @@ def top_command(
     """
     from fprobe.report.counts import SELF
     from fprobe.run.launcher.report_selection import ReportSelection
-    from fprobe.run.launcher.top_view import View
+    from fprobe.run.launcher.top_view import TopView
     from fprobe.run.session import Settings, memory_file
 
     settings = Settings(by=by_number(by), measures=SELF, **asked_of(checked(stats), question_of(by, where)))
@@ -90,7 +90,7 @@ def top_command(
     selection = ReportSelection(stats, (), (), by)
     if targets is not None:
         refuse_program(settings)
-        _top_running(targets, settings, View(sort, delay, rows, by), selection, output, form)
+        _top_running(targets, settings, TopView(sort, delay, rows, by), selection, output, form)
     program_words()  # before the file is emptied
     report = report_file(output) if output is not None else None
     try:
@@ -107,11 +107,11 @@ def top_command(
             with disk_errors(str(output)):
                 write_report(report, found, counts, selection, ticks, form)
 
-    end_like(live.follow(program, counts, journal, View(sort, delay, rows, by), shown, write))
+    end_like(live.follow(program, counts, journal, TopView(sort, delay, rows, by), shown, write))
 
 
 def _top_running(
-    targets: Targets, settings: Settings, view: View, selection: ReportSelection, output: str | None, form: str
+    targets: Targets, settings: Settings, view: TopView, selection: ReportSelection, output: str | None, form: str
 ) -> None:
     """`fprobe top -p`. Ends this process."""
     from fprobe.cli.interrupting import end_process

@@ -23,7 +23,7 @@ _COLUMNS = {
     "tid": ctypes.c_int32, "function": ctypes.c_int32, "stack": ctypes.c_int32, "depth": ctypes.c_int32,
     "origin": ctypes.c_int32,
 }  # fmt: skip
-Located: Any = native.Located
+RecordPlace: Any = native.RecordPlace
 NULL = 0
 """The number of no function and of no stack."""
 
@@ -67,7 +67,7 @@ class Numbers:
 
 @dataclass
 class Batch:
-    """The records of sub-buffers. `found`: an array of Located, of which `count` are used.
+    """The records of sub-buffers. `found`: an array of RecordPlace, of which `count` are used.
 
     `types`: those of records that are more than an entry or a return of the function_graph tracer.
     """
@@ -135,7 +135,7 @@ class Pages:
         record.returning, record.rows = self._returning.address, ctypes.addressof(self.rows)
         record.offset = offset
         self._threads: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._space: Any = (Located.ctypes * 0)()
+        self._space: Any = (RecordPlace.ctypes * 0)()
 
     def know(self, formats: Mapping[int, EventFormat]) -> None:
         """Take the entries and returns of calls from the formats of events."""
@@ -149,7 +149,7 @@ class Pages:
     def take(self, origin: int, slot: int, data: bytearray, page_size: int) -> Batch:
         """The records of consecutive sub-buffers of a slot, of which calls are made. They are valid while `data` is."""
         if len(self._space) * _SMALLEST < len(data):
-            self._space = (Located.ctypes * (len(data) // _SMALLEST))()
+            self._space = (RecordPlace.ctypes * (len(data) // _SMALLEST))()
         image, pairing = native.image(), ctypes.addressof(self._pairing)
         where = ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data), page_size
         count = image.call("locate_all", *where, ctypes.addressof(self._space))

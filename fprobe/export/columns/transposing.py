@@ -33,7 +33,7 @@ _GRAPH_CALLTIME, _GRAPH_DEPTH = 32, 24
 
 
 @struct
-class Located(Structure):
+class RecordPlace(Structure):
     """A record: its time, its address, its length and its type, its thread, and whether records are missing before it."""
 
     stamp: u64
@@ -120,7 +120,7 @@ def _u64_at(address: u64) -> u64:
 
 
 @native(bounded=False)
-def locate(page: u64, size: u64, found: ptr[Located]) -> u64:
+def locate(page: u64, size: u64, found: ptr[RecordPlace]) -> u64:
     """The records of a sub-buffer of `size` bytes, oldest first. `found` has space for one in 8 bytes. Returns their number."""
     stamp = _u64_at(page)
     word = _u64_at(page + 8)
@@ -207,7 +207,7 @@ def is_in(table: ptr[Table], key: u64) -> u64:
 
 
 @native(bounded=False)
-def note_returning(pairing: ptr[Pairing], found: ptr[Located], count: u64) -> u64:
+def note_returning(pairing: ptr[Pairing], found: ptr[RecordPlace], count: u64) -> u64:
     """Note the functions whose returns are among the records. Returns how many records were seen before a table was full."""
     for at in range(count):
         each = addressof(found[at])
@@ -312,7 +312,7 @@ def _leave(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, ax: 
 
 
 @native(inline=True)
-def _left_alone(pairing: ptr[Pairing], thread: ptr[Thread], record: ptr[Located], ip: u64) -> u64:
+def _left_alone(pairing: ptr[Pairing], thread: ptr[Thread], record: ptr[RecordPlace], ip: u64) -> u64:
     """A funcgraph_exit whose entry is missing has the time of the call. Returns 0 if there is not enough space."""
     rows = pairing.rows
     function = number_of(pairing.functions, ip)
@@ -335,7 +335,7 @@ def _left_alone(pairing: ptr[Pairing], thread: ptr[Thread], record: ptr[Located]
 
 
 @native(bounded=False)
-def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[Located], first: u64, count: u64) -> u64:
+def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[RecordPlace], first: u64, count: u64) -> u64:
     """Make calls of the records of a slot from the record `first` on. Returns how far that went before space was missing.
 
     Calls of which records may be missing are given up: a later return could be another call's.
@@ -367,7 +367,7 @@ def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[Located], first:
 
 @native(bounded=False)
 def records_of_type(
-    found: ptr[Located], count: u64, wanted: u64, times: ptr[i64], offset: i64, chosen: ptr[u32]
+    found: ptr[RecordPlace], count: u64, wanted: u64, times: ptr[i64], offset: i64, chosen: ptr[u32]
 ) -> u64:
     """The indices of the records of a type, and their times. Returns their number."""
     number: u64 = 0
@@ -380,7 +380,7 @@ def records_of_type(
 
 
 @native(bounded=False)
-def gather(found: ptr[Located], chosen: ptr[u32], count: u64, at: u64, size: u64, out: ptr[u8]) -> void:
+def gather(found: ptr[RecordPlace], chosen: ptr[u32], count: u64, at: u64, size: u64, out: ptr[u8]) -> void:
     """A field of `size` bytes of the chosen records, one after the other; 0 where a record is too short."""
     for number in range(count):
         each = addressof(found[chosen[number]])
@@ -392,7 +392,7 @@ def gather(found: ptr[Located], chosen: ptr[u32], count: u64, at: u64, size: u64
 
 
 @native(bounded=False)
-def other_types(pairing: ptr[Pairing], found: ptr[Located], count: u64, seen: ptr[u8], out: ptr[u16]) -> u64:
+def other_types(pairing: ptr[Pairing], found: ptr[RecordPlace], count: u64, seen: ptr[u8], out: ptr[u16]) -> u64:
     """The types of the records that are more than an entry or a return of the tracer. Returns their number. `seen`: all 0."""
     number: u64 = 0
     for at in range(count):
@@ -408,7 +408,7 @@ def other_types(pairing: ptr[Pairing], found: ptr[Located], count: u64, seen: pt
 
 
 @native(bounded=False)
-def locate_all(pages: u64, size: u64, page_size: u64, found: ptr[Located]) -> u64:
+def locate_all(pages: u64, size: u64, page_size: u64, found: ptr[RecordPlace]) -> u64:
     """The records of consecutive sub-buffers of a slot, `size` bytes together: see `locate`."""
     count: u64 = 0
     at: u64 = 0

@@ -24,7 +24,7 @@ from fprobe.run.launcher.remarks import conclusion, troubles
 from fprobe.run.launcher.results import Results
 from fprobe.run.launcher.screen import Screen
 from fprobe.run.launcher.start_up import StartUp
-from fprobe.run.launcher.top_view import View
+from fprobe.run.launcher.top_view import TopView
 from fprobe.run.session import above_standard
 from sandbox.process.writing import write_all
 from sandbox.x86_64.tsc import Ticks
@@ -79,7 +79,7 @@ class Table:
             row.calls = calls
             row.rates.append((calls.hits - before.get(key, 0)) / seconds)
 
-    def ordered(self, view: View) -> list[Row]:
+    def ordered(self, view: TopView) -> list[Row]:
         """The rows that the view shows: numbers in descending order, names in ascending order, or the reverse."""
         shown = [row for row in self.rows.values() if view.shows(row.text)]
         shown.sort(key=lambda row: (row.name, row.group), reverse=view.is_reversed)
@@ -87,7 +87,7 @@ class Table:
             shown.sort(key=lambda row: _value(row, view.sort), reverse=not view.is_reversed)
         return shown
 
-    def text(self, view: View, rate: float, height: int, width: int) -> Iterator[str]:
+    def text(self, view: TopView, rate: float, height: int, width: int) -> Iterator[str]:
         """The lines of the table. `rate`: ticks per nanosecond."""
         rows = self.ordered(view)
         shown = rows[: view.rows or max(height - _HEAD - 1 - len(view.help), 1)]
@@ -150,7 +150,9 @@ Report = Callable[[Results, Ticks], None]
 """Writes a report of what was counted in all."""
 
 
-def follow(program: Program, counts: int, journal: int, view: View, output: int, report: Report | None = None) -> int:
+def follow(
+    program: Program, counts: int, journal: int, view: TopView, output: int, report: Report | None = None
+) -> int:
     """Show the table until the program ends, then print its output from the descriptor `output`. Returns an exit status.
 
     It is the program's, or that of a failure if nothing was probed.
@@ -188,7 +190,7 @@ def follow(program: Program, counts: int, journal: int, view: View, output: int,
     return found.exit_status
 
 
-def follow_attached(processes: AttachedProcesses, view: View) -> None:
+def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
     """Show the table on standard output as long as the processes are wanted, and once more at the end.
 
     Keys of a terminal change the view.
@@ -211,7 +213,7 @@ def follow_attached(processes: AttachedProcesses, view: View) -> None:
         while not view.is_over and processes.wait_until(due, [woken, *screen.keyboard]):
             _take_signals(woken, screen)
             if screen.keys is not None:
-                view = functools.reduce(View.after, screen.keys.pressed(), view)
+                view = functools.reduce(TopView.after, screen.keys.pressed(), view)
             if is_due := time.monotonic() >= due:
                 update()
             if is_due or screen.replaces:

@@ -26,7 +26,7 @@ _EVER = 1 << 64
 Write = Callable[[Iterable[str]], None]
 
 
-class _Due(NamedTuple):
+class _PendingEvent(NamedTuple):
     """An event and its process, ordered by time."""
 
     event: Event
@@ -63,7 +63,7 @@ class _Followed:
         """By the number of its part, each with its process."""
         self._lost = 0
 
-    def take(self, until: int) -> list[_Due]:
+    def take(self, until: int) -> list[_PendingEvent]:
         """The events of all threads up to this time, in no order."""
         entries, self._read = session.entries_since(self._journal, self._read)
         for entry in entries:
@@ -74,7 +74,7 @@ class _Followed:
         due = []
         for pid, ring in self._rings.values():
             own = self.processes[pid].own_threads
-            due += [_Due(event, pid) for event in ring.take(until) if event.thread not in own]
+            due += [_PendingEvent(event, pid) for event in ring.take(until) if event.thread not in own]
         return due
 
     def lost(self) -> int:

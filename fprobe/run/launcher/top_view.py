@@ -18,7 +18,7 @@ HELP = (
 )
 
 
-class View(NamedTuple):
+class TopView(NamedTuple):
     """What is shown, and how. `delay`: seconds between updates; `rows`: maximum number of rows, None for as many as fit.
 
     `by`: function, caller or thread. `filter`: shown are rows whose text has it, in small or capital letters; `is_typing`:
@@ -36,7 +36,7 @@ class View(NamedTuple):
     has_help: bool = False
     is_over: bool = False
 
-    def after(self, key: str) -> View:
+    def after(self, key: str) -> TopView:
         """The view after a key."""
         if self.is_typing:
             return self._typed(key)
@@ -57,10 +57,10 @@ class View(NamedTuple):
                 return self._replace(is_over=True)
         return self
 
-    def _sorted(self, column: str) -> View:
+    def _sorted(self, column: str) -> TopView:
         return self._replace(sort=column, is_reversed=self.is_reversed and column == self.sort)
 
-    def _typed(self, key: str) -> View:
+    def _typed(self, key: str) -> TopView:
         if key == _ESCAPE:
             return self._replace(filter="", is_typing=False)
         if key in _ENTER:

@@ -114,7 +114,7 @@ def _parse_body(name: str, body: str, offset: int, size_before: int, scope: Scop
 
 
 @dataclass(frozen=True)
-class _Written:
+class _TypedBody:
     """An argument's body and its type: `name` is None if no type is given; `offset`: where the type begins."""
 
     text: str
@@ -124,18 +124,18 @@ class _Written:
     count: int
 
 
-def _split_type(body: str, offset: int) -> _Written:
+def _split_type(body: str, offset: int) -> _TypedBody:
     text, colon, written = body.partition(":")
     name, count = _split_count(written, offset + len(text) + 1) if colon else (None, 0)
     at_type = len(text) + 1 if colon else 0
     if text in ("$comm", "$COMM") or text.startswith('\\"'):
         if count or name not in (None, "string"):
             raise error(ErrorCode.NEED_STRING_TYPE, offset + at_type)
-        return _Written(text, name, TYPES["string"], at_type, 0)
+        return _TypedBody(text, name, TYPES["string"], at_type, 0)
     kind = find_type(name)
     if kind is None:
         raise error(ErrorCode.BAD_TYPE, offset + at_type)
-    return _Written(text, name, kind, at_type, count)
+    return _TypedBody(text, name, kind, at_type, count)
 
 
 def _split_count(written: str, offset: int) -> tuple[str, int]:

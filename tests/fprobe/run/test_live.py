@@ -7,7 +7,7 @@ import pytest
 from fprobe.run.launcher.columns import shortened
 from fprobe.run.launcher.live import Table
 from fprobe.run.launcher.results import Calls, Process, Results
-from fprobe.run.launcher.top_view import View
+from fprobe.run.launcher.top_view import TopView
 
 ASKED, FIRST, SECOND = 0x1000, 0x2000, 0x3000
 
@@ -41,7 +41,7 @@ def test_rows_by_caller_add_up_over_processes_and_have_rates_of_their_own():
 
 def test_rows_of_functions_hold_the_calls_of_all_callers():
     table = looked("function", [process(1, [Calls(ASKED, FIRST, hits=5), Calls(ASKED, SECOND, hits=4)])])
-    head, heads, row = table.text(View("name", 1.0, None), 1.0, 100, 200)
+    head, heads, row = table.text(TopView("name", 1.0, None), 1.0, 100, 200)
     assert head.startswith("1 functions called, ") and "rows by" not in head and heads.endswith("FUNCTION")
     assert row.split()[0] == "9" and row.endswith("asked [libx]")
 
@@ -59,7 +59,7 @@ def named(names):
 @pytest.mark.parametrize("width", [1, 5, 20, 40, 60, 79, 80, 100, 120, 250])
 def test_rows_fit_and_differ_at_every_width(width):
     names = [*NAMES, *(f"{'x' * 80}{number}{'y' * 80}" for number in range(30))]
-    head, heads, *rows = named(names).text(View("calls", 1.0, None), 1.0, 1000, width)
+    head, heads, *rows = named(names).text(TopView("calls", 1.0, None), 1.0, 1000, width)
     assert all(len(line) <= width for line in (head, heads, *rows)) and len(rows) == len(names)
     assert width < 20 or len({row.split()[-2] + row.split()[-1] for row in rows}) == len(names)
     assert width < 60 or "sqlite3_step [libx]" in [*rows][-1]
@@ -75,18 +75,18 @@ def test_rows_fit_and_differ_at_every_width(width):
     ],
 )
 def test_columns_give_way_to_long_names_but_for_the_one_of_the_order(width, sort, heads):
-    _, shown, *_ = named(NAMES).text(View(sort, 1.0, None), 1.0, 100, width)
+    _, shown, *_ = named(NAMES).text(TopView(sort, 1.0, None), 1.0, 100, width)
     assert shown.split() == heads
 
 
 def test_short_names_leave_all_numbers_at_80():
-    _, shown, row = named(["deflate"]).text(View("total", 1.0, None), 1.0, 100, 80)
+    _, shown, row = named(["deflate"]).text(TopView("total", 1.0, None), 1.0, 100, 80)
     assert len(shown.split()) == 8 and "GRAPH" not in shown and row.endswith(" deflate [libx]")
 
 
 def test_a_number_that_is_wider_than_its_column_is_shown_whole():
     made = process(1, [Calls(ASKED, 0, hits=12_345_678_901_234)])
-    *_, row = looked("function", [made]).text(View("calls", 1.0, None), 1.0, 100, 80)
+    *_, row = looked("function", [made]).text(TopView("calls", 1.0, None), 1.0, 100, 80)
     assert row.startswith("12,345,678,901,234 ")
 
 

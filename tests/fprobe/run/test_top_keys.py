@@ -12,13 +12,13 @@ import pytest
 from attaching import COMMAND
 from terminal import Terminal
 
-from fprobe.run.launcher.top_view import View
+from fprobe.run.launcher.top_view import TopView
 
-USUAL = View("total", 1.0, None)
+USUAL = TopView("total", 1.0, None)
 
 
 def after(*keys, view=USUAL):
-    return functools.reduce(View.after, keys, view)
+    return functools.reduce(TopView.after, keys, view)
 
 
 def test_letters_and_arrows_choose_the_column_and_r_reverses_it():
