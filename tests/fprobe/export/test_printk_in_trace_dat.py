@@ -52,7 +52,7 @@ def test_fprobe_record_has_what_the_program_prints(tmp_path, live):
     arguments = ("--program", source, "-e", "p:called tp_caller", "--call", "tp_caller", "5", "-o", tmp_path / "of.dat")
     done = fprobe_command("record", *arguments, *(("--live",) if live else ()))
     text = done.out if live else fprobe_command("report", tmp_path / "of.dat").out
-    shown = [line.split(": ", 1)[1] for line in text.splitlines() if ".....  " in line]
+    shown = [line.split(": ", 1)[1] for line in text.splitlines() if " ..... " in line]
     assert shown[0].startswith("called: (tp_caller")
     assert shown[1:] == [SHOWN[0].replace("tpprog", "tpmain")]
 
