@@ -414,3 +414,25 @@ def test_the_trace_dat_of_a_killed_program_stays_when_another_format_was_wanted(
     done = run("record", "-e", "f:in dies n=$arg1:u64", "-o", str(path), *words, code=-signal.SIGKILL)
     assert not path.exists() and f"{path}.dat" in done.err
     assert [each["fields"]["n"] for each in run("report", f"{path}.dat", "--json").objects] == [7]
+
+
+PRINTS = r"""
+declare i32 @trace_printk(ptr, ...)
+@form = constant [10 x i8] c"it is %ld\00"
+define i64 @prints(i64 %a) {
+  %r = call i32 (ptr, ...) @trace_printk(ptr @form, i64 %a)
+  ret i64 0
+}
+define i64 @last() { ret i64 0 }
+"""
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_the_program_prints_is_recorded(run, tmp_path, live):
+    (tmp_path / "prints.ll").write_text(PRINTS)
+    path = tmp_path / "of.dat"
+    words = ["--program", tmp_path / "prints.ll", "-e", "p:called prints", "--call", "prints", "5", "-o", path]
+    done = run("record", *words, *(["--live"] if live else []))
+    text = done.out if live else run("report", path).out
+    called, printed = [line.split(": ", 1)[1] for line in text.splitlines() if " ..... " in line]
+    assert called.startswith("called: (prints+0x0/") and printed == "prints [prints]: it is 5"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from command import fprobe as fprobe_command
 from trace_cmd import needs_trace_cmd, trace_cmd
 
 import fprobe
@@ -43,18 +42,6 @@ def test_our_reader_shows_the_texts(recorded):
     assert shown == SHOWN
     assert [each["event"] for each in objects(Trace(recorded))] == ["bprint", "bputs"]
     assert [each["text"] for each in objects(Trace(recorded))] == [text.split(": ", 1)[1] for text in SHOWN]
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_fprobe_record_has_what_the_program_prints(tmp_path, live):
-    source = tmp_path / "tpmain.ll"
-    source.write_text(PROGRAM)
-    arguments = ("--program", source, "-e", "p:called tp_caller", "--call", "tp_caller", "5", "-o", tmp_path / "of.dat")
-    done = fprobe_command("record", *arguments, *(("--live",) if live else ()))
-    text = done.out if live else fprobe_command("report", tmp_path / "of.dat").out
-    shown = [line.split(": ", 1)[1] for line in text.splitlines() if " ..... " in line]
-    assert shown[0].startswith("called: (tp_caller")
-    assert shown[1:] == [SHOWN[0].replace("tpprog", "tpmain")]
 
 
 @needs_trace_cmd
