@@ -27,7 +27,7 @@ from fprobe.calls.capture_handlers import (
 from fprobe.handlers.roles import ENTRY as ENTRY_ROLE
 from fprobe.handlers.roles import EXIT as EXIT_ROLE
 from ftrace.core.handlers.resolve import native
-from ftrace.hit.hashing import index_of
+from ftrace.hit.hashing import FunctionTable
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.files.tracing_on import switch_address
@@ -101,22 +101,18 @@ class _CaptureState:
     ) -> None:
         self.buffer = Buffer("calls", size_kb=size_kb, overwrite=False)
         weakref.finalize(self, self.buffer.close).atexit = False
-        bits = max(4, (2 * len(plans)).bit_length())
-        self.plans: Any = (FunctionPlan.ctypes * (1 << bits))()
+        self.plans = FunctionTable(FunctionPlan.ctypes, len(plans))
         self._natives: dict[CaptureParts, Any] = {}
         self.state: Any = Capture.ctypes(
-            buffer=self.buffer.address, tracing_on=switch_address(), plans=ctypes.addressof(self.plans),
-            mask=(1 << bits) - 1, shift=64 - bits, limit=limit, patience=patience,
+            buffer=self.buffer.address, tracing_on=switch_address(), plans=self.plans.address,
+            mask=self.plans.mask, shift=self.plans.shift, limit=limit, patience=patience,
         )  # fmt: skip
-        self._fill(self.state.others, 0, others)
+        self._fill(self.state.others, others)
         for ip, plan in plans.items():
-            index = index_of(ip, bits)
-            while self.plans[index].ip:
-                index = index + 1 & (1 << bits) - 1
-            self._fill(self.plans[index], ip, plan)
+            self._fill(self.plans.add(ip), plan)
 
-    def _fill(self, planned: Any, ip: int, plan: CapturePlan) -> None:
-        planned.ip, planned.entry, planned.leave = ip, *map(self._native, plan)
+    def _fill(self, planned: Any, plan: CapturePlan) -> None:
+        planned.entry, planned.leave = map(self._native, plan)
 
     def _native(self, parts: CaptureParts) -> int:
         if parts not in self._natives:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fprobe.events.lines import is_of_return, scope_of
 from ftrace.core.handlers import native_link
 from ftrace.hit.events.event_state import EventState
-from ftrace.hit.hashing import index_of
+from ftrace.hit.hashing import FunctionTable
 from ftrace.hit.selected_calls import Selection
 from ftrace.hit.selected_calls import Selections as NativeSelections
 from ftrace.hit.x86_64.pt_regs import pt_regs
@@ -79,7 +79,7 @@ class Selections:
         self._question = question
         self._answers: dict[int, Answer] = {}
         self._recording = Recording()
-        self._memory: Any = ()
+        self._memory: FunctionTable | None = None
         self.native: Any = NativeSelections.ctypes(state=self._recording.address)
 
     @property
@@ -103,24 +103,19 @@ class Selections:
 
     def publish(self, table: int) -> None:
         """Fill the native table for calls that are counted in the CallTable at this address, before the first hit."""
-        bits = max(4, (2 * len(self._answers)).bit_length())
-        made: Any = (Selection.ctypes * (1 << bits))()
+        self._memory = made = FunctionTable(Selection.ctypes, len(self._answers))
         for ip, each in self._answers.items():
-            index = index_of(ip, bits)
-            while made[index].ip:
-                index = index + 1 & (1 << bits) - 1
-            _fill(made[index], ip, each)
-        self._memory = made
-        self.native.selections = ctypes.addressof(made)
-        self.native.mask, self.native.shift, self.native.table = (1 << bits) - 1, 64 - bits, table
+            _fill(made.add(ip), each)
+        self.native.selections, self.native.mask, self.native.shift = made.address, made.mask, made.shift
+        self.native.table = table
 
     def close(self) -> None:
         """Free what they have of the memory of events, when no hit can use them."""
         self._recording.close()
 
 
-def _fill(native: Any, ip: int, answer: Answer) -> None:
-    native.ip, native.chosen = ip, answer.chosen.address(NAME)
+def _fill(native: Any, answer: Answer) -> None:
+    native.chosen = answer.chosen.address(NAME)
     native.save = answer.save.address(NAME) if answer.save is not None else 0
     native.condition = answer.condition.address if answer.condition is not None else 0
     native.at_return = answer.at_return

@@ -7,7 +7,7 @@ targets of pointers, each with its address and the number of bytes (negative: un
 
 from __future__ import annotations
 
-from ftrace.hit.hashing import first_place
+from ftrace.hit.hashing import entry_of
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
 from sandbox.threads.tasks import Task
@@ -56,7 +56,6 @@ class FunctionPlan(Structure):
     """A function, in a hash table."""
 
     ip: u64  # 0: none
-    known: u64  # 0: no values are recorded
     entry: ValuePlan
     leave: ValuePlan
 
@@ -66,7 +65,7 @@ class ValuePlans(Structure):
     """The plans of the functions of a probe, which its `action` points to. `table`: the address of its CallTable."""
 
     table: u64
-    plans: ptr[FunctionPlan]
+    plans: u64  # address of a FunctionTable of FunctionPlan
     mask: u64
     shift: u64
 
@@ -74,15 +73,7 @@ class ValuePlans(Structure):
 @native(inline=True)
 def values_plan(plans: ptr[ValuePlans], ip: u64) -> ptr[FunctionPlan]:
     """The plan of a function; null if it has none."""
-    index = first_place(ip, plans.shift)
-    for _ in range(64):
-        plan = addressof(plans.plans[index])
-        if plan.ip == ip:
-            return plan if plan.known != 0 else null
-        if plan.ip == 0:
-            return null
-        index = (index + 1) & plans.mask
-    return null
+    return cast(ptr[FunctionPlan], entry_of(plans.plans, sizeof(FunctionPlan), plans.mask, plans.shift, ip))
 
 
 @native(inline=True)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ftrace.hit.account import TimedCall
 from ftrace.hit.call_table import CallTable, arguments_in, call_begins, call_ends, clocks_begin
-from ftrace.hit.hashing import first_place
+from ftrace.hit.hashing import entry_of
 from ftrace.hit.records import Probe
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
@@ -36,7 +36,7 @@ class Selections(Structure):
 
     table: u64  # address of its CallTable
     state: u64  # address of an EventState, for scratch memory
-    selections: ptr[Selection]
+    selections: u64  # address of a FunctionTable of Selection
     mask: u64
     shift: u64
 
@@ -44,15 +44,8 @@ class Selections(Structure):
 @native(inline=True)
 def selection_of(selections: ptr[Selections], ip: u64) -> ptr[Selection]:
     """The selection of a function; null if it has none."""
-    index = first_place(ip, selections.shift)
-    for _ in range(64):
-        selection = addressof(selections.selections[index])
-        if selection.ip == ip:
-            return selection
-        if selection.ip == 0:
-            return null
-        index = (index + 1) & selections.mask
-    return null
+    found = entry_of(selections.selections, sizeof(Selection), selections.mask, selections.shift, ip)
+    return cast(ptr[Selection], found)
 
 
 @native(cc="preserve_most")

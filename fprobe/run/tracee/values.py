@@ -24,7 +24,7 @@ from ftrace.hit.call_values import (
     FunctionPlan,
     ValuePlans,
 )
-from ftrace.hit.hashing import index_of
+from ftrace.hit.hashing import FunctionTable
 from sandbox.abi.convention import ARGUMENTS, RESULTS, STACK
 from sandbox.images.process_text import library_called
 from sandbox.native.handler import Fields
@@ -41,16 +41,12 @@ class Plans:
     def __init__(self, table: Table, functions: Iterable[ImageFunction], strings: bool) -> None:
         functions = list(functions)[:_MOST_DESCRIBED]
         known = {each.function.address: found for each in functions if (found := _described(each))}
-        bits = max(4, (2 * len(known)).bit_length())
         self._table = table
-        self._plans: Any = (FunctionPlan.ctypes * (1 << bits))()
+        self._plans = FunctionTable(FunctionPlan.ctypes, len(known))
         for ip, each in known.items():
-            index = index_of(ip, bits)
-            while self._plans[index].ip:
-                index = index + 1 & (1 << bits) - 1
-            _fill(self._plans[index], ip, each, strings)
+            _fill(self._plans.add(ip), each, strings)
         self.native: Any = ValuePlans.ctypes(
-            table=table.address, plans=ctypes.addressof(self._plans), mask=(1 << bits) - 1, shift=64 - bits
+            table=table.address, plans=self._plans.address, mask=self._plans.mask, shift=self._plans.shift
         )
 
     @property
@@ -88,8 +84,7 @@ def _described(each: ImageFunction) -> Described | None:
     return described([each.function.name, *aliases], library.path.name, definition_of(library, each.function))
 
 
-def _fill(plan: Any, ip: int, known: Described, strings: bool) -> None:
-    plan.ip, plan.known = ip, 1
+def _fill(plan: Any, known: Described, strings: bool) -> None:
     for native, at_return in ((plan.entry, False), (plan.leave, True)):
         native.vectors = known.in_vectors(at_return=at_return)
         native.stack = 0 if at_return else known.stack_words
