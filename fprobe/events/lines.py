@@ -224,10 +224,16 @@ def scope_of(symbol: str, *, is_return: bool) -> Scope:
 
 def _prototype(function: str) -> Prototype | None:
     """By debug information; the names of headers, whose prototypes are shipped for some libraries, are known, too."""
-    found, of_header = prototype(function), _of_header(function)
-    if found is None or of_header is None or len(found.parameters) != len(of_header.parameters):
-        return found or of_header
-    return replace(found, also=tuple(name for name, _ in of_header.parameters))
+    found = prototype(function)
+    if found is None:
+        return _of_header(function)
+    return replace(found, find_also=lambda: _names_in_header(function, len(found.parameters)))
+
+
+def _names_in_header(function: str, parameters: int) -> tuple[str, ...]:
+    """The names of the parameters, if the header has as many."""
+    known = _of_header(function)
+    return tuple(name for name, _ in known.parameters) if known and len(known.parameters) == parameters else ()
 
 
 def _of_header(function: str) -> Prototype | None:

@@ -127,21 +127,21 @@ class Prototype:
     """The parameters of a function, as (name, type) in order, and its result type.
 
     `numbers`: the number of each parameter among the integer arguments, from 0; None for one that is not one of them, or whose
-    place is not known. Without them, each parameter is an integer argument. `also`: other names of the parameters.
+    place is not known. Without them, each parameter is an integer argument. `find_also` gives other names of the parameters.
     """
 
     parameters: tuple[tuple[str, BtfType], ...]
     returns: BtfType
     numbers: tuple[int | None, ...] | None = None
     stored: tuple[Stored, ...] = ()
-    also: tuple[str, ...] = ()
+    find_also: Callable[[], tuple[str, ...]] = tuple
 
     def index(self, name: str) -> int | None:
         """The number, from 0, of the parameter with this name; None if there is none."""
-        for names in ([each for each, _ in self.parameters], self.also):
-            if name in names:
-                return names.index(name)
-        return None
+        names = [each for each, _ in self.parameters]
+        if name not in names:
+            names = list(self.find_also())
+        return names.index(name) if name in names else None
 
     def number(self, parameter: int) -> int | None:
         """The number, from 0, of parameter number `parameter` among the integer arguments; None if it is not one of them."""
