@@ -6,18 +6,17 @@ import ctypes
 import errno
 from typing import Any
 
-from fprobe.recorded_events import define, explained
-from fprobe.run import session
+from fprobe.recorded_events import explained
 from fprobe.run.session import Settings
-from fprobe.run.tracee.defining import Definition
-from fprobe.run.tracee.patterns import Pattern, plain_values
 from fprobe.run.tracee.stacks import Stacks, stack_image
+from fprobe.run.tracee.value_events import ValueEvents
 from fprobe.run.values import GROUP
 from fprobe.tracefs import tracefs
 from ftrace.hit.stacks.collecting import StackEvent
 from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.filters.fields import EventField, Kind, find_field
 from ftrace.tracing.events.hist.programs import NUMBERS
+from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.events.triggers.interfaces import NativeCall
 from ftrace.tracing.events.triggers.trigger import Condition, Trigger
 from ftrace.tracing.events.triggers.trigger_file import EventTriggers
@@ -38,44 +37,21 @@ class StackTrigger(Trigger):
         self._call(NativeCall(stack_image().address("stack_trigger"), ctypes.addressof(native), (native, stacks)))
 
 
-class StackEvents:
-    """The events of a run: those that wait for their functions, and those that count."""
+class StackEvents(ValueEvents):
+    """Events whose hits are counted by their stacks."""
 
     def __init__(self, address: str, settings: Settings, stacks: Stacks) -> None:
-        self._address, self._filter, self._sum, self._stacks = (
-            address,
-            settings.stack_filter,
-            settings.stack_sum,
-            stacks,
-        )
-        self._waiting = [(number, Definition(text)) for number, text in enumerate(settings.stack_values)]
+        super().__init__(address, settings.stack_values)
+        self._filter, self._sum, self._stacks = settings.stack_filter, settings.stack_sum, stacks
         self._defined: list[tuple[str, EventTriggers, StackTrigger]] = []
 
-    @property
-    def patterns(self) -> list[Pattern]:
-        """The patterns that still wait for their functions."""
-        return [each.pattern for _, each in self._waiting if each.pattern is not None]
-
-    def define_loaded(self) -> None:
-        """Define the events whose functions are loaded now, with their triggers, and report them to the launcher."""
-        for number, each in [waiting for waiting in self._waiting if waiting[1].can_be_defined]:
-            self._waiting.remove((number, each))
-            try:
-                self._define(number, each)
-            except OSError as error:
-                session.note(self._address, error=error.strerror or str(error))
-
-    def _define(self, number: int, each: Definition) -> None:
-        probe = define(each.text)[0]
+    def _count(self, number: int, probe: Probe) -> None:
         instance = global_trace()
         triggers = probe.event.file_in(instance).triggers
         with events_locked():
             trigger = StackTrigger(self._stacks, self._summed(triggers), self._condition(triggers))
             triggers.add(trigger)
         self._defined.append((f"{GROUP}/s{number}", triggers, trigger))
-        functions = plain_values(each.pattern.found()) if each.pattern is not None else []
-        session.note(self._address, pattern=each.text, functions=functions)
-        session.note(self._address, attached=len(functions))
 
     def _summed(self, triggers: EventTriggers) -> EventField | None:
         """The field to add up. Raises OSError if it is no number."""
