@@ -114,7 +114,7 @@ def keep_llvm_out(settings: Settings) -> None:
     Not if a pattern means code of JIT compilers, whose unloading its list for debuggers tells. For others the code of probes is
     in that list only if the program has loaded llvmlite.
     """
-    lines = " ".join((*settings.events, *settings.values)).split()
+    lines = " ".join((*settings.events, *settings.values, *settings.stack_values)).split()
     named = [*settings.patterns, *settings.stacks, *settings.handled, *settings.selected, *lines]
     gdbjit.is_wanted[0] = any(map(is_compiled, named))
 
