@@ -112,6 +112,29 @@ def test_a_blocked_read_occupies_nobody_and_ends_with_a_record_or_a_signal():
 
 
 @needs_fuse
+def test_requests_that_take_long_do_not_keep_others_waiting():
+    run("""
+    goes_on = threading.Event()
+
+    def hold(path, pid):
+        if path.endswith("README"):
+            goes_on.wait(20)
+
+    with mount(top, before_request=hold):
+        sh("ls instances")
+        readers = [subprocess.Popen(["cat", top / "README"], stdout=-1) for _ in range(3)]
+        for _ in range(20):
+            assert sh("cat tracing_on") == "1\\n"
+            time.sleep(0.01)
+        assert [reader.poll() for reader in readers] == [None] * 3
+        goes_on.set()
+        assert len({reader.communicate(timeout=10)[0] for reader in readers}) == 1
+        time.sleep(0.3)  # until nobody looks any more
+        assert sh("cat tracing_on; cat tracing_on") == "1\\n1\\n"
+    """)
+
+
+@needs_fuse
 def test_a_marker_carries_the_writers_thread_and_name():
     run("""
     with mount(top):
