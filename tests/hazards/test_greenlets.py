@@ -30,11 +30,20 @@ __attribute__((noipa)) long outer(long (*function)(long), long x) { return apply
 """
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)
 seen = fprobe.Array(u64, 3, shared=True)
+slots = fprobe.Hash(u64, u64, size=256)
+"""How many calls had which return slot."""
 
 
 @kprobes.native
 def entered(ri, regs) -> i32:
     ri.data[0] = regs.si
+    return 0
+
+
+@kprobes.native
+def entered_in_slot(ri, regs) -> i32:
+    ri.data[0] = regs.si
+    slots[regs.sp] += 1
     return 0
 
 
@@ -148,7 +157,7 @@ def test_fprobed_calls_of_greenlets_in_one_place_are_told_apart():
 def test_more_calls_in_one_place_than_there_are_stubs_for_are_missed():
     apply = prototype(foreign().apply)
     rp = kprobes.kretprobe(
-        symbol_name="libapplied:apply", entry_handler=entered, handler=returned, data_size=8, maxactive=500
+        symbol_name="libapplied:apply", entry_handler=entered_in_slot, handler=returned, data_size=8, maxactive=500
     )
     kprobes.register_kretprobe(rp)
     hub, results = greenlet.getcurrent(), []
@@ -156,11 +165,14 @@ def test_more_calls_in_one_place_than_there_are_stubs_for_are_missed():
     many = [greenlet.greenlet(lambda number=number: results.append(apply(callback, number))) for number in range(80)]
     for each in many:
         each.switch()
-    assert rp.nmissed == 80 - (SPARES + 1)
+    # Python 3.15 makes the first call from another place of the stack.
+    in_one_slot = max(slots.values())
+    assert in_one_slot > 70 and sum(slots.values()) == 80
+    assert rp.nmissed == in_one_slot - (SPARES + 1)
     for each in many:
         each.switch()
     assert sorted(results) == list(range(80))
-    assert (seen[0], seen[1]) == (SPARES + 1, 0)
+    assert (seen[0], seen[1]) == (80 - rp.nmissed, 0)
     expect_quick_again()
 
 
