@@ -424,10 +424,11 @@ def allocate_text(near: tuple[int, int] | None, size: int, name: str) -> TextMap
     return TextMapping(base, size, name, alias, forks, is_new=True)
 
 
-_FAR = ((1 << 44, 1 << 45), (0x7E80_0000_0000, 0x60_0000_0000))
+_FAR = ((0x1001_0000_0000, 1 << 45), (0x7E80_0000_0000, 0x60_0000_0000))
 """Ranges of addresses, start and size, where the kernel maps nothing by default.
 
-AddressSanitizer's shadow memory is at the beginning of the first. ThreadSanitizer and MemorySanitizer allow the second only.
+The first begins above AddressSanitizer's shadow memory; that of gcc 16 has 4 TB in the second. ThreadSanitizer and
+MemorySanitizer allow the second only.
 """
 _far_used = 0
 

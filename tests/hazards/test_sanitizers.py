@@ -94,6 +94,16 @@ def test_programs_with_a_sanitizer_are_probed(sanitizer, name):
 
 
 @isolated(timeout=60, cold=True)
+def test_memory_is_placed_far_from_code_above_shadow_memory():
+    """gcc 16's AddressSanitizer has 4 TB below the libraries, too: with other large memory there, code has no space near it."""
+    flags = pages.MAP_PRIVATE | pages.MAP_ANONYMOUS | pages.MAP_NORESERVE | pages.MAP_FIXED
+    for start, end in ((1 << 44, 0x1000_7FFF_8000), (0x7E80_0000_0000, 0x7EE0_0000_0000)):
+        pages.mmap_at(start, end - start, pages.PROT_NONE, flags)
+    libc = min(start for start, _end, _permissions, path in mappings.mappings() if "libc.so" in path)
+    assert abs(mappings.reserve(8 << 30) - libc) > 1 << 40
+
+
+@isolated(timeout=60, cold=True)
 def test_memory_is_placed_far_from_code_though_addresses_for_it_are_taken():
     """As by shadow memory. Near the libraries, memory of gigabytes would keep code from what it refers to."""
     shadow = 1 << 44
