@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import getopt
 import shlex
-import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from fprobe.actions import Count, Stat
+from fprobe.actions import Stat
 from fprobe.attachment import attach
-from fprobe.handlers.call_stacks import CallStacks, Key, python_frames
+from fprobe.calls.stack_memory import PythonPlace, StackCounts
+from fprobe.calls.stacks import StackCalls, Stacks, piece_offsets
 from fprobe.registration import functions_of
-from fprobe.report.counts import SELF, Calls, FunctionStat
 from fprobe.report.flame import Stack, flame_page
 from fprobe.report.tables import StatRow, stat_lines
+from sandbox.memory import mappings
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import library_at
 from sandbox.symbols.table import symbol_table
@@ -89,66 +89,57 @@ class CellReport:
         return f'{table}<iframe srcdoc="{escape(self.page)}" style="{style}"></iframe>'
 
 
-class _CellStacks(CallStacks):
-    """The stacks of a cell's calls, from the cell on: what IPython calls before that is left out."""
-
-    def __init__(self, magic: str) -> None:
-        super().__init__()
-        self._magic = magic
-        self._found: dict[Key, Stack] = {}
-        self._calls: dict[int, Calls] = {}
-
-    def count(self, stack: Key, own: int, total: int) -> None:
-        found = self._found.get(stack, Stack((), 0, 0))
-        self._found[stack] = Stack((), found.calls + 1, found.value + own)
-        ip = int(stack[-1])
-        one = Calls(ip, 0, 1, 0, 1, total, total, total, measures=SELF, self_total=own)
-        self._calls.setdefault(ip, Calls(ip)).add(one)
-
-    def functions(self) -> dict[int, FunctionStat]:
-        """What is known of each function, by its address."""
-        return {ip: FunctionStat(calls, ticks_per_ns()) for ip, calls in self._calls.items()}
-
-    def stacks(self) -> list[Stack]:
-        """The stacks by name."""
-        rate = ticks_per_ns()
-        return sorted(
-            Stack(tuple(map(_name, self._inside(stack))), found.calls, round(found.value / rate))
-            for stack, found in self._found.items()
-        )
-
-    def _inside(self, stack: Key) -> Key:
-        """The stack from the cell on; the whole of another thread's."""
-        if self._magic not in stack:
-            return stack
-        below = stack.index(self._magic) + 1
-        modules = [at for at, frame in enumerate(stack[below:], below) if str(frame).startswith("<module>")]
-        return stack[modules[0] :] if modules else stack[below:]
-
-
-def _name(frame: int | str) -> str:
-    if isinstance(frame, str):
-        return frame
-    found = symbol_table.locate(frame)
-    if found is None and (library := library_at(frame)) is not None:
-        found = library.locate(frame)
-    return f"{found.symbol.readable} [{short_name(found.symbol.module)}]" if found is not None else f"{frame:#x}"
-
-
 def _probed(shell: Any, cell: str, patterns: Sequence[str], *, with_stacks: bool) -> CellReport:
     """Run the cell. Raises OSError, before that, if a pattern names nothing that can be probed."""
-    collected = _CellStacks(python_frames(sys._getframe())[-1])
+    found: list[Stack] = []
     with ExitStack() as attached:
-        tables = [Count() if with_stacks else Stat(self_time=True) for _ in patterns]
+        tables = [Stat(self_time=True) for _ in patterns]
         probes = [
             attached.enter_context(attach(each, action=table)) for each, table in zip(patterns, tables, strict=True)
         ]
         if with_stacks:  # one probe, also of functions that several patterns name
             addresses = [place.ip for probe in probes for place in functions_of(probe.fp).each()]
-            attached.enter_context(attach([*dict.fromkeys(addresses)], **collected.handlers))
+            attached.enter_context(_collected([*dict.fromkeys(addresses)], found))
         shell.run_cell(cell)
-    found = collected.functions()
-    for table in tables:
-        found |= table.functions() if isinstance(table, Stat) else {}
-    rows = [StatRow(_name(ip), stat) for ip, stat in found.items()]
-    return CellReport(patterns, sorted(rows, key=lambda row: -row.stat.total_ns), collected.stacks())
+    functions = {ip: stat for table in tables for ip, stat in table.functions().items() if stat.hits}
+    rows = [StatRow(_name(ip), stat) for ip, stat in functions.items()]
+    return CellReport(patterns, sorted(rows, key=lambda row: -row.stat.total_ns), found)
+
+
+@contextmanager
+def _collected(addresses: Sequence[int], found: list[Stack]) -> Iterator[None]:
+    """Collect the stacks of the calls inside the block, in `found` at its end."""
+    size = piece_offsets()[1]
+    start = mappings.reserve(size)
+    stacks = Stacks(start)
+    try:
+        with attach(addresses, action=StackCalls(stacks)):
+            yield
+        rate = ticks_per_ns()
+        found += sorted(
+            Stack(tuple(map(_name, _inside(each))), each.calls, round(each.weight / rate))
+            for each in stacks.memory().stacks()
+        )
+    finally:
+        stacks.end()
+        mappings.release(start, size)
+
+
+def _inside(stack: StackCounts) -> Sequence[int | PythonPlace]:
+    """The stack from the cell on, without what IPython calls before that; the whole of another thread's."""
+    frames = stack.frames
+    ours = [at for at, frame in enumerate(frames) if isinstance(frame, PythonPlace) and frame.filename == __file__]
+    if not ours:
+        return frames
+    below = ours[-1] + 1
+    cells = [at for at, frame in enumerate(frames[below:], below) if str(frame).startswith("<module>")]
+    return frames[cells[0] if cells else below :]
+
+
+def _name(frame: int | PythonPlace) -> str:
+    if isinstance(frame, PythonPlace):
+        return str(frame)
+    found = symbol_table.locate(frame)
+    if found is None and (library := library_at(frame)) is not None:
+        found = library.locate(frame)
+    return f"{found.symbol.readable} [{short_name(found.symbol.module)}]" if found is not None else f"{frame:#x}"

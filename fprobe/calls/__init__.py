@@ -1,1 +1,1 @@
-"""Recording the calls of a trace, and showing them as trees and folded stacks."""
+"""Recording the calls of a trace; counting calls by their stacks."""

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fprobe.calls.stack_memory import PythonPlace, StackCounts, StackMemory
 from fprobe.report.buckets import BUCKETS
 from fprobe.report.counts import Calls, calls_of
 from fprobe.report.tables import group_text
 from fprobe.run import session
 from fprobe.run.launcher.names import Named, Names
-from fprobe.run.stack_memory import PythonPlace, StackCounts, StackMemory
 from sandbox.threads.counters import used
 
 CELL = 2048

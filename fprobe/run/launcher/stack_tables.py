@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fprobe.calls.stack_memory import PythonPlace, StackCounts
 from fprobe.report.durations import duration
 from fprobe.run.launcher.flame import stacks, value_of
 from fprobe.run.launcher.report_selection import ReportSelection
 from fprobe.run.launcher.results import Process
-from fprobe.run.stack_memory import PythonPlace, StackCounts
 
 _MOST = 10
 """Stacks shown as text."""

@@ -32,9 +32,9 @@ from sandbox.symbols.libraries import libraries
 from sandbox.threads import signals
 
 if TYPE_CHECKING:
+    from fprobe.calls.stacks import Stacks
     from fprobe.run.tracee.defining import Definitions
     from fprobe.run.tracee.stack_events import StackEvents
-    from fprobe.run.tracee.stacks import Stacks
     from fprobe.run.tracee.value_histograms import ValueHistograms
 
 
@@ -185,9 +185,10 @@ class Arming:
 
     def _stack(self, settings: Settings, space: MapSpace) -> None:
         """Add a group of functions whose calls are counted by stack."""
-        from fprobe.run.tracee.stacks import StackCalls, Stacks
+        from fprobe.calls.stacks import StackCalls
+        from fprobe.run.tracee.stacks import shared_stacks
 
-        made = self._stacks = Stacks(self._address, space)
+        made = self._stacks = shared_stacks(self._address, space)
         self._groups.append(
             _Group(settings.stacks, lambda functions: attach(_entries(functions), action=StackCalls(made)))
         )

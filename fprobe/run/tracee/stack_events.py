@@ -6,9 +6,9 @@ import ctypes
 import errno
 from typing import Any
 
+from fprobe.calls.stacks import Stacks, stack_image
 from fprobe.recorded_events import explained
 from fprobe.run.session import Settings
-from fprobe.run.tracee.stacks import Stacks, stack_image
 from fprobe.run.tracee.value_events import ValueEvents
 from fprobe.run.values import GROUP
 from fprobe.tracefs import tracefs

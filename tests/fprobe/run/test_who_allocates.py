@@ -14,7 +14,7 @@ import pytest
 from built_library import build_library, needs_compilers
 from isolation import isolated
 
-from fprobe.run.stack_memory import Code, line_at
+from fprobe.calls.stack_memory import Code, line_at
 
 SIZES = """
 import asyncio, ctypes, sys, threading
@@ -171,7 +171,7 @@ def test_lines_are_those_of_the_interpreter():
 def test_a_layout_that_does_not_fit_is_refused_in_a_sentence():
     from fprobe.run import session
     from fprobe.run.session import Settings
-    from fprobe.run.tracee.stacks import Stacks
+    from fprobe.run.tracee.stacks import shared_stacks
     from fprobe.run.tracee.table import MapSpace, Table
     from ftrace.core.unwind.python_layouts import LAYOUTS
 
@@ -180,9 +180,9 @@ def test_a_layout_that_does_not_fit_is_refused_in_a_sentence():
     right = LAYOUTS[version]
     for wrong in ({"place": right["place"] - 8}, {"name": right["filename"]}, {"previous": 1 << 46}, {"code": 64}):
         LAYOUTS[version] = right | wrong
-        Stacks(address, MapSpace(Table(counts, settings))).end()
+        shared_stacks(address, MapSpace(Table(counts, settings))).end()
     LAYOUTS[version] = right
-    Stacks(address, MapSpace(Table(counts, settings))).end()
+    shared_stacks(address, MapSpace(Table(counts, settings))).end()
     remarks = [entry["remark"] for entry in session.entries(journal) if "remark" in entry]
     assert len(remarks) == 4
     assert all("--stacks shows no frames of Python: those of Python 3." in each for each in remarks)
