@@ -25,6 +25,7 @@ from ftrace.core.filters.image_functions import is_compiled, is_there, may_be_co
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.probe import Counts
 from ftrace.core.sites.locations import Skipped
+from ftrace.core.sites.trapping import TrapsBlocked
 from ftrace.core.summary import Row, shortened
 from sandbox.images.jit_loading import follow, unfollow
 from sandbox.process.gil import short_switch_interval
@@ -171,7 +172,7 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         try:
             unregister_fprobe(self.fp)
         except OSError as error:
-            if error.errno != errno.EBUSY:
+            if error.errno != errno.EBUSY or isinstance(error, TrapsBlocked):
                 raise
 
     def _limit_missed(self) -> str:

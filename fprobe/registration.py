@@ -346,7 +346,8 @@ def unregister_fprobe(fp: fprobe | None) -> None:
     """Detach `fp`. Afterwards none of its handlers runs in any thread but the calling one.
 
     Raises OSError: EINVAL if it was never registered; EBUSY if it is no longer registered, or another thread is unregistering
-    it; ENODEV if ftrace is dead: it stays registered then, but without return nodes.
+    it; TrapsBlocked, with EBUSY, while a thread blocks SIGTRAP and text with breakpoints has to be restored; ENODEV if ftrace is
+    dead: it stays registered then, but without return nodes.
     """
     if fp is None or not fp.ops.ever_listed:
         raise OSError(errno.EINVAL, "this fprobe was never registered")

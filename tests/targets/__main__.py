@@ -7,7 +7,6 @@ from before, and every answer of the program was right.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import sys
@@ -37,14 +36,21 @@ def spans(pid: int) -> list[tuple[int, int]]:
     return found
 
 
-def text(pid: int, code: Sequence[tuple[int, int]]) -> str:
-    """A hash of the code there."""
-    digest = hashlib.sha256()
+def text(pid: int, code: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The code there."""
     with open(f"/proc/{pid}/mem", "rb", 0) as memory:  # noqa: PTH123
-        for start, end in code:
-            memory.seek(start)
-            digest.update(memory.read(end - start))
-    return digest.hexdigest()
+        return [os.pread(memory.fileno(), end - start, start) for start, end in code]
+
+
+def changed(pid: int, code: Sequence[tuple[int, int]], before: Sequence[bytes]) -> list[str]:
+    """Where the code differs from what it was."""
+    found = []
+    for (start, _), one, other in zip(code, before, text(pid, code), strict=True):
+        at = next((at for at in range(len(one)) if one[at] != other[at]), None) if one != other else None
+        if at is not None:
+            was, now = (each[at : at + 8].hex() for each in (one, other))
+            found.append(f"the text of {pid} has changed at {start + at:#x}, {at:#x} after {start:#x}: {was} -> {now}")
+    return found
 
 
 def attach(program: Program, pid: int, seconds: float) -> int:
@@ -79,7 +85,7 @@ def run(name: str, program: Program) -> bool:
         longest = max(longest, time.monotonic() - start)
         if program.errors():
             break
-    failures += [f"the text of {pid} has changed" for pid in code if text(pid, code[pid]) != before[pid]]
+    failures += [each for pid in code for each in changed(pid, code[pid], before[pid])]
     failures += program.errors()
     counted = f"{len(failures)} failures, {hits:,} hits, {program.calls():,} answers"
     print(f"{name:<12} {NUMBER} attachments, {counted}; longest {longest:.2f} s")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from ftrace.core.entries.locate import outside
 from ftrace.core.filters.image_functions import ImageFunction, is_compiled
 from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.runtime import runtime
+from ftrace.core.sites.trapping import TrapsBlocked
 from ftrace.core.tracer import tracer
 from ftrace.hit.account import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from fprobe.run.tracee.defining import Definitions
     from fprobe.run.tracee.stack_events import StackEvents
     from fprobe.run.tracee.value_histograms import ValueHistograms
+
+
+_PATIENCE = 10.0
+"""Seconds in which threads must have unblocked SIGTRAP when probes are removed."""
 
 
 class _Journal(logging.Filter):
@@ -117,6 +122,18 @@ def keep_llvm_out(settings: Settings) -> None:
     lines = " ".join((*settings.events, *settings.values, *settings.stack_values)).split()
     named = [*settings.patterns, *settings.stacks, *settings.handled, *settings.selected, *lines]
     gdbjit.is_wanted[0] = any(map(is_compiled, named))
+
+
+def _patiently(remove: Callable[[], None]) -> None:
+    """Remove probes as soon as no thread blocks SIGTRAP: text with breakpoints cannot be restored before. Raises OSError."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return remove()
+        except TrapsBlocked:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 class Arming:
@@ -249,9 +266,9 @@ class Arming:
             self._has_ended = True
             for group in self._groups:
                 for attachment in group.attached:
-                    attachment.detach()
+                    _patiently(attachment.detach)
             for each in self._event_kinds:
-                each.remove()
+                _patiently(each.remove)
         wait_for_kprobe_optimizer()
         states.rest()
         vforks.restore()
@@ -343,7 +360,7 @@ class Arming:
         try:
             attachment.attach()
         except OSError as error:
-            if error.errno == errno.EBUSY:  # a thread blocks SIGTRAP, and some of them need breakpoints
+            if isinstance(error, TrapsBlocked):  # a thread blocks SIGTRAP, and some of them need breakpoints
                 return self._arm_apart(functions, group, str(error.strerror))
             refused = len(skipped) + len(attachment.skipped) == len(functions)
             if not refused:

@@ -284,6 +284,14 @@ def test_threads_that_block_sigtrap_are_named_and_not_killed(tmp_path):
         made.end()
 
 
+def test_probes_are_removed_as_soon_as_no_thread_blocks_sigtrap(target):
+    text = target.ask("text")
+    with attached("stat", "-p", target.pid, "libz:*") as command:
+        target.ask("block")
+        interrupted(command)
+    assert target.ask("text") == text
+
+
 BUSY = """
 import ctypes, select, signal, sys, threading, zlib
 process = ctypes.CDLL(None)

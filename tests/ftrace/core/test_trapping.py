@@ -35,3 +35,63 @@ def test_a_thread_that_nobody_knows_and_that_keeps_sigtrap_blocked_is_waited_for
         faulthandler.cancel_dump_traceback_later()
         refuse_blocked_traps(runtime())
     assert (waited, len(slept), len(logged)) == (20, 20, 1)
+
+
+@isolated
+def test_a_thread_that_waits_for_the_processor_is_waited_for():
+    """As one that starts on a busy machine. Here it sleeps, and is said not to."""
+    import signal
+    import threading
+    import time
+    from unittest import mock
+
+    from ftrace.core.runtime import runtime
+    from ftrace.core.sites import trapping
+
+    blocked = threading.Event()
+
+    def run():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        blocked.set()
+        time.sleep(0.2)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTRAP])
+        time.sleep(0.2)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    blocked.wait(30)
+    with mock.patch.object(trapping, "_running", lambda _tid: (0, False)):
+        trapping.refuse_blocked_traps(runtime())
+    thread.join()
+
+
+@isolated
+def test_a_probe_that_cannot_be_removed_now_says_so_and_stays():
+    import signal
+    import threading
+
+    import pytest
+
+    import fprobe
+    from ftrace.core.runtime import runtime
+    from ftrace.core.sites.trapping import TrapsBlocked
+
+    runtime().force_breakpoints = True
+    probe = fprobe.attach("libz:crc32", action=fprobe.Count()).attach()
+    blocked, over = threading.Event(), threading.Event()
+
+    def run():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+        blocked.set()
+        over.wait(30)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    blocked.wait(30)
+    with pytest.raises(TrapsBlocked, match="SIGTRAP is blocked in"):
+        probe.detach()
+    assert probe.fp.registered
+    over.set()
+    thread.join()
+    probe.detach()
+    assert not probe.fp.registered
