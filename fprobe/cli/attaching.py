@@ -73,13 +73,14 @@ def attach_and_report(
 ) -> None:
     """Attach, wait, detach, and write the report to the file, or to standard output. Ends this process."""
     from fprobe.cli.interrupting import end_process
-    from fprobe.run.launcher.attached_report import write
 
     descriptor = report_file(output, format_) if output not in (None, "-") else 1
     processes: AttachedProcesses | None = None
     failure: Failure | None = None
     try:
         with attached_to(targets, settings) as processes:
+            from fprobe.run.launcher.attached_report import write  # while the calls are made
+
             processes.wait()
     except Failure as error:
         if processes is None:

@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.run import session
 from fprobe.run.launcher.forked import dismiss
 from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
-from fprobe.run.launcher.results import Results, read
 from fprobe.run.launcher.start_up import Progress, StartUp, no_progress
 from fprobe.run.session import Settings
 from sandbox.native.back.compile import state_of_files
@@ -30,6 +29,9 @@ from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
 from sandbox.x86_64 import remote_thread
 from sandbox.x86_64.tsc import Ticks
+
+if TYPE_CHECKING:
+    from fprobe.run.launcher.results import Results
 
 _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""
@@ -131,6 +133,8 @@ class Attached:
 
     def results(self) -> Results:
         """What was counted."""
+        from fprobe.run.launcher.results import read
+
         return read(self.counts, self.journal, self.root)
 
     def _opened(self, running: inject.Running) -> tuple[int, int, int]:
@@ -281,6 +285,8 @@ class AttachedProcesses:
 
     def results(self) -> Results:
         """What was counted in all of them."""
+        from fprobe.run.launcher.results import Results
+
         found = Results([], {}, 0)
         for each in self.members:
             found = found.joined(each.results())

@@ -5,15 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fprobe.prototypes.described import Described, described
 from sandbox.symbols.demangling import demangled
 from sandbox.symbols.file_names import short_name
 from sandbox.symbols.libraries import Library
-from sandbox.symbols.library_dwarf import definition_of
 from sandbox.symbols.readable import called, readable
 from sandbox.symbols.table import Location, Symbol
+
+if TYPE_CHECKING:
+    from fprobe.prototypes.described import Described
 
 
 class Named(NamedTuple):
@@ -106,6 +107,9 @@ class Names:
 
     def described(self, address: int) -> Described | None:
         """The function that starts at an address, with its arguments; None if nothing tells them."""
+        from fprobe.prototypes.described import described  # most reports do not need all that
+        from sandbox.symbols.library_dwarf import definition_of
+
         found = self._locate(address)
         library = next((library for library in reversed(self._libraries) if address in library), None)
         if found is None or library is None or found.offset:

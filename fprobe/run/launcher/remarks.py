@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from fprobe.run.launcher.results import Process, Results
 from fprobe.run.session import PARTS
+
+if TYPE_CHECKING:
+    from fprobe.run.launcher.results import Process, Results
 
 _LISTED = 5
 """Functions listed as not probed; the others are only counted."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from fprobe.report.counts import FunctionStat
 from fprobe.report.order import Order
 from fprobe.report.tables import StatRow, origin_object
-from fprobe.run.launcher.call_events import CallEvents
-from fprobe.run.launcher.results import Process
 from fprobe.run.values import Values
 
 if TYPE_CHECKING:
+    from fprobe.run.launcher.call_events import CallEvents
     from fprobe.run.launcher.native_maps import Contents
     from fprobe.run.launcher.probe_events import RecordedEvents
+    from fprobe.run.launcher.results import Process
     from fprobe.run.launcher.values import ValueTable
 
 

@@ -7,9 +7,12 @@ import select
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from fprobe.run import session
-from fprobe.run.launcher.launching import Program
+
+if TYPE_CHECKING:
+    from fprobe.run.launcher.launching import Program
 
 _POLLING = 0.02
 _PATIENCE = 10.0
