@@ -168,7 +168,10 @@ def _prepared(pid: int, source: str, first: str) -> Prepared:
             raise Refused(f"the C library of process {pid} is older than glibc 2.34: it does not export {missing[0]}")
         layout = storage.layout_of(process, addresses)
         tls = storage.image_of(process, loader, layout)
-        _ = process.system_call
+        _ = (
+            process.system_call,
+            process.restorer,
+        )  # which are looked for in the C library's text: not while a thread stands
         python, brought, contents = _python(process), None, source.encode() + b"\0"
         if not python:
             found = interpreter.find_for(pid)

@@ -131,3 +131,18 @@ def test_a_process_that_gets_no_processor_for_a_while_is_tried_again(monkeypatch
         assert [1] in [loop.next() for _ in range(10)]
     finally:
         loop.end()
+
+
+def test_what_takes_long_is_known_before_a_thread_stands(monkeypatch):
+    """Such as where instructions are in the C library's text: it has a megabyte."""
+    sizes, real = [], RemoteProcess.read
+    loop = Loop("nanosleep")
+    try:
+        prepared, pidfd = inject.prepare(loop.pid, "pass"), os.pidfd_open(loop.pid)
+        monkeypatch.setattr(inject, "_answered", inject._tried)
+        monkeypatch.setattr(RemoteProcess, "read", lambda self, at, size: [sizes.append(size), real(self, at, size)][1])
+        inject.start(prepared, pidfd).close()
+        os.close(pidfd)
+        assert sizes and max(sizes) <= mmap.PAGESIZE
+    finally:
+        loop.end()
