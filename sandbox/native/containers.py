@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from sandbox.native.front.annotations import Namespace
@@ -24,8 +23,7 @@ PREFIX = "map."
 """The prefix of the symbols of states."""
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """An operation of a container: `function(state, word...)`, which callers give values of the types *parameters*.
 
     With a *place* the result is the address of a value of that type, else a word that is cut to *result*.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import ctypes
 import os
-import platform
 import sys
 
 
@@ -27,5 +26,5 @@ def check() -> None:
     """Raise RuntimeError, naming them, if any are missing."""
     if found := missing():
         raise RuntimeError(
-            f"Python {platform.python_version()} has no {', '.join(found)}, which fprobe uses; use another version of Python"
+            f"Python {sys.version.split()[0]} has no {', '.join(found)}, which fprobe uses; use another version of Python"
         )

@@ -34,30 +34,36 @@ class Interpreter(NamedTuple):
 
 def find() -> Interpreter:
     """The interpreter to bring along: of this Python's version if there is one, else of another. Raises Refused."""
-    return _candidates()[0]
+    found = next(_candidates(), None)
+    if found is None:
+        raise Refused(f"{what_is_needed()}, and there is none")
+    return found
 
 
 def find_for(pid: int) -> Interpreter:
     """The interpreter for process `pid`, whose user may not be ours. Raises Refused."""
-    made = _candidates()
-    user = _Reader(pid)
-    found = next((each for each in made if all(map(user.reads, each.files))), None)
+    first, user = find(), _Reader(pid)
+    found = next((each for each in _candidates() if all(map(user.reads, each.files))), None)
     if found is None:
         raise Refused(
-            f"process {pid} belongs to user {user.uid}, who cannot read {made[0].library} and its standard library:"
+            f"process {pid} belongs to user {user.uid}, who cannot read {first.library} and its standard library:"
             " install a shared libpython for all users"
         )
     _check(found, pid)
     return found
 
 
-def _candidates() -> list[Interpreter]:
-    """All that there are, those of this Python's version first. Raises Refused if there are none."""
-    own = sys.version_info.minor
-    found = list(dict.fromkeys(made for path in _libraries() if (made := _interpreter(path)) is not None))
-    if not found:
-        raise Refused(f"{what_is_needed()}, and there is none")
-    return sorted(found, key=lambda each: abs(each.minor - own))
+def _candidates() -> Iterator[Interpreter]:
+    """All that there are, those of this Python's version first."""
+    own, others = dict[Interpreter, None](), dict[Interpreter, None]()
+    for path in _libraries():
+        made = _interpreter(path)
+        if made is not None and made.minor != sys.version_info.minor:
+            others[made] = None
+        elif made is not None and made not in own:
+            own[made] = None
+            yield made
+    yield from sorted(others, key=lambda each: abs(each.minor - sys.version_info.minor))
 
 
 class _Reader:

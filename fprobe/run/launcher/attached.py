@@ -23,7 +23,7 @@ from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.start_up import Progress, StartUp, no_progress
 from fprobe.run.session import Settings
-from sandbox.native.back.compile import state_of_files
+from sandbox.native.back.compile import StateOfFiles, state_of_files
 from sandbox.remote import inject, limits, reach
 from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
@@ -87,6 +87,7 @@ class Attached:
         try:
             running, self._root = self._started(settings, held)
             try:
+                _prepare_report()
                 self.counts, self.journal, self._pipe = self._opened(running)
             finally:
                 running.close()
@@ -107,13 +108,14 @@ class Attached:
     def _started(self, settings: Settings, held: HeldProgram | None) -> tuple[inject.Running, int | None]:
         """Check everything, then start our part. Returns its root directory, too, unless that is this process's."""
         check_memory_files()
-        prepared = inject.prepare(self.pid, _source(settings), _executed("settle()"), is_held=held is not None)
+        state = state_of_files()
+        prepared = inject.prepare(self.pid, _source(settings, state), _executed("settle()"), is_held=held is not None)
         minor = None if prepared.brought is None else prepared.brought.interpreter.minor
         try:
             limits.check(self.pid)
             reach.check(self.pid, _files())
             self._start_up.say(f"compiling for process {self.pid}")
-            self._objects = objects_for(self.pid, minor, _ENTERING.read_text(), _paths(), settings)
+            self._objects = objects_for(self.pid, minor, _ENTERING.read_text(), _paths(), settings, state.settled)
             self._start_up.say(f"entering process {self.pid}")
             if held is not None:
                 running = inject.start_held(prepared, self._process, held)
@@ -370,10 +372,15 @@ def check_memory_files() -> None:
         raise Refused(f"memory files (memfd_create) are needed, and not possible here: {error.strerror}") from None
 
 
-def _source(settings: Settings) -> str:
+def _prepare_report() -> None:
+    """Import what the report needs, while the process imports its part."""
+    import fprobe.run.launcher.report  # noqa: F401
+
+
+def _source(settings: Settings, state: StateOfFiles) -> str:
     """The text that the process runs."""
     address = f"{inject.CONTEXT} + {remote_thread.STATUS}"
-    call = f"{_ENTERING.read_text()}\nenter({address}, {_paths()!r}, {state_of_files(settled=False)!r}, {settings._asdict()!r})\n"
+    call = f"{_ENTERING.read_text()}\nenter({address}, {_paths()!r}, {state.key!r}, {settings._asdict()!r})\n"
     return f"{_executed('settle_again()')}{_in_own_names(call)}"
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from fprobe.run.session import Settings
 from sandbox.compile.cache import Cache, default_cache
 from sandbox.compile.cache import key as key_of
-from sandbox.native.back.compile import state_of_files
 from sandbox.symbols.file_names import short_name
 
 _VERSION = re.compile(r"/(?:lib)?python3\.(\d+)[^/]*$", re.MULTILINE)
@@ -31,17 +30,17 @@ _PLACE = re.compile(r"[prf]\S*\s+(?P<library>[^\s:+%]+):")
 
 
 def objects_for(
-    pid: int, brought: int | None, entering: str, paths: Sequence[str], settings: Settings
+    pid: int, brought: int | None, entering: str, paths: Sequence[str], settings: Settings, state: str
 ) -> dict[str, bytes]:
     """The objects by key. Empty if they cannot be known beforehand: then the target makes them itself.
 
     `brought`: the minor version of the interpreter that is brought along, if the process has none. `entering`: the text that
-    imports our packages; `paths`: their directories.
+    imports our packages; `paths`: their directories; `state`: of our files, '' if they have changed since this process began.
     """
     minor = _version(pid) if brought is None else brought
     if minor is None:
         return {}
-    cache, state = default_cache(), state_of_files()
+    cache = default_cache()
     known = key_of("attach", state, str(minor), json.dumps(_kind(settings))) if state else ""
     keys = _listed(cache, known) if known else []
     found = _contents(cache, keys)
@@ -49,7 +48,7 @@ def objects_for(
         if keys and len(found) == len(keys):
             break
         keys = _rehearsed(pid, minor, entering, paths, settings)
-        if known:  # else our files have changed since this process began: the target reads them as they are now
+        if known:  # else the target reads our files as they are now
             cache.put(known, json.dumps(keys).encode())
         found = _contents(cache, keys)
         if not found:  # there is no cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import sandbox
 from sandbox.native.back.module import TRIPLE
@@ -111,7 +111,7 @@ class ObjectCache(Protocol):
 
 def cached_fingerprint(unit: Unit, form: int | str, cache: ObjectCache) -> str:
     """`fingerprint.fingerprint(unit, form)`, from the cache if it can be known without reading anything."""
-    state = state_of_files() if _is_ours(unit) else ""
+    state = state_of_files().settled if _is_ours(unit) else ""
     if not state:
         return _read(unit, form)
     names = [f"{function.filename}:{function.name}" for function in unit.functions]
@@ -141,14 +141,21 @@ def _is_ours(unit: Unit) -> bool:
     )
 
 
-def state_of_files(*, settled: bool = True) -> str:
-    """The state of our files and the version of llvmlite, as a key. `settled`: '' if one may have changed since it was loaded."""
+class StateOfFiles(NamedTuple):
+    """Of our files and the version of llvmlite, as a key. `settled`: the same; '' if one may have changed since it was loaded."""
+
+    key: str
+    settled: str
+
+
+def state_of_files() -> StateOfFiles:
+    """The present state; both are '' if the files cannot be read."""
     try:
         files = sorted(_files())
     except OSError:
-        return ""
-    newest = max(max(times) for _, _, *times in files)
-    return _digest(files) if not settled or newest < sandbox.IMPORTED - _MARGIN else ""
+        return StateOfFiles("", "")
+    newest, key = max(max(times) for _, _, *times in files), _digest(files)
+    return StateOfFiles(key, key if newest < sandbox.IMPORTED - _MARGIN else "")
 
 
 def _files() -> Iterator[tuple[str, int, int, int]]:

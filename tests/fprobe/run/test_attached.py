@@ -21,6 +21,7 @@ from sampled import in_stress
 
 import fprobe as fprobe_module
 from fprobe.run.launcher import attached as launcher
+from sandbox.native.back.compile import StateOfFiles
 
 
 def test_load_between_armed_and_detached_is_counted_exactly(target):
@@ -356,7 +357,7 @@ def test_python_attaches_and_reads_inside_the_block_and_after_it(target):
 def test_an_update_of_fprobe_between_two_attachments_is_named(target, monkeypatch):
     with fprobe_module.attach_to(target.pid, stat="libz:deflate"):
         pass
-    monkeypatch.setattr(launcher, "state_of_files", lambda **_: "another")
+    monkeypatch.setattr(launcher, "state_of_files", lambda: StateOfFiles("another", ""))
     said = f"^.Errno 1. process {target.pid} cannot have probes: fprobe was updated after it had been attached to it"
     with pytest.raises(OSError, match=said), fprobe_module.attach_to(target.pid, stat="libz:deflate"):
         pass

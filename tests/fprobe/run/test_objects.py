@@ -16,9 +16,11 @@ from attaching import TARGET, Target
 from isolation import isolated
 
 from fprobe.run import session
+from fprobe.run.launcher import attached as launcher
 from fprobe.run.launcher import objects
 from fprobe.run.launcher.attached import Attached
 from fprobe.run.session import Settings
+from sandbox.native.back.compile import state_of_files
 
 VERSIONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3].*/bin/python"))
 OTHER = next((python for python in VERSIONS if f"3.{sys.version_info.minor}." not in str(python)), None)
@@ -85,7 +87,7 @@ def test_nothing_is_compiled_in_the_target(directory):
 
 @isolated
 def test_nothing_is_compiled_in_the_target_though_our_files_have_changed(directory):
-    objects.state_of_files = lambda: ""
+    launcher.state_of_files = lambda: state_of_files()._replace(settled="")
     made = started(sys.executable, Path(directory) / "theirs")
     try:
         assert compiled(made.pid, COUNTED) == 0
