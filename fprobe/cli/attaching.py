@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
+from fprobe.cli.failure import BAD_INPUT, FAILED, Failure, of_system
 from fprobe.cli.formats import report_file
 
 if TYPE_CHECKING:
@@ -86,7 +86,12 @@ def attach_and_report(
         if processes is None:
             raise
         failure = error  # of detaching: what was counted is there
-    write(processes, selection, descriptor, format_)
+    try:
+        write(processes, selection, descriptor, format_)
+    except OSError as error:
+        if descriptor == 1:  # which every verb handles in the same way
+            raise
+        raise Failure(f"the report could not be written: {of_system(error)}", FAILED) from None
     if failure is not None:
         raise failure
     end_process(0)

@@ -45,10 +45,12 @@ def record_running(
 
 
 def _check_output(output: str) -> None:
-    """Raise Failure, before a process is touched, if the file's directory is not there or cannot be written to."""
+    """Raise Failure, before a process is touched, if the file cannot be made or replaced."""
     directory = os.path.dirname(output) or "."  # noqa: PTH120  # of a text
     if not os.access(directory, os.W_OK | os.X_OK):
         raise Failure(f"{output}: its directory cannot be written to")
+    if os.path.exists(output) and not os.path.isfile(output):  # noqa: PTH110, PTH113  # of a text
+        raise Failure(f"{output}: not a regular file; give another name with -o")
 
 
 def _recording(output: str, processes: AttachedProcesses, compression: str | None) -> RemoteRecording:

@@ -111,4 +111,5 @@ def _why_not(owner: int, scope: int) -> str:
         return f"it belongs to user {owner}; run fprobe as that user or as root"
     if scope in _SCOPES:
         return f"/proc/sys/kernel/yama/ptrace_scope is {scope}, which {_SCOPES[scope]}"
-    return "it may have other capabilities or another user namespace, or be no longer dumpable; run fprobe as root"
+    why = "it may have other capabilities or another user namespace, or be no longer dumpable"
+    return f"{why}; run fprobe as root" if os.geteuid() else f"{why}, and this root has no CAP_SYS_PTRACE"

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _BEGINS, _ARMS, _LEAVES = 30.0, 120.0, 15.0
 """Seconds in which a process must have begun to run our code, have its probes, and be without them."""
 _POLLING = 0.02
+_DESCRIPTORS = 8
+"""Those that this process needs while it reads another one."""
+_NO_DESCRIPTOR = "this process has too few file descriptors left; raise ulimit -n"
 _STAYS = "it was forked while Python ran in its parent: it has no probes, but our memory and handlers of signals stay"
 _FUTURE = "from __future__ import annotations\n"
 _ENTERING = Path(session.__file__).parent / "tracee" / "entering.py"
@@ -356,7 +359,7 @@ def _say(process: Attached) -> None:
 def _unnumbered(pid: int, error: OSError) -> str:
     """Why there is no pidfd of the process."""
     if error.errno == errno.EMFILE:
-        return "this process has no file descriptor left; raise ulimit -n"
+        return _NO_DESCRIPTOR
     try:  # of a thread that is not the first, the number is none of a process
         check(pid)
     except Refused as refused:
@@ -365,10 +368,14 @@ def _unnumbered(pid: int, error: OSError) -> str:
 
 
 def check_memory_files() -> None:
-    """Raise Refused if this kernel has no memory files, by which counters are shared."""
+    """Raise Refused if this kernel has no memory files, by which counters are shared, or this process has no descriptors left."""
     try:
-        os.close(os.memfd_create("fprobe-check", os.MFD_CLOEXEC))
+        with contextlib.ExitStack() as opened:
+            for _ in range(_DESCRIPTORS):
+                opened.callback(os.close, os.memfd_create("fprobe-check", os.MFD_CLOEXEC))
     except OSError as error:
+        if error.errno == errno.EMFILE:
+            raise Refused(_NO_DESCRIPTOR, errno.EMFILE) from None
         raise Refused(f"memory files (memfd_create) are needed, and not possible here: {error.strerror}") from None
 
 

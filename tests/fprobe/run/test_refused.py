@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import pytest
-from attaching import TARGET, Target, fprobe, rows, wait_until
+from attaching import COMMAND, LIMIT, TARGET, Target, fprobe, rows, wait_until
 from command import HAS_COMPILER
 from sampled import sampled
 
@@ -474,6 +474,33 @@ def test_a_system_without_memory_files_is_refused_simulated(monkeypatch, target)
     with pytest.raises(Refused, match=r"memory files \(memfd_create\) are needed"):
         Attached(target.pid, SETTINGS)
     assert target.ask("state") == state
+
+
+def test_a_process_without_descriptors_is_refused_before_another_one_is_read(target):
+    command = 'ulimit -n "$1"; shift; exec "$@"'
+    for most in (5, 7):
+        words = ["sh", "-c", command, "sh", str(most), *COMMAND, "stat", "-p", str(target.pid), "libz:deflate"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
+        assert (done.returncode, done.stderr) == (
+            2,
+            "fprobe: this process has too few file descriptors left; raise ulimit -n\n",
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--stat", "libz:deflate"), "fprobe: the report could not be written: No space left on device\n"),
+        (
+            ("record", "-e", "p:asked libz:deflate"),
+            "fprobe: /dev/full: not a regular file; give another name with -o\n",
+        ),
+    ],
+    ids=["run", "record"],
+)
+def test_a_full_disk_is_said(target, words, said):
+    done = fprobe(*words, "-p", target.pid, "--duration", "0.1", "-o", "/dev/full")
+    assert done.returncode and done.stderr.endswith(said) and "Traceback" not in done.stderr, done.stderr
 
 
 def test_a_refused_attachment_leaves_no_descriptor_here(sleeper):
