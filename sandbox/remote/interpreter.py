@@ -42,11 +42,11 @@ def find() -> Interpreter:
 
 def find_for(pid: int) -> Interpreter:
     """The interpreter for process `pid`, whose user may not be ours. Raises Refused."""
-    first, user = find(), _Reader(pid)
+    (library, *_), user = find(), _Reader(pid)
     found = next((each for each in _candidates() if all(map(user.reads, each.files))), None)
     if found is None:
         raise Refused(
-            f"process {pid} belongs to user {user.uid}, who cannot read {first.library} and its standard library:"
+            f"process {pid} belongs to user {user.uid}, who cannot read {library} and its standard library:"
             " install a shared libpython for all users"
         )
     _check(found, pid)

@@ -108,7 +108,7 @@ class Names:
     def described(self, address: int) -> Described | None:
         """The function that starts at an address, with its arguments; None if nothing tells them."""
         from fprobe.prototypes.described import described  # most reports do not need all that
-        from sandbox.symbols.library_dwarf import definition_of
+        from sandbox.symbols import library_dwarf
 
         found = self._locate(address)
         library = next((library for library in reversed(self._libraries) if address in library), None)
@@ -116,7 +116,7 @@ class Names:
             return None
         asked = self._functions[address].symbol if address in self._functions else found.symbol.name
         aliases = [symbol.name for symbol in library.between(address, address + 1)]
-        return described([asked, *aliases], library.path.name, definition_of(library, found.symbol))
+        return described([asked, *aliases], library.path.name, library_dwarf.definition_of(library, found.symbol))
 
     def symbols(self) -> list[Symbol]:
         """The functions of the libraries that have probed ones, and of code outside of libraries."""
