@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sandbox.elf.debug_files import mapped
+from sandbox.elf.tables import ElfFile
 from sandbox.symbols import source_lines
 from sandbox.symbols.dwarf import definitions, may_name, ranges_of
 from sandbox.symbols.dwarf_entries import find
@@ -107,12 +108,13 @@ def compiled_from(name: str) -> Iterator[Debugged]:
 
     Those with a debug file are left out: they are the distribution's, and to read all of these takes seconds.
     """
-    code = source_lines.code_of_modules().values()
+    text = os.fsencode(name)
+    code = [each for each in source_lines.code_of_modules().values() if may_name(ElfFile(each.image), text)]
     modules = [found for each in code if (found := _of_module(each.image, each.base))]
     yield from modules
     known = {each.base for each in modules}
     for library in libraries():
-        if library.base not in known and _may_have(library, os.fsencode(name)) and (found := _of_library(library)):
+        if library.base not in known and _may_have(library, text) and (found := _of_library(library)):
             yield found
 
 

@@ -18,6 +18,7 @@ from sandbox.elf.frame_address import frame_address
 from sandbox.elf.tables import ElfFile
 from sandbox.images.process_text import library_called
 from sandbox.images.source_places import address_of_line, split_line
+from sandbox.symbols import debugged, source_lines
 
 pytestmark = needs_compilers
 
@@ -215,6 +216,13 @@ def test_no_debug_information():
         "p:z undescribed:undescribed:0"
     )
     assert "was compiled from nowhere.c" in refused("p:z nowhere.c:3")
+
+
+def test_modules_that_name_no_such_file_are_not_read(built, monkeypatch):
+    """Their debug information takes a second, once for each line of a place."""
+    assert source_lines.code_of_modules()
+    monkeypatch.setattr(debugged, "_of_module", lambda *_: pytest.fail("a module was read"))
+    assert address_of_line(f"{built.name}.c", line_of("// add"))
 
 
 def test_a_line_in_several_functions_and_a_name_of_several_files():
