@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import fcntl
 import gc
 import os
 import signal
@@ -68,6 +69,14 @@ def _kept(config):
     return kept_objects(config.cache.mkdir("objects")) if in_cache else None
 
 
+_MAKE_RUNTIME = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+from ftrace.core.runtime import runtime
+runtime()
+"""
+"""The argument is a file, which is locked meanwhile."""
 _making = []
 
 
@@ -79,12 +88,19 @@ def pytest_configure(config):
     directory = _kept(config) if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else None
     if directory:
         environment = {cache.DIRECTORY: str(directory), perfmap.OPT_OUT: "1", **os.environ}
-        command = [sys.executable, "-c", "from ftrace.core.runtime import runtime; runtime()"]
-        _making.append(subprocess.Popen(command, env=environment))
+        _making.append(subprocess.Popen([sys.executable, "-c", _MAKE_RUNTIME, _lock(config)], env=environment))
+
+
+def _lock(config):
+    return str(config.cache.mkdir("locks") / "runtime")
 
 
 @pytest.fixture(scope="session")
-def _runtime_made():
+def _runtime_made(pytestconfig):
+    """Each worker waits: the others have seen the first one's process begin, since they have collected meanwhile."""
+    if hasattr(pytestconfig, "cache"):
+        with Path(_lock(pytestconfig)).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
     for process in _making:
         process.wait()
 
