@@ -14,6 +14,7 @@ import click
 
 from fprobe.cli.failure import BAD_INPUT, FAILED, Failure, of_system
 from fprobe.cli.formats import report_file
+from fprobe.cli.habits import of_process
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.attached import AttachedProcesses, Targets
@@ -91,7 +92,8 @@ def attach_and_report(
     except OSError as error:
         if descriptor == 1:  # which every verb handles in the same way
             raise
-        raise Failure(f"the report could not be written: {of_system(error)}", FAILED) from None
+        error.filename = error.filename or output
+        raise Failure(of_system(error), FAILED) from None
     if failure is not None:
         raise failure
     end_process(0)
@@ -133,7 +135,7 @@ def _pid_of(name: str) -> int:
         )
     found = [(pid, line) for pid, names, line in _processes() if name in names]
     if not found:
-        raise Failure(f"no process is called {name!r}; give its number, as ps shows it")
+        raise Failure(f"no process is called {name!r}; {of_process(name) or 'give its number, as ps shows it'}")
     if len(found) > 1:
         shown = "; ".join(f"{pid} ({line})" for pid, line in found[:_LISTED])
         more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""

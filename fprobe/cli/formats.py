@@ -35,6 +35,12 @@ _REMOVED = {
     "chrome": "the format chrome is not written any more: give --format perfetto, which ui.perfetto.dev opens, too",
     "kernel": "the format kernel is called text: give --format text",
 }
+_ELSEWHERE = {
+    "trace.dat": "fprobe record writes a trace.dat, of a running process by `fprobe record -p PID`",
+    "svg": "fprobe diff writes svg",
+    "flame": "fprobe run --stacks PATTERN writes flame graphs",
+}
+"""Formats of few verbs, with those."""
 
 
 def format_of(name: str | None, output: str | None, allowed: Collection[str], default: str) -> str:
@@ -43,14 +49,16 @@ def format_of(name: str | None, output: str | None, allowed: Collection[str], de
         raise Failure(_REMOVED[name])
     there = ", ".join(each for each in FORMATS if each in allowed)
     if name is not None and name not in allowed:
-        raise Failure(f"--format is {name}; there are: {there}")
+        other = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise Failure(f"--format is {name}; there are: {there}{other}")
     meant = _of_suffix(output) if output is not None else None
     if meant is None or meant == name:
         return name or default
     if name is not None:
         raise Failure(f"-o {output} means the format {meant}, and --format is {name}: give one of them")
     if meant not in allowed:
-        raise Failure(f"-o {output} means the format {meant}, which is not written here; there are: {there}")
+        other = f"; {_ELSEWHERE[meant]}" if meant in _ELSEWHERE else ""
+        raise Failure(f"-o {output} means the format {meant}, which is not written here; there are: {there}{other}")
     return meant
 
 

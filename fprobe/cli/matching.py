@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
 from fprobe.cli.console import count, progress_line
 from fprobe.cli.failure import FAILED, Failure
 from ftrace.core.sites.locations import Skipped
@@ -143,9 +145,12 @@ def _selected(module: Module, text: str, complaint: str) -> dict[int, Symbol]:
 
 def _near(text: str, module: Module) -> str:
     """Similar names: of the module or, if it has none, of libraries."""
+    from fprobe.cli.habits import is_program, of_program
     from sandbox.images.near_misses import near_misses
     from sandbox.symbols.names import name_of_python
 
+    if is_program(text):
+        return f"; {text} is a file: {of_program(text, click.get_current_context().info_name or '')}"
     if name_of_python(text):
         return near_misses(text)
     return did_you_mean(text.strip("*"), (symbol.readable for symbol in module.functions)) or near_misses(text)

@@ -20,6 +20,7 @@ from fprobe.cli.attaching import pid_options
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.failure import FAILED, Failure, of_system
 from fprobe.cli.formats import FORMATS, format_of
+from fprobe.cli.habits import of_definition
 from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
@@ -270,6 +271,8 @@ def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequ
 
     events = event(*definitions, filter=filter_text, trigger=triggers)
     for definition in definitions:
+        if line := of_definition(definition):
+            raise Failure(f"-e is {definition!r}; give a line p, r or f, such as {line!r}")
         _load_library(definition)
     with input_errors():
         events.attach()

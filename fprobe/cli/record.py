@@ -181,7 +181,7 @@ def record_command(
         if path != output and not recording.is_incomplete:
             _convert(path, form, output)
             path = output
-        _summarise(console, call, outcome, events, recording, live, path)
+        _summarise(console, call, outcome, events, recording, live, path, filter_text)
         if recording.is_incomplete:
             raise disk_failure(path, "records are missing")
         conclude_events(outcome, events.values())
@@ -338,13 +338,15 @@ def _summarise(
     recording: Recording,
     live: bool,
     path: str,
+    filter_text: str | None,
 ) -> None:
     from fprobe.cli.conclusion import print_outcome
     from fprobe.cli.console import count
 
     print_outcome(console, call, outcome)
     hits, missed = _counts(events)
-    console.note(f"{count(hits, 'hit')}, {count(missed, 'miss')}")
+    unpassed = f"; none passed {filter_text!r}" if filter_text and hits and not recording.file.pages else ""
+    console.note(f"{count(hits, 'hit')}, {count(missed, 'miss')}{unpassed}")
     console.note(f"{path}: {recording.text}")
     document = _document(call, outcome, events, recording, path)
     if live:

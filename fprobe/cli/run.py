@@ -15,6 +15,7 @@ from fprobe.cli.attaching import attach_and_report, pid_options
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.formats import check_package, format_of, report_file
+from fprobe.cli.habits import of_definition
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
 from fprobe.cli.selecting import (
@@ -283,11 +284,14 @@ def checked_mount(directory: str | None) -> str:
         return str(check_directory(directory))
 
 
+_EVENT = "p:asked libz:deflate strm=%di"
+
+
 def check_events(events: tuple[str, ...]) -> None:
     """Check the form of the definitions; the program checks the rest, since it has the functions. Raises Failure."""
     for text in events:
-        if not re.match(r"[prf]", text):
-            raise Failure(f"-e is {text!r}; give a line p, r or f, such as 'p:asked libz:deflate strm=%di'")
+        if not re.match(r"[prf]\d*(:\S+)?\s", text):
+            raise Failure(f"-e is {text!r}; give a line p, r or f, such as {of_definition(text) or _EVENT!r}")
         if of_python := name_of_python("".join(text.split()[1:2]).partition("%")[0]):
             raise Failure(of_python)
 
@@ -406,7 +410,7 @@ def run_command(
 
     if not is_asked:
         end_like(status_after(program, counts, journal))
-    end_like(report_after(program, counts, journal, selection, report, format_))
+    end_like(report_after(program, counts, journal, selection, report, format_, output))
 
 
 def refuse_program(settings: Settings) -> None:

@@ -92,7 +92,7 @@ def stat_command(
         rows = counts.rows(match)
         for line in text(rows, console, by, order, with_hist):
             console.line(line)
-        conclusion.summarise(console, call, outcome, match, probe, _remarks(rows), as_objects=False)
+        conclusion.summarise(console, call, outcome, match, probe, _remarks(rows, where), as_objects=False)
         shown, left_out = order.apply(rows)
         functions = [_object(row, by, with_hist) for row in shown]
         console.document(document(module.name, call, outcome, match, functions, left_out), functions)
@@ -133,11 +133,12 @@ def text(rows: list[Row], console: Console, by: str, order: Order, with_hist: bo
         yield from hist_lines(shown)
 
 
-def _remarks(rows: list[Row]) -> list[str]:
+def _remarks(rows: list[Row], where: str) -> list[str]:
     from fprobe.cli.console import count
 
     idle = sum(not row.stat.hits for row in rows)
-    return [f"{count(idle, 'function')} never called"] if idle else []
+    what = f"without a call that passed {where!r}" if where else "never called"
+    return [f"{count(idle, 'function')} {what}"] if idle else []
 
 
 def _object(row: Row, by: str, with_hist: bool) -> dict[str, Any]:

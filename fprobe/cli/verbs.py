@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import click
 
@@ -60,6 +61,30 @@ class _Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say what to write in place of an option without a verb."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from fprobe.cli.habits import without_verb
+
+            error.message = _with(error.message, without_verb(error.option_name, words))
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Say what to write in place of what a verb does not take."""
+        words = list(ctx.args)
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            from fprobe.cli.habits import advice
+
+            option = error.option_name if isinstance(error, click.NoSuchOption) else ""
+            if option or type(error) is click.UsageError:
+                error.message = _with(error.message, advice(ctx.invoked_subcommand or "", words, option))
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_VERBS.items()))
@@ -75,11 +100,19 @@ class _Verbs(click.Group):
         if args and args[0] in _REMOVED:
             ctx.fail(f"fprobe {args[0]} is gone: {_REMOVED[args[0]]}")
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            from fprobe.cli.habits import is_program, of_program
             from sandbox.process.near import did_you_mean
+
+            if is_program(args[0]):
+                ctx.fail(f"{args[0]} is a file, and a verb comes first: {of_program(args[0])}")
 
             near = did_you_mean(args[0], _VERBS)
             ctx.fail(f"no verb {args[0]!r}{near or '; there are: ' + ', '.join(_VERBS)}")
         return super().resolve_command(ctx, args)
+
+
+def _with(message: str, advice: str) -> str:
+    return f"{message.rstrip('.')}. {advice[0].upper()}{advice[1:]}." if advice else message
 
 
 _EPILOG = """\b

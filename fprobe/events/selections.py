@@ -130,7 +130,8 @@ def _answer(function: str, question: Question) -> Answer:
     except ProbeError as wrong:
         code = wrong.findings[-1].code if wrong.findings else None
         sentence = _SENTENCES.get(code, str(wrong.strerror)) if code else str(wrong.strerror)
-        raise OSError(wrong.errno, "; ".join(each for each in (sentence, wrong.hint) if each)) from None
+        hint = "" if code is ErrorCode.NO_BTF_ENTRY else wrong.hint  # which has the names of events
+        raise OSError(wrong.errno, "; ".join(each for each in (sentence, hint) if each)) from None
     except FilterError as wrong:
         raise OSError(wrong.errno, _explained(wrong, question.where)) from None
     by = _number(layout, question.by) if question.by else None

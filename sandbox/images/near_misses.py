@@ -14,6 +14,8 @@ from sandbox.symbols.readable import readable
 
 _SUGGESTED = 3
 """Functions of that name in scopes of C++ or Rust."""
+_CLOSE = 0.75
+"""The least similarity, as difflib has it, of names that may be of any image."""
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
 
@@ -21,7 +23,7 @@ _ENOUGH = 5_000
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
 
-    They are of the images in `meant` or, if none of these is similar, of others.
+    They are of the images in `meant`; of others, if none is meant, or if they have exactly this name.
     """
     meant = list(meant)
     is_of_compiler = any(image.name in JIT_NAMES for image in meant)  # whose functions are called as in Python
@@ -33,20 +35,24 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
         if image.no_names:
             return f"; {image.no_names}"
     bare = wanted.strip("*?!")
+    if meant:
+        return _suggested(bare, _shown((image, iter(image.like(bare, _ENOUGH))) for image in meant)) or _elsewhere(
+            wanted
+        )
     for each in _by_nearness(bare, meant):
         shown = _shown(each)
-        if not meant and shown.get(bare) == wanted:
+        if shown.get(bare) == wanted:
             return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
-        if found := _suggested(bare, shown):
+        if found := _suggested(bare, shown, _CLOSE):
             return found
     return ""
 
 
-def _suggested(bare: str, shown: dict[str, str]) -> str:
+def _suggested(bare: str, shown: dict[str, str], least: float = 0.6) -> str:
     if bare in shown:
         return f"; did you mean {shown[bare]}?"
     inside = [form for name, form in shown.items() if name.endswith(f"::{bare}")][:_SUGGESTED]
-    return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(bare, shown, shown)
+    return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(bare, shown, shown, least)
 
 
 def _by_nearness(bare: str, meant: list[Image]) -> Iterator[list[tuple[Image, Iterator[str]]]]:

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 
 _OWNER = re.compile(r"(?<!:)(?<!\[abi):(?!:)")
 """The colon after the name of a module or library. Two colons are a part of a symbol, `ns::f`, as is that of `f[abi:cxx11]`."""
@@ -56,10 +57,8 @@ def name_of_python(name: str) -> str:
     if not dot or not all(part.isidentifier() for part in (first, *rest.split("."))) or not _is_module(first):
         return ""
     bare = rest.rpartition(".")[2]
-    return (
-        f"{name} is a name of Python, and probes are on native functions: give LIBRARY:FUNCTION, such as {first}:*{bare}* for"
-        f" the extension module {first}"
-    )
+    like = f"libc:*{bare}*" if _is_written_in_python(first) else f"{first}:*{bare}* for the extension module {first}"
+    return f"{name} is a name of Python, and probes are on native functions: give LIBRARY:FUNCTION, such as {like}"
 
 
 def _is_module(name: str) -> bool:
@@ -67,3 +66,13 @@ def _is_module(name: str) -> bool:
         return name in sys.modules or name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def _is_written_in_python(name: str) -> bool:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    if found is None or not found.has_location:
+        return found is not None and found.origin == "frozen"
+    return not str(found.origin).endswith(tuple(EXTENSION_SUFFIXES))

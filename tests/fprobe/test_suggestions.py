@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
+
 import pytest
 from programs import basic
 
@@ -38,6 +41,23 @@ def test_a_near_miss_of_a_kprobe(program):
 def test_a_near_miss_of_a_library(target):
     with pytest.raises(OSError, match="'lizb' is loaded; did you mean libz:deflate"):
         kprobes.attach(target, pre=lambda p, regs: 0).attach()
+
+
+@pytest.mark.parametrize(
+    ("target", "near"),
+    [
+        ("libz:nosuch", ""),
+        ("libz:cosh", "; did you mean libm:cosh?"),
+        ("libm:deflate", "; did you mean libz:deflate?"),
+        ("nosuch", ""),
+        ("inflat", "; did you mean libz:inflate"),
+    ],
+)
+def test_another_library_is_only_suggested_for_its_own_names(target, near):
+    """`cosh` is not near `nosuch` for anybody who has named libz."""
+    ctypes.CDLL("libz.so.1")
+    with pytest.raises(OSError, match=f"matches '{target.rpartition(':')[2]}'{re.escape(near)}" + "$" * (not near)):
+        fprobe.attach(target, entry=lambda *hit: 0).attach()
 
 
 def test_a_near_miss_of_a_module(program):

@@ -99,11 +99,11 @@ def _process(process: Process, rate: float, selection: ReportSelection) -> Itera
 
 
 def report_after(
-    program: Program, counts: int, journal: int, selection: ReportSelection, output: int, format_: str
+    program: Program, counts: int, journal: int, selection: ReportSelection, output: int, format_: str, path: str | None
 ) -> int:
-    """Wait for the program, and write the report to the descriptor `output`. Returns an exit status, as from waitpid.
+    """Wait for the program, and write the report to the descriptor `output`, of the file `path` if it is one.
 
-    It is the program's or, if that is 0, 1 if there is no report or nothing was probed.
+    Returns an exit status, as from waitpid. It is the program's or, if that is 0, 1 if there is no report or nothing was probed.
     """
     ticks = Ticks()
     status = program.wait()
@@ -113,7 +113,7 @@ def report_after(
         write_report(output, found, counts, selection, ticks, format_)
         return found.exit_status
     except OSError as error:
-        _say(f"the report could not be written: {error.strerror}")
+        _say(f"{f'{path}: ' if path else ''}the report could not be written: {error.strerror}")
     except Exception as error:  # the program's exit status is more important
         _say(f"the report could not be made: {type(error).__name__}: {error}")
     return status or FAILED

@@ -60,7 +60,7 @@ class Pattern:
 
     def _search(self) -> list[ImageFunction]:
         if not self._searched and not names_owner(self.meant):  # searching for similar names takes seconds
-            advice = name_of_python(self.text) or f"a function of a library is written libNAME:{self.text}"
+            advice = name_of_python(self.text) or f"a function of a library is written {_with_library(self.text)}"
             self.reason = f"the program has loaded no module; {advice}"
             return []
         try:
@@ -91,6 +91,12 @@ class Pattern:
         ):
             return ""
         return f"; {program.name} is stripped: functions that it does not export are called {program.name}+0xOFFSET"
+
+
+def _with_library(text: str) -> str:
+    """The pattern with a colon after the library, which other tools write with other signs."""
+    found = re.fullmatch(r"(lib[\w+-]+)(?:\.so[.\d]*)?[.!`](\w+)", text)
+    return f"{found[1]}:{found[2]}" if found else f"libNAME:{text}"
 
 
 class FileLine(Pattern):

@@ -52,6 +52,8 @@ class StackEvents(ValueEvents):
             trigger = StackTrigger(self._stacks, self._summed(triggers), self._condition(triggers))
             triggers.add(trigger)
         self._defined.append((f"{GROUP}/s{number}", triggers, trigger))
+        if self._filter:
+            session.note(self._address, where=self._filter)
 
     def _summed(self, triggers: EventTriggers) -> EventField | None:
         """The field to add up. Raises OSError if it is no number."""

@@ -36,7 +36,8 @@ class ValueHistograms(ValueEvents):
         assert isinstance(histogram, HistTrigger)
         table = histogram.table
         assert isinstance(table, PerThreadHistogram)
-        session.note(self._address, values=number, layout=self._layout(table))
+        where = self._trigger.partition(" if ")[2]
+        session.note(self._address, values=number, layout=self._layout(table), **({"where": where} if where else {}))
 
     def _layout(self, table: PerThreadHistogram) -> dict[str, Any]:
         """Where the launcher finds what. Offsets and sizes are in bytes, but `keys` and `values` are numbers of words."""

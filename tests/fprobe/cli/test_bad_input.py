@@ -48,6 +48,20 @@ CASES = {
     "flavour for C": (["list", "--program", "prog.c", "--flavour", "mcount"], 2, "--flavour is mcount; for C and C++ it must be"),
     "seconds that are none": (["top", "--stat", "libz:*", "-d", "nan", "app.py"], 2, "nan is not a number of seconds"),
     "too many seconds": (["top", "--stat", "libz:*", "-d", "inf", "app.py"], 2, "inf is not in the range 0.05<=x<=86400"),
+    "a script without a verb": (["app.py"], 2, "a verb comes first: a program is started by `fprobe run --stat PATTERN app.py`"),
+    "a process without a verb": (["-p", "1"], 2, "Give a verb before it, such as `fprobe stat PATTERN -p PID`"),
+    "an event without a verb": (["-e", "p:x f"], 2, "Give a verb before it, such as `fprobe record -e DEFINITION`"),
+    "a program to record": (["record", "./app.py"], 2, "started by `fprobe run -e DEFINITION -o FILE.parquet ./app.py`"),
+    "a program as a pattern": (["trace", "app.py"], 2, "app.py is a file: a program is started by `fprobe run --trace PATTERN"),
+    "a tracer to record by": (["record", "-p", "function", "-l", "f"], 2, "-p is a process here, and function is a tracer"),
+    "a tracer for a process": (["trace", "f", "-p", "function"], 2, "is called 'function'; -p is a process here"),
+    "samples": (["record", "-F", "99", "-p", "1"], 2, "'-F'. Nothing is sampled, every hit is recorded: give -e DEFINITION"),
+    "bpftrace's probe": (["record", "-e", "uprobe:/lib/libz.so.1:crc32"], 2, "such as 'p:NAME libz:crc32'"),
+    "another, in a program": (["run", "-e", "kretprobe:f { }", "app.py"], 2, "give a line p, r or f, such as 'r:NAME f'"),
+    "perf's probe": (["run", "-e", "probe_libz:crc32", "app.py"], 2, "such as 'p:asked libz:deflate strm=%di'"),
+    "a trace.dat of a run": (["run", "--trace", "f", "-o", "x.dat", "app.py"], 2, "fprobe record writes a trace.dat"),
+    "a module of Python's": (["run", "--trace", "os.read", "app.py"], 2, "such as libc:*read*"),
+    "nothing near is elsewhere": (["trace", "vfs_*", "-x", "nosuch"], 2, "--exclude 'nosuch' matches no function of [demo]\n"),
     "probing is off": (["trace", "vfs_*"], 1, "probing is disabled by FPROBE_OFF"),
 }  # fmt: skip
 
@@ -58,6 +72,7 @@ def test_bad_input(run, programs, name, request):
     if any(word.endswith(".c") for word in words):
         request.getfixturevalue("compiler")
     (programs / "notes.txt").write_text("notes\n")
+    (programs / "app.py").touch()
     (programs / "empty.ll").write_text("")
     (programs / "nomain.ll").write_text("define void @f() { ret void }\n")
     extra = {"FPROBE_OFF": "1"} if name == "probing is off" else {}

@@ -113,4 +113,4 @@ def test_a_full_disk_is_a_sentence_with_the_file(run, files, verb):
     form = next((each for each in VERBS[verb].split() if each not in ("parquet", "perfetto")), "json")
     done = run(option, "--format", form, "-o", "/dev/full", *rest, code=1)
     assert "No space left on device" in done.err or "the disk is full" in done.err
-    assert "/dev/full: " in done.err or "the report could not be written: " in done.err
+    assert "/dev/full: " in done.err

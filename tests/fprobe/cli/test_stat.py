@@ -199,5 +199,6 @@ def test_calls_by_argument_that_pass_a_filter(run):
     assert {"name": "vfs_unlink", "reason": "it has no such argument; the parameters are dir, dentry"} in found[
         "skipped"
     ]
+    assert "2 functions without a call that passed 'count == 9'" in run("stat", "vfs_*", "--where", "count == 9").out
     failing = run("stat", "vfs_*", "--where", "nothing == 1", code=2)
     assert "cannot be selected: it has no such argument; the parameters are" in failing.err
