@@ -34,8 +34,8 @@ _TRACERS = (
     "hwlat",
     "blk",
 )
-_PROBE = re.compile(r"(?P<kind>u|uret|k|kret|f|fentry|fexit)(?:probe)?:(?P<place>\S+)")
-_KINDS = {"uret": "r", "kret": "r", "fexit": "f"}
+_PROBE = re.compile(r"(?P<kind>(?:u|uret|k|kret)probe|fentry|fexit):(?P<place>\S+)")
+_KINDS = {"uretprobe": "r", "kretprobe": "r", "fentry": "f", "fexit": "f"}
 """The letters of lines for the kinds of probes of bpftrace; for others it is p."""
 
 

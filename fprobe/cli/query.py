@@ -30,6 +30,7 @@ _ABSENT = re.compile(
 )
 _NOT_PARQUET = re.compile(r"(?:No magic bytes found at end of file|File) '(.*)'(?: too small|$)")
 """What DuckDB says."""
+_DAMAGED = "the file is damaged, or the query fails on its values"
 _VERSION = "fprobe.schema_version"
 
 
@@ -55,7 +56,9 @@ def query_command(words: tuple[str, ...], console: Console) -> None:
         result = _opened(duckdb.connect(), files).sql(sql)
         names, rows = (result.columns, result.fetchall()) if result is not None else ([], [])
     except duckdb.Error as error:
-        raise Failure(_sentence(str(error)), FAILED) from None
+        raise Failure(_with_file(_sentence(str(error)), error, files), FAILED) from None
+    except UnicodeDecodeError:  # of a text in a damaged file
+        raise Failure(f"{', '.join(files)}: {_DAMAGED}: a text is not UTF-8", FAILED) from None
     objects = [dict(zip(names, map(_plain, row), strict=True)) for row in rows] if console.json else []
     console.lines(_aligned(names, rows))
     console.document(objects, objects)
@@ -72,7 +75,7 @@ def _opened(database: duckdb.DuckDBPyConnection, files: Sequence[str]) -> duckdb
     for name in names:
         _check_version(name, found.get(name, {}).get(_VERSION))
     database.execute("CREATE TABLE fprobe_files (filename VARCHAR, host VARCHAR, boot_id VARCHAR)")
-    of_files = [(name, found[name]["fprobe.host"], found[name]["fprobe.boot_id"]) for name in names]
+    of_files = [(name, found[name].get("fprobe.host"), found[name].get("fprobe.boot_id")) for name in names]
     database.executemany("INSERT INTO fprobe_files VALUES (?, ?, ?)", of_files)
     rows = f"read_parquet({_listed(names)}, union_by_name = true, hive_partitioning = true, filename = true)"
     there = database.sql(f"SELECT * FROM {rows} LIMIT 0").columns
@@ -111,6 +114,16 @@ def _sentence(text: str) -> str:
             " `fprobe record -o FILE.parquet`; `fprobe report FILE.dat -o FILE.parquet` makes one of a trace.dat"
         )
     return said
+
+
+def _with_file(said: str, error: duckdb.Error, files: Sequence[str]) -> str:
+    """The same, after the name of the files if it is about what is in them, and does not name one."""
+    import duckdb
+
+    of_sql = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException)
+    if isinstance(error, of_sql) or any(name in said for name in files):
+        return said
+    return f"{', '.join(files)}: {_DAMAGED}: {said}"
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fprobe.calls.stacks import Stacks, stack_image
 from fprobe.recorded_events import explained
+from fprobe.run import session
 from fprobe.run.session import Settings
 from fprobe.run.tracee.value_events import ValueEvents
 from fprobe.run.values import GROUP

@@ -62,6 +62,7 @@ CASES = {
     "a trace.dat of a run": (["run", "--trace", "f", "-o", "x.dat", "app.py"], 2, "fprobe record writes a trace.dat"),
     "a module of Python's": (["run", "--trace", "os.read", "app.py"], 2, "such as libc:*read*"),
     "nothing near is elsewhere": (["trace", "vfs_*", "-x", "nosuch"], 2, "--exclude 'nosuch' matches no function of [demo]\n"),
+    "a value of run": (["run", "--stat", "f", "--top", "0", "./app.py"], 2, "0 is not in the range x>=1.\n"),
     "probing is off": (["trace", "vfs_*"], 1, "probing is disabled by FPROBE_OFF"),
 }  # fmt: skip
 

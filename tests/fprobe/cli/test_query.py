@@ -42,6 +42,20 @@ def test_wrong_sql_is_one_sentence(run, sql, message):
     assert message in done.err and done.err.count("\n") == 1
 
 
+def test_a_damaged_file_is_named(run, tmp_path):
+    whole, sql = VERSION_1.read_bytes(), "SELECT * FROM trace"
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    damaged = {
+        "footer": whole[:footer] + b"\xff" + whole[footer + 1 :],
+        "page": whole[:4] + bytes(60) + whole[64:],
+        "host": whole.replace(b"fprobe.host", b"fprobe.hoax"),
+    }
+    for name, data in damaged.items():
+        (path := tmp_path / f"{name}.parquet").write_bytes(data)
+        done = run("query", path, sql, code=int(name != "host"))
+        assert name == "host" or (f"{path}: the file is damaged" in done.err and done.err.count("\n") == 1)
+
+
 def test_query_refuses_what_it_cannot_read(run, tmp_path):
     newer, other = tmp_path / "newer.parquet", tmp_path / "other.parquet"
     table = pyarrow.table({"kind": ["call"]})

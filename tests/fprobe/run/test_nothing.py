@@ -262,7 +262,7 @@ def test_a_package_that_the_report_needs_is_missed_before_the_program_starts(lau
     options = ("--trace", "libz:*", "--format", "perfetto", "-o", str(tmp_path / "report"))
     done = launch(*options, source="print(1)", as_json=False, environ={"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.out) == (2, "")
-    assert "--format perfetto needs the package perfetto, which cannot be imported" in done.err
+    assert "the format perfetto needs the package perfetto, which cannot be imported" in done.err
     assert not (tmp_path / "report").exists()
 
 

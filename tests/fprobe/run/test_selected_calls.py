@@ -83,7 +83,11 @@ def test_functions_whose_calls_cannot_be_selected_are_named(launch):
     assert skipped["name"].startswith("labs") and "arg" in skipped["reason"]
     done = launch("--stat", "libc:labs", "--where", "arg1 >", source=CALLS, as_json=False)
     assert "Invalid value (did you forget quotes)?\n  arg1 >\n" in done.err
-    done = launch("--stat", "libc:labs", "--where", "arg1 == 77", source=CALLS, as_json=False)
+
+
+@pytest.mark.parametrize("option", sampled(["--hist", "--stacks", "--stat"], 1))
+def test_a_filter_that_no_call_passes_is_named(launch, option):
+    done = launch(option, "libc:labs", "--where", "arg1 == 77", source=CALLS, as_json=False)
     assert "nothing was counted: no probed function was called, or no call passed 'arg1 == 77'" in done.err
 
 
