@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from ftrace.core.runtime import runtime
 from ftrace.core.unwind.code_map import unwind_tables
 from ftrace.hit.events.builtin_records import TAKE_SNAPSHOT, SnapshotTarget, StackTarget
 from ftrace.tracing.events.event_file import EventFile
-from ftrace.tracing.events.event_mutex import free_after_hits
+from ftrace.tracing.events.event_mutex import after_unlocking, free_after_hits
 from ftrace.tracing.events.filters.fields import EventField
 from ftrace.tracing.events.triggers.interfaces import SYNTHETIC, NativeCall
 from ftrace.tracing.instances.trace_array import TraceArray
@@ -118,7 +119,11 @@ class TraceActions:
             self._trace.buffer.clock = name
         except ValueError as wrong:
             raise OSError(errno.EINVAL, str(wrong)) from None
-        self._trace.update_tracing()
+        after_unlocking(self._have_tracer_follow)  # it takes trace_types_lock, which comes before event_mutex
+
+    def _have_tracer_follow(self) -> None:
+        with contextlib.suppress(OSError):  # which leaves no tracer, as after a write to trace_clock
+            self._trace.update_tracing()
 
     def arm_snapshot(self) -> None:
         """Allocate the spare ring. Raises OSError."""

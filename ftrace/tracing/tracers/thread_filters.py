@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from ftrace.core.runtime import runtime
 from ftrace.hit.pid_list import PIDS, PidList
 from ftrace.hit.task_filter import TaskFilter
 from sandbox.memory import mappings
+from sandbox.process import fork
 from sandbox.process.once import cached_property
 from sandbox.threads import tasks
 
@@ -155,6 +157,8 @@ class PidLists:
         self._replaced: list[TracePidList] = []
         """Lists that hits may be looking into."""
         self._follows = False
+        self._lock = fork.renew(threading.Lock())
+        """Held while the lists change; `when_set` is called, and hits are waited for, without it."""
 
     @cached_property
     def _native(self) -> Any:
@@ -171,21 +175,27 @@ class PidLists:
 
     def pids(self, which: str) -> list[int]:
         """The ids of one list, in order."""
-        if which not in self._lists:
-            return []
-        if self._follows:
-            self._lists[which].leave_out_ended()
-        return self._lists[which].pids
+        with self._lock:
+            found = self._lists.get(which)
+            if found is None:
+                return []
+            if self._follows:
+                found.leave_out_ended()
+            return found.pids
 
     def clear(self, which: str) -> None:
         """Empty one list."""
-        if which not in self._lists:
-            return
-        setattr(self._native, which, 0)
-        self._replaced.append(self._lists.pop(which))
+        with self._lock:
+            found = self._lists.pop(which, None)
+            if found is None:
+                return
+            setattr(self._native, which, 0)
+            self._replaced.append(found)
+            replaced = list(self._replaced)
         self.follow_slots()
         if runtime().quiesce():
-            self._replaced.clear()
+            with self._lock:
+                self._replaced[:] = [each for each in self._replaced if not any(each is other for other in replaced)]
 
     def add(self, which: str, text: str) -> None:
         """Add ids, separated by blanks: all of them, or none.
@@ -197,14 +207,19 @@ class PidLists:
             if not self.pids(which):
                 self.clear(which)
             return
-        if which in self._lists:
-            self._lists[which].add(pids)
-        else:
-            self._lists[which] = TracePidList(pids)
-            setattr(self._native, which, self._lists[which].address)
+        is_first = False
+        with self._lock:
+            found = self._lists.get(which)
+            if found is not None:
+                found.add(pids)
+            else:
+                found = self._lists[which] = TracePidList(pids)
+                setattr(self._native, which, found.address)
+                is_first = True
+            if self._follows:
+                found.see_threads()
+        if is_first:
             self.follow_slots()
-        if self._follows:
-            self._lists[which].see_threads()
 
     def follow_slots(self) -> None:
         """Apply a change of `slots`."""
@@ -219,9 +234,10 @@ class PidLists:
 
     def follow_forks(self, on: bool) -> None:
         """Whether threads leave the lists at their ends, also those that end without notice."""
-        self._follows = on
-        for pids in self._lists.values():
-            pids.see_threads()
+        with self._lock:
+            self._follows = on
+            for pids in self._lists.values():
+                pids.see_threads()
 
 
 def _pid(text: str) -> int:
