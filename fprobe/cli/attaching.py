@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fprobe.cli.failure import BAD_INPUT, FAILED, Failure, of_system
+from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
 from fprobe.cli.formats import report_file
 from fprobe.cli.habits import of_process
 
@@ -92,8 +92,7 @@ def attach_and_report(
     except OSError as error:
         if descriptor == 1:  # which every verb handles in the same way
             raise
-        error.filename = error.filename or output
-        raise Failure(of_system(error), FAILED) from None
+        raise Failure(f"{output}: the report could not be written: {error.strerror}", FAILED) from None
     if failure is not None:
         raise failure
     end_process(0)

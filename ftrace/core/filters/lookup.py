@@ -55,10 +55,11 @@ def enabled_functions() -> str:
     tracing = tracer()
     if not tracing.switched_on:
         return ""
-    wanted = LocationSet()
-    for ops in tracing.enabled:
-        wanted |= ops.selection()
-    return _lines(wanted)
+    with tracing.table.lock:
+        wanted = LocationSet()
+        for ops in tracing.enabled:
+            wanted |= ops.selection()
+        return _lines(wanted)
 
 
 def touched_functions() -> str:
@@ -78,7 +79,8 @@ def dyn_ftrace_total_info() -> str:
 
 
 def _lines(selection: LocationSet) -> str:
-    return "".join(f"{record.line()}\n" for record in tracer().records(_ordered(selection)))
+    with tracer().table.lock:  # the list that a site leads to is freed by who changes it
+        return "".join(f"{record.line()}\n" for record in tracer().records(_ordered(selection)))
 
 
 def _ordered(selection: LocationSet) -> Iterator[Location]:

@@ -490,7 +490,10 @@ def test_a_process_without_descriptors_is_refused_before_another_one_is_read(tar
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "--stat", "libz:deflate"), "fprobe: the report could not be written: No space left on device\n"),
+        (
+            ("run", "--stat", "libz:deflate"),
+            "fprobe: /dev/full: the report could not be written: No space left on device\n",
+        ),
         (
             ("record", "-e", "p:asked libz:deflate"),
             "fprobe: /dev/full: not a regular file; give another name with -o\n",

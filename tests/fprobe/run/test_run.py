@@ -319,7 +319,7 @@ def test_address_space_that_is_limited(launch):
 def test_a_disk_that_is_full(launch):
     done = launch("--stat", "libz:deflate", "-o", "/dev/full", source="exit(4)", as_json=False)
     assert done.returncode == 4
-    assert done.err == "fprobe: the report could not be written: No space left on device\n"
+    assert done.err == "fprobe: /dev/full: the report could not be written: No space left on device\n"
 
 
 def test_standard_descriptors_that_are_closed():

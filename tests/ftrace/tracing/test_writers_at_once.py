@@ -9,6 +9,7 @@ import pytest
 from programs import basic
 
 from fprobe.tracefs import tracefs
+from ftrace.core.tracer import tracer
 from ftrace.tracing.events.event_mutex import event_mutex
 from ftrace.tracing.instances.trace_array import global_trace, trace_types_lock
 from ftrace.tracing.tracers.thread_filters import NEVER, ONLY, DroppedSlots, PidLists, TracePidList
@@ -41,6 +42,17 @@ def test_a_hist_trigger_that_sets_the_clock_leaves_event_mutex_to_who_makes_an_i
     writer.join(20)
     buffer.clock = before
     assert is_free and not writer.is_alive()
+
+
+@pytest.mark.parametrize("name", ["enabled_functions", "touched_functions"])
+def test_what_functions_lead_to_is_read_when_nobody_changes_it(name):
+    reader = threading.Thread(target=tracefs.read, args=(name,))
+    with tracer().table.lock:
+        reader.start()
+        reader.join(0.2)
+        waits = reader.is_alive()
+    reader.join(20)
+    assert waits and not reader.is_alive()
 
 
 def test_a_list_of_threads_that_is_written_while_another_one_is_followed(monkeypatch):
