@@ -69,8 +69,7 @@ class _Verbs(click.Group):
         except click.NoSuchOption as error:
             from fprobe.cli.habits import without_verb
 
-            error.message = _with(error.message, without_verb(error.option_name, words))
-            raise
+            raise _advised(error, without_verb(error.option_name, words)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Say what to write in place of what a verb does not take."""
@@ -81,9 +80,9 @@ class _Verbs(click.Group):
             from fprobe.cli.habits import advice
 
             option = error.option_name if isinstance(error, click.NoSuchOption) else ""
-            if option or type(error) is click.UsageError:
-                error.message = _with(error.message, advice(ctx.invoked_subcommand or "", words, option))
-            raise
+            if not option and type(error) is not click.UsageError:  # of a value, which says what is allowed
+                raise
+            raise _advised(error, advice(ctx.invoked_subcommand or "", words, option)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -111,8 +110,11 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _with(message: str, advice: str) -> str:
-    return f"{message.rstrip('.')}. {advice[0].upper()}{advice[1:]}." if advice else message
+def _advised(error: click.UsageError, advice: str) -> click.UsageError:
+    """The error with a sentence after what click says; the same error if there is none."""
+    said = error.format_message()
+    end = "" if said.endswith((".", "?")) else "."
+    return click.UsageError(f"{said}{end} {advice[0].upper()}{advice[1:]}.", error.ctx) if advice else error
 
 
 _EPILOG = """\b
