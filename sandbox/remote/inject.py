@@ -105,6 +105,8 @@ class Running:
 
     def __init__(self, prepared: Prepared, base: int) -> None:
         self._process = prepared.process
+        self.is_brought = prepared.brought is not None
+        """Whether the process has had no interpreter."""
         self.context = base + prepared.room.context
 
     def status(self) -> bytes | None:

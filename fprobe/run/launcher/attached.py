@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.run import session
-from fprobe.run.launcher.forked import dismiss
+from fprobe.run.launcher.forked import Guard, dismiss
 from fprobe.run.launcher.objects import objects_for
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.start_up import Progress, StartUp, no_progress
@@ -89,6 +89,7 @@ class Attached:
             raise Refused(_unnumbered(pid, error), error.errno or errno.ESRCH) from None
         try:
             running, self._root = self._started(settings, held)
+            is_brought = running.is_brought
             try:
                 _prepare_report()
                 self.counts, self.journal, self._pipe = self._opened(running)
@@ -100,6 +101,7 @@ class Attached:
         self._over = select.poll()
         for each in (self._process, self._pipe):
             self._over.register(each, select.POLLIN if each == self._process else 0)
+        self._guard = Guard(self.counts, self._process, _executed("settle_again()")) if is_brought else None
         try:
             self._start_up.follow(self.journal)
             self._wait_for("armed", _ARMS, is_interrupted)
@@ -217,6 +219,12 @@ class Attached:
                 break
         if any("unrecorded" in entry for entry in self._entries()):
             self._dismiss_forked()
+        self._end_guard(is_needed=False)
+
+    def _end_guard(self, *, is_needed: bool) -> None:
+        if self._guard is not None:
+            self._guard.end(is_needed=is_needed)
+            self._guard = None
 
     def _dismiss_forked(self) -> None:
         address = session.address_of(self.counts, self.journal)
@@ -225,6 +233,7 @@ class Attached:
 
     def close(self) -> None:
         """Close all descriptors. A process that has probes detaches."""
+        self._end_guard(is_needed=True)
         for each in (self._process, self.counts, self.journal, self._pipe, self._root):
             if each is not None:
                 os.close(each)

@@ -2,7 +2,8 @@
 
 No Python has run in them, so they do not know that they were forked. A thread that is started there, as for an attachment, tells
 the interpreter so; what is registered for forks then leaves (`fprobe.run.tracee.attached`). Their text has been restored before,
-by the process that has forked them, which does that also if the attacher is killed (`ftrace.core.sites.left_text`).
+by the process that has forked them, which does that also if the attacher is killed (`ftrace.core.sites.left_text`). If that
+process has ended, they restore their own. A `Guard` lets them leave if the attacher is killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,6 +31,60 @@ def dismiss(counts: int, pids: Iterable[int], first: str) -> list[int]:
     Returns those that did not: one was forked while a thread ran Python, and cannot run it any more.
     """
     return [pid for pid in pids if _has_mapped(pid, counts) and not _dismissed(pid, counts, first)]
+
+
+class Guard:
+    """A process that lets those leave that have mapped the file of counts, if this process ends without `end`.
+
+    Its streams are closed, and it has no signals: whoever reads what this process writes does not wait for it, and it stays when
+    a terminal goes. `process`: a pidfd of the one that was attached to, which leaves by itself.
+    """
+
+    def __init__(self, counts: int, process: int, first: str) -> None:
+        reader, self._writer = os.pipe2(os.O_CLOEXEC)
+        child = os.fork()
+        if child:
+            os.close(reader)
+            os.waitpid(child, 0)
+            return
+        try:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            if not os.fork():  # so it is no child of this process, which somebody may attach to with its children
+                _close_all_but(reader, counts, process)
+                if not os.read(reader, 1):
+                    _dismiss_all(counts, process, first)
+        finally:
+            os._exit(0)
+
+    def end(self, *, is_needed: bool) -> None:
+        """This process has finished. `is_needed`: they have to leave yet."""
+        with contextlib.suppress(OSError):  # somebody has killed it
+            os.write(self._writer, b"" if is_needed else b"1")
+        os.close(self._writer)
+
+
+def _close_all_but(*kept: int) -> None:
+    last = -1
+    for each in sorted(kept):
+        os.closerange(last + 1, each)
+        last = each
+    os.closerange(last + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _dismiss_all(counts: int, process: int, first: str) -> None:
+    """Let all that have mapped the file leave, after the process that has been attached to has left or ended."""
+    target = _number_of(process)
+    end = time.monotonic() + _LEAVES
+    while target > 0 and _has_mapped(target, counts) and time.monotonic() < end:
+        time.sleep(_POLLING)
+    dismiss(counts, (int(each) for each in os.listdir("/proc") if each.isdigit() and int(each) != target), first)  # noqa: PTH208
+
+
+def _number_of(process: int) -> int:
+    """The number of the process of a pidfd; -1 if it has ended."""
+    lines = Path(f"/proc/self/fdinfo/{process}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
 
 
 def _dismissed(pid: int, counts: int, first: str) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -115,3 +117,22 @@ def test_what_it_has_forked_is_without_probes_when_the_attacher_is_killed(server
         idle.work(3)
         assert rows(interrupted(command))["own_odd"]["hits"] == 3
     assert text(idle.pid, span) == before
+
+
+def test_what_it_has_forked_is_without_probes_when_it_has_ended_and_the_attacher_is_killed(server):
+    """A C program's children cannot notice either: a process that outlives both lets them leave."""
+    pid, connect = server
+    span = code(pid)
+    before = text(pid, span)
+    with attached("stat", "-p", pid, "own_*") as command:
+        forked = connect()
+        os.kill(pid, signal.SIGKILL)
+        forked.work(3)
+        assert text(forked.pid, span) != before
+        command.kill()
+        command.communicate()
+    wait_until(lambda: text(forked.pid, span) == before)
+    forked.work(3)
+    with attached("stat", "-p", forked.pid, "own_*", "--json") as command:
+        forked.work(3)
+        assert rows(interrupted(command))["own_odd"]["hits"] == 3
