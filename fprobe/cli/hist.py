@@ -115,7 +115,7 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
 
 def _show_running(console: Console, process: Process) -> None:
     console.note(f"# process {process.pid}")
-    for text in (*process.errors, *process.waiting.values()):
+    for text in (*process.errors, *process.waiting.values(), *process.remarks):
         console.line(f"# {text}")
     for name, text in process.histograms.items():
         console.line(console.bold(f"{name.rpartition('/')[2]}:"))

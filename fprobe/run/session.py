@@ -57,6 +57,8 @@ _SHOWN_AT = 24
 """Offset in the header of 1 while the launcher shows on the terminal what is done before the program begins."""
 _SHOWN = 1.0
 """Seconds in which the launcher erases that."""
+FORKED_AT = 32
+"""Offset in the header of the number of forks."""
 COMMS_AT = HEADER + PARTS * PART
 """Offset of the table of thread names."""
 RINGS_AT = COMMS_AT + (1 << 20)
@@ -263,6 +265,11 @@ def parts(counts: int) -> list[PartHeader]:
 def processes_not_counted(counts: int) -> int:
     """Number of processes that found no free part."""
     return int(max(0, struct.unpack("<Q", os.pread(counts, 8, NEXT_AT))[0] - PARTS))
+
+
+def forks(counts: int) -> int:
+    """Number of processes that processes with probes have forked, and in which counting goes on."""
+    return int(_NUMBER.unpack(os.pread(counts, _NUMBER.size, FORKED_AT))[0])
 
 
 def rings_taken(counts: int) -> int:

@@ -56,6 +56,7 @@ class CallTable(Structure):
     count: u64  # of parts
     rows_at: u64  # offset of the rows in a part
     next: u64  # address of the number of the next free part
+    forked: u64  # address of the number of forks of which the children count, too
     part: u64  # the number of this process's part
     claim: u64  # UNCLAIMED: the first hit takes a part; CLAIMING: a thread does
     maps: u64  # address of the memory of maps, in every process of the program
@@ -165,6 +166,8 @@ def table_in_child() -> void:
     table.account.rows = 0
     table.calls.ring = null
     table.claim = table.in_children
+    if table.in_children != 0:
+        atomic_add(cast(ptr[u64], table.forked), 1)
     if table.maps_size != 0 and table_claim(table_address) != 0:
         part = table.parts + table.part * table.length
         own = cast(i64, part + table.maps_at)

@@ -3,7 +3,7 @@
 No Python has run in them, so they do not know that they were forked. A thread that is started there, as for an attachment, tells
 the interpreter so; what is registered for forks then leaves (`fprobe.run.tracee.attached`). Their text has been restored before,
 by the process that has forked them, which does that also if the attacher is killed (`ftrace.core.sites.left_text`). If that
-process has ended, they restore their own. A `Guard` lets them leave if the attacher is killed.
+process has ended, they restore their own. A `Guard` lets them leave if the attacher is killed then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Guard:
     """A process that lets those leave that have mapped the file of counts, if this process ends without `end`.
 
     Its streams are closed, and it has no signals: whoever reads what this process writes does not wait for it, and it stays when
-    a terminal goes. `process`: a pidfd of the one that was attached to, which leaves by itself.
+    a terminal goes. `process`: a pidfd of the one that was attached to; as long as it lives, it restores their text itself.
     """
 
     def __init__(self, counts: int, process: int, first: str) -> None:
@@ -73,18 +73,9 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _dismiss_all(counts: int, process: int, first: str) -> None:
-    """Let all that have mapped the file leave, after the process that has been attached to has left or ended."""
-    target = _number_of(process)
-    end = time.monotonic() + _LEAVES
-    while target > 0 and _has_mapped(target, counts) and time.monotonic() < end:
-        time.sleep(_POLLING)
-    dismiss(counts, (int(each) for each in os.listdir("/proc") if each.isdigit() and int(each) != target), first)  # noqa: PTH208
-
-
-def _number_of(process: int) -> int:
-    """The number of the process of a pidfd; -1 if it has ended."""
-    lines = Path(f"/proc/self/fdinfo/{process}").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+    """Let all that have mapped the file leave, if the process that was attached to has ended: else it restores their text."""
+    if select.select([process], [], [], 0)[0]:
+        dismiss(counts, [int(each) for each in os.listdir("/proc") if each.isdigit()], first)  # noqa: PTH208  # names only
 
 
 def _dismissed(pid: int, counts: int, first: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -245,8 +245,19 @@ def read(counts: int, journal: int, root: str = "") -> Results:
         _count(process, cells(counts, header.number, process.own_threads))
     for process in processes.values():
         _read_stacks(process, counts)
+    _tell_unrecorded(list(processes.values()), session.forks(counts))
     started = {entry["started"]: entry["command"] for entry in entries if "started" in entry}
     return Results(list(processes.values()), started, session.processes_not_counted(counts), refused)
+
+
+def _tell_unrecorded(processes: Sequence[Process], forks: int) -> None:
+    """Say in how many processes that C code has forked nothing was recorded, besides those that have counted something."""
+    concerned = [each for each in processes if each.unrecorded]
+    silent = forks - sum(not each.has_reported for each in concerned)
+    if concerned and silent > 0:
+        number = "a process" if silent == 1 else f"{silent:,} processes"
+        options = " and ".join(concerned[0].unrecorded)
+        concerned[0].remarks.append(f"nothing is recorded by {options} in {number} that C code has forked")
 
 
 def _count(process: Process, found: Iterable[Calls]) -> None:

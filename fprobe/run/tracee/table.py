@@ -50,6 +50,7 @@ class Table:
             count=session.PARTS,
             rows_at=session.ROWS_AT,
             next=start + session.NEXT_AT,
+            forked=start + session.FORKED_AT,
             in_children=UNCLAIMED if settings.children else 0,
         )
         self._mapped = start, size

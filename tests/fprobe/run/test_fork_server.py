@@ -136,3 +136,15 @@ def test_what_it_has_forked_is_without_probes_when_it_has_ended_and_the_attacher
     with attached("stat", "-p", forked.pid, "own_*", "--json") as command:
         forked.work(3)
         assert rows(interrupted(command))["own_odd"]["hits"] == 3
+
+
+@pytest.mark.parametrize("verb", [["run"], ["hist"], ["record", "-o", "trace.dat"]], ids=lambda words: words[0])
+def test_events_that_are_not_recorded_in_what_it_forks_are_said(server, verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pid, connect = server
+    keys = ["keys=common_pid"] if verb == ["hist"] else []
+    with attached(*verb, "-p", pid, "--children", "-e", "p:worked own_work", *keys) as command:
+        for each in (connect(), connect()):
+            each.work(1)
+        out = interrupted(command)
+    assert "nothing is recorded by -e in 2 processes that C code has forked" in out
