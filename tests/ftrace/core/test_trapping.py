@@ -13,6 +13,7 @@ def test_a_thread_that_nobody_knows_and_that_keeps_sigtrap_blocked_is_waited_for
     from unittest import mock
 
     from ftrace.core.runtime import runtime
+    from ftrace.core.sites import trapping
     from ftrace.core.sites.trapping import refuse_blocked_traps
 
     logged, slept = [], []
@@ -27,7 +28,10 @@ def test_a_thread_that_nobody_knows_and_that_keeps_sigtrap_blocked_is_waited_for
         pause(seconds)
 
     faulthandler.dump_traceback_later(100)
-    with mock.patch("time.sleep", sleep):
+    sleeping = mock.patch.object(
+        trapping, "_running", lambda _tid: (0, True)
+    )  # on a busy machine it may not have begun to
+    with sleeping, mock.patch("time.sleep", sleep):
         refuse_blocked_traps(runtime())
         waited = len(slept)
         for _ in range(5):
