@@ -85,8 +85,11 @@ def run(name: str, program: Program) -> bool:
         longest = max(longest, time.monotonic() - start)
         if program.errors():
             break
-    failures += [each for pid in code for each in changed(pid, code[pid], before[pid])]
     failures += program.errors()
+    try:
+        failures += [each for pid in code for each in changed(pid, code[pid], before[pid])]
+    except OSError as error:
+        failures.append(f"a process has ended: {error}")
     counted = f"{len(failures)} failures, {hits:,} hits, {program.calls():,} answers"
     print(f"{name:<12} {NUMBER} attachments, {counted}; longest {longest:.2f} s")
     for failure in failures[:_SHOWN]:

@@ -193,11 +193,12 @@ class Backend(Postgres):
 
     def processes(self) -> list[int]:
         words = ["pgbench", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-n", "-c", "1", "-T", "86400"]
+        before = self.children_of(self._process.pid)  # some of these may be ending
         self._bench = subprocess.Popen([*words, "postgres"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + READY
         while time.monotonic() < end:
             time.sleep(0.05)
-            for pid in self.children_of(self._process.pid):
+            for pid in set(self.children_of(self._process.pid)) - set(before):
                 with contextlib.suppress(OSError):
                     if b"postgres: postgres postgres 127" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         return [pid]
