@@ -131,7 +131,7 @@ def _argument(
 
 def is_text(kind: Type) -> bool:
     """Whether the source declares it as a pointer to characters."""
-    return isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") == "char*"
+    return isinstance(kind, Pointer) and kind.is_text
 
 
 def _result(signature: Signature) -> Argument | None:

@@ -60,6 +60,11 @@ class Pointer(Type):
     def __str__(self) -> str:
         return self.name or "ptr"
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the source declares it as a pointer to characters."""
+        return self.name.replace("const", "").replace(" ", "") == "char*"
+
 
 @dataclass(frozen=True)
 class Array(Type):

@@ -193,12 +193,16 @@ def _number_at(parameter: signatures.Parameter, place: Place | None) -> int | No
     return len(ARGUMENTS) + (source - STACK) // 8 if source >= STACK and size <= 8 else None
 
 
+def _character() -> BtfType:
+    return Int(8, True)
+
+
 def _of_signature(kind: signatures.Type) -> BtfType:
     """Integers whose source has no signs (LLVM IR) are taken for signed ones, as C's int."""
     if isinstance(kind, signatures.Integer):
         return Int(-kind.bits // 8 * -8, kind.signed is not False)
     if isinstance(kind, signatures.Pointer):
-        return Pointer(Void)
+        return Pointer(_character if kind.is_text else Void)
     if isinstance(kind, signatures.Floating) and kind.kind in ("float", "double"):
         return Float()
     return Void() if isinstance(kind, signatures.Void) else Other()

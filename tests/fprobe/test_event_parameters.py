@@ -8,10 +8,11 @@ import shutil
 import pytest
 
 import sandbox
+from fprobe.prototypes.prototypes import prototype as shipped_prototype
 from ftrace.tracing.probe_args.arguments import parse_arguments
 from ftrace.tracing.probe_args.fetch import EntryArgument
 from ftrace.tracing.probe_args.scope import Scope
-from sandbox.images.btf import prototype
+from sandbox.images.btf import of_signature, prototype
 
 C = """
 struct big { long a, b, c; };
@@ -59,6 +60,15 @@ def test_parameters_that_are_in_no_known_register_are_refused(program, function,
     with pytest.raises(OSError) as raised:
         source(function, name)
     assert raised.value.errno == errno.ENOENT
+
+
+def test_a_parameter_that_a_header_has_as_text_may_be_recorded_as_text():
+    """Without debug information, as of Debian's libc without libc6-dbg."""
+    known = of_signature(shipped_prototype("libc.so.6", ["open64"]).signature)
+    scope = Scope(at_entry=True, find_prototype=lambda: known)
+    assert parse_arguments(["file:string"], scope)[0].fetch.reads_memory
+    with pytest.raises(OSError, match="does not fit for string"):
+        parse_arguments(["oflag:string"], scope)
 
 
 CXX = """
