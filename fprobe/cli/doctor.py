@@ -189,7 +189,7 @@ def _libpython() -> Answer:
 
 
 def _status_field(name: str) -> str:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
 
 

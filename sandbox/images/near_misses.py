@@ -49,8 +49,9 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
 
 
 def _suggested(bare: str, shown: dict[str, str], least: float = 0.6) -> str:
-    if bare in shown:
-        return f"; did you mean {shown[bare]}?"
+    for name in (bare, bare.partition("@")[0]):  # a version of another, or the default one
+        if name in shown:
+            return f"; did you mean {shown[name]}?"
     inside = [form for name, form in shown.items() if name.endswith(f"::{bare}")][:_SUGGESTED]
     return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(bare, shown, shown, least)
 

@@ -98,5 +98,5 @@ def has_shadow_stacks() -> bool:
 
     A hook that returns through a call of its own is not concerned; one that exchanges a return address is.
     """
-    fields = (line.partition(":") for line in _STATUS.read_text().splitlines())
+    fields = (line.partition(":") for line in _STATUS.read_text(errors="replace").splitlines())
     return any(name == "x86_Thread_features" and "shstk" in value.split() for name, _, value in fields)

@@ -62,7 +62,7 @@ def _limits(pid: int) -> Iterator[tuple[str, str]]:
 def _groups(pid: int) -> Iterator[Path]:
     """The directories of the control groups (version 2) that the process is in, innermost first."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
     except OSError:
         return
     for line in lines:

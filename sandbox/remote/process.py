@@ -204,7 +204,7 @@ class RemoteProcess:
 
 
 def _mappings(text: str) -> Iterator[Mapping]:
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if found := _MAPPING.match(line):
             start, end, offset = (int(found[name], 16) for name in ("start", "end", "offset"))
             yield Mapping(start, end, found["rights"], offset, int(found["inode"]), found["path"])

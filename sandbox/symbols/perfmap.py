@@ -127,7 +127,7 @@ class WrittenRanges:
 
 def began() -> float:
     """When this process did, in seconds since 1970."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    ticks = int(Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -137,7 +137,7 @@ def find_field(read: Callable[[int], int], size: int) -> int:
 
 def main_stack() -> tuple[int, int]:
     """Start and end of the memory that the first thread's stack may grow into."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
     top = int(fields[_STARTSTACK - 3])
     limit, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return top - (min(limit, _LEAST_GAP) if limit != resource.RLIM_INFINITY else _LEAST_GAP), top

@@ -47,6 +47,7 @@ def test_a_near_miss_of_a_library(target):
     ("target", "near"),
     [
         ("libz:nosuch", ""),
+        ("libc:fopen@GLIBC_2.2.5", "; did you mean libc:fopen?"),
         ("libz:cosh", "; did you mean libm:cosh?"),
         ("libm:deflate", "; did you mean libz:deflate?"),
         ("nosuch", ""),
@@ -56,7 +57,9 @@ def test_a_near_miss_of_a_library(target):
 def test_another_library_is_only_suggested_for_its_own_names(target, near):
     """`cosh` is not near `nosuch` for anybody who has named libz."""
     ctypes.CDLL("libz.so.1")
-    with pytest.raises(OSError, match=f"matches '{target.rpartition(':')[2]}'{re.escape(near)}" + "$" * (not near)):
+    with pytest.raises(
+        OSError, match=f"matches '{re.escape(target.rpartition(':')[2])}'{re.escape(near)}" + "$" * (not near)
+    ):
         fprobe.attach(target, entry=lambda *hit: 0).attach()
 
 

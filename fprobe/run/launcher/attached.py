@@ -58,7 +58,8 @@ def _task(pid: int, thread: int) -> int:
     """The number that a thread of a process has here, whose number in its own PID namespace is `thread`."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended
-            numbers = next(line for line in (task / "status").read_text().splitlines() if line.startswith("NSpid:"))
+            lines = (task / "status").read_text(errors="replace").split("\n")
+            numbers = next(line for line in lines if line.startswith("NSpid:"))
             if int(numbers.split()[-1]) == thread:
                 return int(task.name)
     return thread

@@ -120,5 +120,6 @@ def _environment(pid: int) -> dict[str, str]:
 def _libraries(pid: int, settings: Settings) -> list[str]:
     """The files of the libraries that definitions of events name."""
     named = {found["library"] for text in settings.events if (found := _PLACE.match(text))}
-    paths = {line.split(None, 5)[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if " /" in line}
+    lines = os.fsdecode(Path(f"/proc/{pid}/maps").read_bytes()).split("\n")  # a path may be any bytes
+    paths = {line.split(None, 5)[5] for line in lines if " /" in line}
     return sorted(path for path in paths if {short_name(name := path.rpartition("/")[2]), name} & named)

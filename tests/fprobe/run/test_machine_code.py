@@ -132,6 +132,14 @@ def test_what_is_not_recorded_in_children_that_it_forks_is_said(launch, program)
     assert not parent["remarks"] and hits(done.report, 1)["own_work"] > 0
 
 
+@pytest.mark.parametrize("name", sampled(["fourteen-bytesä", "a\u2028b"], 1))
+def test_a_program_whose_name_is_cut_off_or_has_separators(launch, program, tmp_path, name):
+    """/proc/PID/status and stat have 15 bytes of its name, which may end in the middle of a letter."""
+    shutil.copy(program, path := str(tmp_path / name))
+    done = launch("--stat", "own_work", "-e", "p:asked libc:write", words=(path, "repeat"))
+    assert hits(done.report)["own_work"] > 0, done.err
+
+
 def test_stacks_are_counted_in_children_that_it_forks(launch, program):
     done = launch("--stat", "own_work", "--stacks", "own_work", words=(program, "fork", "calls"))
     for number, process in enumerate(done.report["processes"]):
