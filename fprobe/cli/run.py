@@ -131,6 +131,8 @@ def start(settings: Settings, output: int | None = None) -> tuple[Program, int, 
         program = launching.Program(words, environ, output)
     except OSError as error:
         raise Failure(f"the program could not be started: {error.strerror}", 1) from None
+    import fprobe.run.launcher.report  # noqa: F401  # while the program starts
+
     if output is None and settings.arms:
         program_start = ProgramStart(program, counts, journal)
         with progress_line(program_start.shown_text):

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from attaching import LIMIT, attached, has_interpreter, interrupted, rows, wait_until
+from attaching import LIMIT, Target, attached, has_interpreter, interrupted, rows, wait_until
 
 SOURCE = Path(__file__).with_name("fork_server.c")
 COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
@@ -54,9 +54,9 @@ def server(tmp_path):
     process.wait()
 
 
-def code(pid):
-    """Where the program's code is: in its children it is at the same place."""
-    found = re.search(r"(\w+)-(\w+) r-xp .*/fork_server\n", Path(f"/proc/{pid}/maps").read_text())
+def code(pid, name="fork_server"):
+    """Where the code of the program or of a library is: in its children it is at the same place."""
+    found = re.search(rf"(\w+)-(\w+) r-xp .*/{name}.*\n", Path(f"/proc/{pid}/maps").read_text())
     return int(found[1], 16), int(found[2], 16)
 
 
@@ -148,3 +148,39 @@ def test_events_that_are_not_recorded_in_what_it_forks_are_said(server, verb, tm
             each.work(1)
         out = interrupted(command)
     assert "nothing is recorded by -e in 2 processes that C code has forked" in out
+
+
+C_FORK = """
+import ctypes, sys, time, zlib
+print("ready", flush=True)
+while sys.stdin.readline():
+    pid = ctypes.PyDLL(None).fork()
+    if not pid:
+        while True:
+            zlib.compress(b"x" * 1000)
+            time.sleep(0.001)
+    print(pid, flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["detached", "killed"])
+def test_what_c_code_of_a_python_program_has_forked_is_without_probes_afterwards(is_killed):
+    """No Python of ours runs there: the program restores that text, too."""
+    made = Target("-c", C_FORK)
+    span = code(made.pid, "libz")
+    before, forked = text(made.pid, span), 0
+    try:
+        with attached("stat", "-p", made.pid, "libz:*") as command:
+            forked = made.ask("fork")
+            assert text(forked, span) != before
+            if is_killed:
+                command.kill()
+                command.communicate()
+            else:
+                interrupted(command)
+        wait_until(lambda: [text(each, span) for each in (made.pid, forked)] == [before] * 2)
+        assert Path(f"/proc/{forked}/status").read_text().split("State:\t")[1][0] in "SR"
+    finally:
+        if forked:
+            os.kill(forked, signal.SIGKILL)  # first: it has the streams of the program
+        made.end()
