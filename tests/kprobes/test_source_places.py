@@ -6,6 +6,7 @@ import ctypes
 import random
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +79,12 @@ def line_of(text):
 
 @pytest.fixture(scope="module", params=[("-O0", "5"), ("-O1", "4"), ("-O2", "5"), ("-O2", "4")], ids="".join)
 def built(request):
-    level, version = request.param
+    return _built(*request.param)
+
+
+@cache
+def _built(level, version):
+    """Built and loaded once: in a random order the fixture is made several times, and a line would mean several functions."""
     name = f"lines{level[1:]}dwarf{version}"
     # An empty range at the beginning of the text, as gcc 16 gives `each`, is two zeros in DWARF 4, which end the list.
     source = f'int before(int n) {{ return n; }}\n#line 1 "{name}.c"\n{SOURCE}'
