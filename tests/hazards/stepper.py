@@ -9,6 +9,7 @@ import bisect
 import ctypes
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +36,18 @@ class Denied(Exception):
 
 class Died(Exception):
     """The child ended while it was traced."""
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A child with pipes. It is killed when the block raises (a time limit, too): it may be stopped, and is waited for."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
+        try:
+            yield child
+        except BaseException:
+            child.kill()
+            raise
 
 
 class Stepper:

@@ -7,8 +7,10 @@ functions and takes a backtrace, which has to reach the driver below.
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from stepped_events import MANNERS as EVENTS
 from stepped_kprobes import MANNERS as KPROBES
 from stepped_kprobes import Manner as KprobesManner
 from stepped_switch import MANNERS as SWITCHES
-from stepper import Denied, Died, Stepper
+from stepper import Denied, Died, Stepper, started
 
 CHILD, KPROBES_CHILD, SWITCH_CHILD, EVENTS_CHILD = (
     Path(__file__).with_name(f"stepped{name}.py") for name in ("", "_kprobes", "_switch", "_events")
@@ -39,8 +41,7 @@ FEW_PLACES = {"kprobes, native, stepped": 15, **dict.fromkeys(SWITCHES, 0)}
 def step_through(manner: str, times: int, rounds: int = ROUNDS) -> tuple[Stepper, dict[str, object]]:
     """Run the child under the tracer; what both counted."""
     command = [sys.executable, str(CHILDREN.get(manner, CHILD)), manner, str(rounds)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
+    with started(command) as child:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
         first = child.stdout.readline()
         if not first:
@@ -125,6 +126,23 @@ def comings(manner: KprobesManner) -> int:
     if manner.handlers == "Python" or manner.jumping:
         return ONCE
     return OFTEN if manner.returns else EVERY
+
+
+def test_a_time_limit_ends_the_child_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test would wait for it for ever."""
+    traced = []
+
+    def stretch(self: Stepper) -> None:
+        traced.append(self.pid)
+        raise TimeoutError
+
+    monkeypatch.setattr(Stepper, "_stretch", stretch)
+    late = threading.Timer(30, lambda: [os.kill(pid, signal.SIGKILL) for pid in traced])
+    late.start()
+    with pytest.raises(TimeoutError):
+        step_through("both, a word", ONCE)
+    assert late.is_alive()
+    late.cancel()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from stepper import Denied, Died, Span, Stepper
+from stepper import Denied, Died, Span, Stepper, started
 
 CHILD = Path(__file__).with_name("stepped_recording.py")
 
@@ -42,8 +41,7 @@ class AtEachStep(Stepper):
 def step_through(manner: str, rounds: int, stride: int = 0) -> Stepper:
     """Run the child under the tracer; its complaints fail the test."""
     command = [sys.executable, str(CHILD), manner, str(rounds)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
+    with started(command) as child:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
         first = child.stdout.readline()
         if not first:
