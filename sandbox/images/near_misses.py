@@ -14,8 +14,8 @@ from sandbox.symbols.readable import readable
 
 _SUGGESTED = 3
 """Functions of that name in scopes of C++ or Rust."""
-_CLOSE = 0.75
-"""The least similarity, as difflib has it, of names that may be of any image."""
+_SIMILAR, _CLOSE = 0.6, 0.75
+"""The least similarity, as difflib has it, of names of the images that are meant, and of others."""
 _ENOUGH = 5_000
 """Names of one image that are compared with one that is nowhere."""
 
@@ -23,7 +23,7 @@ _ENOUGH = 5_000
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
     """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
 
-    They are of the images in `meant`; of others, if none is meant, or if they have exactly this name.
+    They are of the images in `meant` or, if none of these is similar, of others, which have to be more similar.
     """
     meant = list(meant)
     is_of_compiler = any(image.name in JIT_NAMES for image in meant)  # whose functions are called as in Python
@@ -35,20 +35,16 @@ def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
         if image.no_names:
             return f"; {image.no_names}"
     bare = wanted.strip("*?!")
-    if meant:
-        return _suggested(bare, _shown((image, iter(image.like(bare, _ENOUGH))) for image in meant)) or _elsewhere(
-            wanted
-        )
-    for each in _by_nearness(bare, meant):
+    for number, each in enumerate(_by_nearness(bare, meant)):
         shown = _shown(each)
-        if shown.get(bare) == wanted:
+        if not meant and shown.get(bare) == wanted:
             return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
-        if found := _suggested(bare, shown, _CLOSE):
+        if found := _suggested(bare, shown, _CLOSE if number else _SIMILAR):
             return found
     return ""
 
 
-def _suggested(bare: str, shown: dict[str, str], least: float = 0.6) -> str:
+def _suggested(bare: str, shown: dict[str, str], least: float = _SIMILAR) -> str:
     for name in (bare, bare.partition("@")[0]):  # a version of another, or the default one
         if name in shown:
             return f"; did you mean {shown[name]}?"

@@ -21,7 +21,7 @@ def test_names_too_short_or_too_long_to_be_similar_are_all_that_is_left_out():
 
 def test_names_of_impossible_lengths_are_not_compared(monkeypatch):
     compared = []
-    monkeypatch.setattr(difflib, "get_close_matches", lambda _name, names, _most: compared.extend(names) or [])
+    monkeypatch.setattr(difflib, "get_close_matches", lambda _name, names, *_bounds: compared.extend(names) or [])
     did_you_mean("inflate", ["a", "in", "inf", "inflateInit2_", "x" * 16, "x" * 17])
     assert compared == ["inf", "inflateInit2_", "x" * 16]
 
