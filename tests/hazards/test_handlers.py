@@ -1,6 +1,6 @@
 """HAZARDS 6: what handlers must not disturb: vectors, x87, flags, errno, exceptions, the stack."""
 
-# ruff: noqa: ARG005, E501, PTH110, I001  (the signature of a handler is given; IR is as wide as it is)
+# ruff: noqa: ARG005, E501, PTH116, I001  (the signature of a handler is given; IR is as wide as it is)
 
 from __future__ import annotations
 
