@@ -20,16 +20,18 @@ from stepped import MANNERS
 from stepped_events import MANNERS as EVENTS
 from stepped_kprobes import MANNERS as KPROBES
 from stepped_kprobes import Manner as KprobesManner
+from stepped_masks import MANNERS as MASKS
 from stepped_switch import MANNERS as SWITCHES
 from stepper import Denied, Died, Stepper, started
 
-CHILD, KPROBES_CHILD, SWITCH_CHILD, EVENTS_CHILD = (
-    Path(__file__).with_name(f"stepped{name}.py") for name in ("", "_kprobes", "_switch", "_events")
+CHILD, KPROBES_CHILD, SWITCH_CHILD, EVENTS_CHILD, MASKS_CHILD = (
+    Path(__file__).with_name(f"stepped{name}.py") for name in ("", "_kprobes", "_switch", "_events", "_masks")
 )
 CHILDREN = {
     **dict.fromkeys(KPROBES, KPROBES_CHILD),
     **dict.fromkeys(SWITCHES, SWITCH_CHILD),
     **dict.fromkeys(EVENTS, EVENTS_CHILD),
+    **dict.fromkeys(MASKS, MASKS_CHILD),
 }
 ROUNDS, FEW_ROUNDS = 3, 2
 ONCE, OFTEN, EVERY = 1, 50, sys.maxsize
@@ -96,6 +98,11 @@ def test_a_signal_at_every_instruction_of_what_is_recorded_early(manner: str) ->
 def test_a_pool_that_another_thread_switches_during_a_signal_keeps_its_nodes(manner: str) -> None:
     """Neither is one lost for ever, nor are there more of them."""
     hold(manner, ONCE)
+
+
+@pytest.mark.parametrize("manner", MASKS)
+def test_a_signal_at_every_instruction_of_calls_that_block_signals(manner: str) -> None:
+    hold(manner, ONCE, FEW_ROUNDS)
 
 
 @pytest.mark.stress
