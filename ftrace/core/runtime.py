@@ -70,6 +70,7 @@ FUNCTIONS = (
     nodes.on_one_stack,
     left_hits.forget_left,
     python_left.python_handlers_left,
+    asynchronous.blocks_signals,
     cancellation.cancellation_off,
     cancellation.cancellation_back,
     rethook.tasks_after_fork,

@@ -7,8 +7,9 @@ has released the GIL, it is in the interpreter for which it has another state wi
 
 from __future__ import annotations
 
-from ftrace.hit.python_call import enter_interpreter, gil_release, switched_off, this_thread
+from ftrace.hit.python_call import enter_interpreter, gil_release, switched_off
 from ftrace.hit.python_objects import Object, decref
+from ftrace.hit.python_states import this_thread
 from sandbox.native import *
 
 interpreter_of = extern("PyThreadState_GetInterpreter", fn[ptr[u8], ptr[u8]])

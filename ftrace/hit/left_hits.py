@@ -175,14 +175,14 @@ abandon_kprobe = global_var(u64, 0, name="abandon_kprobe")
 
 
 @native
-def forget(task: ptr[Task]) -> void:
-    """The hit that has marked the task has been left: undo what was set while it ran."""
+def forget(task: ptr[Task], sp: u64) -> void:
+    """The hit that has marked the task has been left, as one at `sp` shows: undo what was set while it ran."""
     if task.kprobe == SHARED_BUSY:
         task.kprobe = 0
     elif task.kprobe != 0:
         cast(fn[void, ptr[Task]], abandon_kprobe)(task)
     handlers_left(task)
-    python_handlers_left(task, ~cast(u64, 0))
+    python_handlers_left(task, ~cast(u64, 0), sp)
     task.vectors = 0
     task.waiting = 0
     task.abandoned += 1
@@ -195,4 +195,4 @@ def forget(task: ptr[Task]) -> void:
 def forget_left(task: ptr[Task], sp: u64) -> void:
     """A hit whose return slot is at `sp` begins: forget the one that has marked the task, if that has been left."""
     if is_left_hit(task, sp):
-        forget(task)
+        forget(task, sp)

@@ -3,8 +3,8 @@
 A handler gets copies of its registers and of its entry data, which are written back after it returns: objects that it keeps
 refer to memory of their own.
 
-This module, python_objects and interpreters are the only native code that knows CPython. The symbols are the interpreter's;
-Python 3.10 and later have them.
+This module, python_objects, python_states and interpreters are the only native code that knows CPython. The symbols are the
+interpreter's; Python 3.10 and later have them.
 
 CPython gives an unknown thread a state and links it into its list: under a lock, but not under the GIL. A child forked at that
 moment finds the lock taken, and up to Python 3.11 waits for it inside `os.fork`; or it finds the list half changed. So threads
@@ -28,6 +28,7 @@ from ftrace.hit.python_objects import (
     return_addresses,
     take,
 )
+from ftrace.hit.python_states import begin_call, this_thread
 from ftrace.hit.unwind.walk import StackPoint
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
@@ -250,14 +251,18 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
     task = current()
     here: StackPoint = zeroed
     outer: u64 = 0
+    depth: u64 = 0
     if task != null:
         hit = cast(ptr[pt_regs], regs)
         here.ip = ret_ip if this.is_exit != 0 else ip
         here.sp = hit.sp
         here.bp = hit.bp
         outer = task.python
+        depth = task.python_depth
         task.python = cast(u64, addressof(here))
     gil = enter_interpreter()
+    if task != null:
+        begin_call(task, cast(u64, addressof(here)), gil)
     pending: array[Object, 3] = zeroed
     is_pending = error_occurred() != null
     if is_pending:
@@ -273,6 +278,7 @@ def python_call(this: ptr[PythonHandler], ip: u64, ret_ip: u64, regs: u64, data:
         error_restore(pending[0], pending[1], pending[2])
     gil_release(gil)
     if task != null:
+        task.python_depth = depth
         task.python = outer
     return value
 
@@ -281,7 +287,6 @@ PATIENCE = 40_000
 """Naps, some seconds in all: a limit that turns a deadlock into a delay."""
 
 gil_ensure = extern("PyGILState_Ensure", fn[i32])
-this_thread = extern("PyGILState_GetThisThreadState", fn[ptr[u8]])
 
 coming = global_var(u64, 0, name="thread_states_coming")
 """How many threads may be in the midst of getting a state."""

@@ -54,7 +54,7 @@ def get_kprobe_ctlblk(task: ptr[Task]) -> ptr[KprobeCtlblk]:
 
 on_one_stack = extern("on_one_stack", fn[bool_, u64, u64])
 forget_left = extern("forget_left", fn[void, ptr[Task], u64])
-python_handlers_left = extern("python_handlers_left", fn[void, ptr[Task], u64])
+python_handlers_left = extern("python_handlers_left", fn[void, ptr[Task], u64, u64])
 
 IN_STUB, NOT_INSIDE, NO_PREEMPTION = 1, 2, 4
 """Low bits of KprobeCtlblk.frame: what to undo if the handlers are left. IN_STUB: they were called by a stub of ftrace, which
@@ -147,7 +147,7 @@ def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
     noted = kcb.frame
     if noted == 0 or task.kprobe == SHARED_BUSY or not is_left(noted & ~cast(u64, _LOW_BITS), sp):
         return task.kprobe != 0
-    python_handlers_left(task, sp)
+    python_handlers_left(task, sp, sp)
     abandon(task)
     return False
 

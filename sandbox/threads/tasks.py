@@ -112,6 +112,23 @@ class ContextCall(Structure):
     result: u64
 
 
+PYTHON_CALLS = 3
+
+
+@struct
+class PythonCall(Structure):
+    """What the interpreter had in a thread when a Python handler was called (ftrace.hit.python_states)."""
+
+    at: u64  # an address in the frame of its caller
+    gil: u64  # what PyGILState_Ensure returned: 0 if the thread had the GIL
+    chain: u64  # where the chain of frames begins
+    frame: u64  # the innermost frame; 0: there was none
+    place: u64  # the instruction in it
+    words: array[u64, 8]
+    halves: array[u32, 4]
+    handled: array[u64, 3]  # the exception that was being handled
+
+
 @struct
 class Task(Structure):
     """A thread's record."""
@@ -148,6 +165,9 @@ class Task(Structure):
     credit_pages: array[u64, 16]  # bit n: this task has had credits in the n-th page of its counter lines
     cancellable: u64  # not 0 while a Python or C handler has switched cancellation off (ftrace.hit.cancellation)
     python: u64  # an address in the frame of the innermost Python handler; 0: none is running (ftrace.hit.python_left)
+    python_depth: u64  # how many Python handlers are running
+    python_left: u64  # 1 more than the number of the call whose state is to be put back, since it has been left; or 0
+    python_calls: array[PythonCall, PYTHON_CALLS]
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.core.handlers.floats); 0: nowhere
     acting_comm: array[u64, 2]  # the name of the thread that it acts for
 
@@ -232,6 +252,8 @@ def task_reset(task: ptr[Task]) -> void:
     task.vectors = 0
     task.cancellable = 0
     task.python = 0
+    task.python_depth = 0
+    task.python_left = 0
     for index in range(KPROBE_CTLBLK):
         task.kprobe_ctlblk[index] = 0
     task.guard = addressof(task.guards[0])

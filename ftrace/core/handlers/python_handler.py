@@ -48,9 +48,14 @@ class HandlerErrors:
 
 
 _LEFT = ctypes.create_string_buffer(
+    b"fprobe: a Python handler has been left by longjmp: what it held, such as locks, stays so, and no other Python handler is "
+    b"called in this thread. Use a native handler where a signal's handler or a C function jumps out.\n"
+)
+_LEFT_UNKNOWN = ctypes.create_string_buffer(
     b"fprobe: a Python handler has been left by longjmp: Python's state in this thread is undefined, and it may still hold the "
     b"GIL. No other Python handler is called there. Use a native handler where a signal's handler or a C function jumps out.\n"
 )
+"""Where this interpreter's state cannot be put back."""
 _STATE_WORDS = 40
 """Words at the beginning of a PyThreadState, among which is its thread."""
 _making = fork.renew(threading.Lock())
@@ -65,27 +70,41 @@ def _image() -> NativeImage:
 @once
 def _made() -> NativeImage:
     _check_interpreter()
-    from ftrace.hit import interpreters, python_call, python_objects
+    from ftrace.hit import interpreters, python_call, python_objects, python_states
 
     called = (
         python_call.python_call,
         python_call.no_python_in_child,
         python_call.hold_off_states,
         interpreters.in_sub_interpreter,
+        python_states.put_back,
         *python_objects.FUNCTIONS,
     )
-    image = NativeImage.of(Unit("fprobe-python", called))
+    image = NativeImage.of(Unit("fprobe-python", called), runtime().image)
     image.variable("task_offset").value = runtime().key.offset
     image.variable("python_split_counts").value = int(_is_free_threaded_build())
-    hits = runtime().image
-    hits.variable("python_left_text").value = ctypes.addressof(_LEFT)
-    hits.variable("python_left_length").value = len(_LEFT.raw) - 1
+    _undo_left_handlers(image)
     _tell_interpreters_apart(image)
     image.publish()
     fork.innermost(_Forks(image))
     fork.at_fork(0, 0, image.address("no_python_in_child"))
     atexit.register(_switch_off, image)
     return image
+
+
+def _undo_left_handlers(image: NativeImage) -> None:
+    """Set the variables of ftrace.hit.python_states and python_left."""
+    from ftrace.core.handlers import thread_states
+    from ftrace.hit.python_states import StateLayout
+
+    known, hits = thread_states.is_known(), runtime().image
+    if known:
+        image.variable("python_running_state").value = thread_states.address_of_running_state()
+        thread_states.fill(StateLayout.ctypes.from_address(image.address("python_state_layout")))
+    text = _LEFT if known else _LEFT_UNKNOWN
+    hits.variable("python_left_text").value = ctypes.addressof(text)
+    hits.variable("python_left_length").value = len(text.raw) - 1
+    hits.variable("python_put_back").value = image.address("put_back")
 
 
 def _tell_interpreters_apart(image: NativeImage) -> None:
