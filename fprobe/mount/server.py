@@ -1,8 +1,4 @@
-"""The threads that answer requests. A read of an empty pipe is put aside, so that it occupies none of them.
-
-One of them reads the device, as threads that take turns at every request wake each other, and wait for the interpreter.
-While a request takes long, another thread reads.
-"""
+"""The threads that answer requests. A read of an empty pipe is put aside, so that it occupies none of them."""
 
 from __future__ import annotations
 
@@ -25,9 +21,7 @@ log = logging.getLogger("fprobe")
 
 _WORKERS = 4
 _POLL = 0.01
-"""Seconds between two looks at the request in work, and at pipes that are waited for: writers of records wake nobody."""
-_IDLE_LOOKS = 10
-"""Looks without a request after which there is none until one comes."""
+"""Seconds between two looks at pipes that somebody waits for: writers of records do not wake readers."""
 
 
 class Server:
@@ -47,11 +41,6 @@ class Server:
         self._slow: set[int] = set()
         """Requests that may take long; an answer after a signal is dropped by the kernel."""
         self._changed = threading.Condition()
-        self._turn = threading.Lock()
-        """Of the worker that reads the device. It is taken from one whose request takes long."""
-        self._in_work = self._seen = 0
-        """Number of the request that the worker with the turn answers, now and at the last look; 0: none."""
-        self._idle_looks = _IDLE_LOOKS
         self._is_mounted = True
         self._is_stopping = False
         self._workers = [OwnThread(self._work) for _ in range(_WORKERS)]
@@ -87,44 +76,17 @@ class Server:
     def _work(self) -> None:
         buffer = bytearray(messages.REQUEST_SIZE)
         while True:
-            self._turn.acquire()
-            while (request := self._next(buffer)) is not None:
-                self._begin(request)
-                self._serve(request)
-                if not self._keeps_turn(request):
-                    break
-            else:
-                self._turn.release()
-                return
-
-    def _next(self, buffer: bytearray) -> Request | None:
-        """The next request; None if the thread is to end."""
-        while True:
             try:
                 size = os.readv(self._device, [buffer])
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):  # the request has been interrupted
                     continue
-                return None  # ENODEV: unmounted
+                return  # ENODEV: unmounted
             request = messages.request(bytes(memoryview(buffer)[:size]))
-            if not self._is_stopping:
-                return request
-            self._send(messages.failure(request.unique, errno.ENOTCONN))
-            return None
-
-    def _begin(self, request: Request) -> None:
-        self._in_work = request.unique  # before the looks are counted again: the waiter reads them in the other order
-        is_idle, self._idle_looks = self._idle_looks >= _IDLE_LOOKS, 0
-        if is_idle:
-            with self._changed:
-                self._changed.notify()
-
-    def _keeps_turn(self, request: Request) -> bool:
-        with self._changed:
-            keeps = self._in_work == request.unique
-            if keeps:
-                self._in_work = 0
-            return keeps
+            if self._is_stopping:
+                self._send(messages.failure(request.unique, errno.ENOTCONN))
+                return
+            self._serve(request)
 
     def _serve(self, request: Request) -> None:
         if request.opcode == Opcode.INTERRUPT:
@@ -199,24 +161,12 @@ class Server:
         serves.set()
         while True:
             with self._changed:
-                while self._is_mounted and self._is_idle():
+                while self._is_mounted and not self._waiting and not self._polled:
                     self._changed.wait()
                 if not self._is_mounted:
                     return
-                self._pass_turn()
                 self._look()
             time.sleep(_POLL)
-
-    def _is_idle(self) -> bool:
-        return self._idle_looks >= _IDLE_LOOKS and not (self._in_work or self._waiting or self._polled)
-
-    def _pass_turn(self) -> None:
-        """Let another worker read the device if the last look saw the same request in work."""
-        if self._in_work and self._in_work == self._seen:
-            self._in_work = 0
-            self._turn.release()
-        self._seen = self._in_work
-        self._idle_looks += 1
 
     def _look(self) -> None:
         for unique, (opened, size) in list(self._waiting.items()):

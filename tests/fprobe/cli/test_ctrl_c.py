@@ -42,7 +42,7 @@ def interrupted(programs, *words, when, presses=1):
         process.kill()
         process.wait()
         process.stdout.close()
-    assert "Traceback" not in out
+    assert "Traceback" not in out, out[-1500:]
     return out
 
 
