@@ -31,7 +31,7 @@ class StateLayout(Structure):
 
 state_layout = global_var(StateLayout, name="python_state_layout")
 running_state = global_var(u64, 0, name="python_running_state")
-"""The address of PyThreadState_GetUnchecked()."""
+"""The address of _PyThreadState_UncheckedGet()."""
 
 this_thread = extern("PyGILState_GetThisThreadState", fn[ptr[u8]])
 save_thread = extern("PyEval_SaveThread", fn[ptr[u8]])

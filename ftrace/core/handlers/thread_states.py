@@ -56,10 +56,8 @@ def fill(layout: Any) -> None:
 
 
 def address_of_running_state() -> int:
-    """The address of PyThreadState_GetUnchecked(), which has had an underscore."""
-    api = ctypes.pythonapi
-    function = getattr(api, "PyThreadState_GetUnchecked", None) or api._PyThreadState_UncheckedGet
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+    """The address of the function that returns the state of the thread that holds the GIL."""
+    return ctypes.cast(ctypes.pythonapi._PyThreadState_UncheckedGet, ctypes.c_void_p).value or 0
 
 
 def _this_state() -> int:
