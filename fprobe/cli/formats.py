@@ -49,17 +49,21 @@ def format_of(name: str | None, output: str | None, allowed: Collection[str], de
         raise Failure(_REMOVED[name])
     there = ", ".join(each for each in FORMATS if each in allowed)
     if name is not None and name not in allowed:
-        other = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise Failure(f"--format is {name}; there are: {there}{other}")
+        raise Failure(f"--format is {name}; there are: {there}{_elsewhere(name)}")
     meant = _of_suffix(output) if output is not None else None
     if meant is None or meant == name:
         return name or default
     if name is not None:
         raise Failure(f"-o {output} means the format {meant}, and --format is {name}: give one of them")
     if meant not in allowed:
-        other = f"; {_ELSEWHERE[meant]}" if meant in _ELSEWHERE else ""
-        raise Failure(f"-o {output} means the format {meant}, which is not written here; there are: {there}{other}")
+        raise Failure(
+            f"-o {output} means the format {meant}, which is not written here; there are: {there}{_elsewhere(meant)}"
+        )
     return meant
+
+
+def _elsewhere(name: str) -> str:
+    return f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
 
 
 def report_file(output: str, form: str = "text") -> int:
