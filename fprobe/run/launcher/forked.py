@@ -20,6 +20,8 @@ from sandbox.remote import inject, limits
 
 _LEAVES = 5.0
 """Seconds in which such a process must have left."""
+_ENDS = 2.0
+"""Seconds in which a process that has been killed has ended."""
 _POLLING = 0.005
 _MODULE = "_fprobe_attached.fprobe.run.tracee.attached"
 _LEAVING = f"import sys\nsys.modules[{_MODULE!r}].settle_forked()\n"
@@ -74,7 +76,7 @@ def _close_all_but(*kept: int) -> None:
 
 def _dismiss_all(counts: int, process: int, first: str) -> None:
     """Let all that have mapped the file leave, if the process that was attached to has ended: else it restores their text."""
-    if select.select([process], [], [], 0)[0]:
+    if select.select([process], [], [], _ENDS)[0]:
         dismiss(counts, [int(each) for each in os.listdir("/proc") if each.isdigit()], first)  # noqa: PTH208  # names only
 
 
