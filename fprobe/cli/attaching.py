@@ -146,8 +146,8 @@ def _processes() -> Iterator[tuple[int, set[str], str]]:
     """Number, names and command line of each process but this one: its own name, its program's, and its script's."""
     for entry in sorted((each for each in os.listdir("/proc") if each.isdigit()), key=int):  # noqa: PTH208  # names only
         try:
-            comm = Path(f"/proc/{entry}/comm").read_text(errors="replace").strip()
-            words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            comm = os.fsdecode(Path(f"/proc/{entry}/comm").read_bytes()).removesuffix("\n")
+            words = os.fsdecode(Path(f"/proc/{entry}/cmdline").read_bytes()).split("\0")[:-1]
         except OSError:
             continue
         if words and int(entry) != os.getpid():

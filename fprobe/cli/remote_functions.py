@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
-from ftrace.core.glob import matches, parse
+from ftrace.core.glob import matches, parse, parse_owner
 from sandbox.process.near import did_you_mean
-from sandbox.remote.process import Image, RemoteProcess
+from sandbox.remote.process import DELETED, Image, RemoteProcess
 from sandbox.remote.refusals import Refused
-from sandbox.symbols.file_names import short_name
+from sandbox.symbols.file_names import names_of
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.names import split_owner
+from sandbox.x86_64.remote_thread import PYTHON
 
 if TYPE_CHECKING:
     from sandbox.elf.tables import ElfFile
@@ -84,12 +86,12 @@ def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[Remot
 
 def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
     owner, colon, wanted = split_owner(pattern)
-    if not (owner and colon and wanted):
-        raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
-    of_library, of_function = parse(owner), parse(wanted)
-    images = process.images(lambda name: any(map(of_library.matches, (name, short_name(name)))))
-    if not images:
+    images = _images_called(process, owner) if colon else _program(process)
+    if not images and colon:
         raise Failure(f"process {process.pid} has no library {owner!r}")
+    if not (images and wanted):
+        raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
+    of_function = parse(wanted)
     found, names = [], []
     for library in (RemoteLibrary(process, image) for image in images):
         for symbol in library.symbols:
@@ -100,6 +102,22 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
         where = ", ".join(image.path for image in images)
         raise Failure(f"no function of {where} matches {wanted!r}{did_you_mean(wanted.strip('*'), names)}")
     yield from found
+
+
+def _images_called(process: RemoteProcess, owner: str) -> list[Image]:
+    of_library = parse_owner(owner)
+    return process.images(lambda name: any(map(of_library.matches, names_of(name))))
+
+
+def _program(process: RemoteProcess) -> list[Image]:
+    """The program itself, whose functions are meant without a library; none if it is Python."""
+    try:
+        path = os.readlink(f"/proc/{process.pid}/exe").removesuffix(DELETED)  # noqa: PTH115  # the text of the link
+    except OSError:
+        return []
+    if process.exporting(PYTHON[0], lambda name: name.startswith(("libpython", "python"))):
+        return []
+    return [image for image in process.images(lambda name: name == path.rpartition("/")[2]) if image.path == path]
 
 
 class Names:

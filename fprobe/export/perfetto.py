@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sandbox.process.printable import utf8
+
 _SEQUENCE = 1
 _MONOTONIC = 3
 """perfetto.protos.BuiltinClock.BUILTIN_CLOCK_MONOTONIC"""
@@ -40,7 +42,7 @@ class PerfettoTrace:
         descriptor = self._builder.add_packet().track_descriptor
         descriptor.uuid = _track(pid)
         descriptor.process.pid = pid
-        descriptor.process.process_name = _utf8(name)
+        descriptor.process.process_name = utf8(name)
 
     def thread(self, pid: int, tid: int, name: str = "") -> None:
         """Describe a thread, unless that was done."""
@@ -51,7 +53,7 @@ class PerfettoTrace:
         descriptor.uuid, descriptor.parent_uuid = _track(pid, tid), _track(pid)
         descriptor.thread.pid, descriptor.thread.tid = pid, tid
         if name:
-            descriptor.thread.thread_name = _utf8(name)
+            descriptor.thread.thread_name = utf8(name)
 
     def begin(self, time: int, pid: int, tid: int, name: str, values: Mapping[str, Any] | None = None) -> None:
         """A call of a thread begins."""
@@ -76,7 +78,7 @@ class PerfettoTrace:
         event = packet.track_event
         event.type, event.track_uuid = kind, _track(pid, tid)
         if name:
-            event.name = _utf8(name)
+            event.name = utf8(name)
         for key, value in values.items():
             _annotate(event.debug_annotations.add(), key, value)
 
@@ -89,11 +91,7 @@ def _annotate(annotation: Any, name: str, value: Any) -> None:
         else:
             annotation.uint_value = value
     else:
-        annotation.string_value = _utf8(str(value))
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+        annotation.string_value = utf8(str(value))
 
 
 def _track(pid: int, tid: int = 0) -> int:

@@ -107,5 +107,5 @@ def _as_exception(fault: object) -> faults.SandboxFault:
     stack = [symbol_table.describe(address) for address in record.calls[: record.depth]]
     in_probe = bool(record.in_probe)
     where, source = symbol_table.describe(ip), source_lines.at(ip)
-    handler = bytes(record.handler.letters[: record.handler.length]).decode()
+    handler = bytes(record.handler.letters[: record.handler.length]).decode("utf-8", "surrogateescape")
     return faults.SandboxFault(record.signal, record.address, ip, where, registers, stack, in_probe, source, handler)

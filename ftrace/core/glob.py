@@ -73,6 +73,11 @@ def parse(text: str) -> Pattern:
     return Pattern(body, kind, search, negated)
 
 
+def parse_owner(text: str) -> Pattern:
+    """The same for names of images: a digit that the pattern begins with is part of a name, and no position in a list."""
+    return parse(re.sub(r"^(!?)(\d)", r"\1[\2]", text))
+
+
 def _classify(body: str) -> tuple[PatternKind, str]:
     if body[:1].isdigit() and body[:1].isascii():
         return PatternKind.INDEX, body

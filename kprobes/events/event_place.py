@@ -10,9 +10,10 @@ from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes import checks
 from sandbox.images.near_misses import no_symbol
-from sandbox.images.process_text import in_events, is_symbol, library_called, symbol_at
+from sandbox.images.process_text import is_symbol, library_called, symbol_at
 from sandbox.images.source_places import address_of_line, is_file, split_line
 from sandbox.loading.module import loaded_modules
+from sandbox.symbols.file_names import in_events
 from sandbox.symbols.names import split_offset, split_owner
 from sandbox.symbols.table import Symbol, symbol_table
 

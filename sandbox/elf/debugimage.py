@@ -37,12 +37,13 @@ class _Section(NamedTuple):
 
 def debug_image(start: int, size: int, symbols: Sequence[CodeSymbol], frames: bytes, frames_address: int) -> bytes:
     """The image for `size` bytes of code at `start`, with its symbols and the address of its .eh_frame section."""
-    names = b"\0" + b"".join(symbol.name.encode() + b"\0" for symbol in symbols)
+    encoded = [symbol.name.encode("utf-8", "surrogateescape") + b"\0" for symbol in symbols]
+    names = b"\0" + b"".join(encoded)
     table = _SYMBOL.pack(0, 0, 0, 0, 0, 0)
     offset = 1
-    for symbol in symbols:
+    for symbol, name in zip(symbols, encoded, strict=True):
         table += _SYMBOL.pack(offset, _GLOBAL_FUNCTION, 0, 1, symbol.address, symbol.size)
-        offset += len(symbol.name.encode()) + 1
+        offset += len(name)
     return _assembled(
         [
             _Section(".text", _NOBITS, _ALLOC | _EXECINSTR, start, b"", size),

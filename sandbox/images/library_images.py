@@ -15,7 +15,7 @@ from sandbox.elf.ehframe import Kind, Stretch, is_cold
 from sandbox.images import process_text
 from sandbox.images.image import Image, Source
 from sandbox.process.once import cached_property
-from sandbox.symbols.file_names import short_name
+from sandbox.symbols.file_names import names_of
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.table import Symbol, sorted_symbols
 
@@ -39,8 +39,7 @@ class LibraryImage(Image):
         self.library = library
         self.name = library.name
         self._pinned = False
-        names = library.names | {stem for name in library.names for stem in _stems(name)}
-        self.names = frozenset(names | {process_text.in_events(name) for name in names})
+        self.names = frozenset[str]().union(*map(names_of, library.names))
         self.only_by = _LLVM if _LLVM in self.name else ""
         self.is_own = any(package in part for part in library.path.parts for package in _OWN)
 
@@ -156,16 +155,6 @@ class LibraryImage(Image):
             return Kind.COLD.reason
         kind = self.library.kind_from(function.address)
         return "" if kind is Kind.UNKNOWN else kind.reason
-
-
-def _stems(name: str) -> Iterator[str]:
-    """`libz` of `libz.so.1`, `libcrypt-2` and `libcrypt` of `libcrypt-2.31.so`, `zlib` of `zlib.cpython-311-...so`."""
-    yield name.partition(".so")[0]
-    stem = short_name(name)
-    yield stem
-    head, dash, version = stem.rpartition("-")
-    if dash and version[:1].isdigit():
-        yield head
 
 
 class _Libraries(Source):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 from collections.abc import Iterable
 
 from sandbox.elf.ehframe import Kind, is_cold
@@ -17,7 +16,7 @@ from sandbox.loading.module import Module, loaded_modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
-from sandbox.symbols.file_names import short_name
+from sandbox.symbols.file_names import in_events, short_name
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol, locate, symbol_table
@@ -109,11 +108,6 @@ def library_called(name: str) -> Library | None:
         ):
             return library
     return None
-
-
-def in_events(file: str) -> str:
-    """The name of a file as lines of probe events can have it: `libstdc__.so.6`. Their grammar takes `+` and `-` for offsets."""
-    return re.sub(r"[^\w.]", "_", file)
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:

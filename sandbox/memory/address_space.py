@@ -17,13 +17,15 @@ _STACK_GROWTH, _HEAP_GROWTH = 64 << 20, 256 << 20
 
 
 def mappings() -> list[tuple[int, int, str, str]]:
-    """The process's mappings as (start, end, permissions, path), ascending."""
+    """The process's mappings as (start, end, permissions, path), ascending. The kernel writes `\\012` for a newline in a path."""
     result = []
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 (hot enough)
+    with open(  # noqa: PTH123 (hot enough)
+        "/proc/self/maps", encoding="utf-8", errors="surrogateescape", newline="\n"
+    ) as maps:
         for line in maps:
             bounds, permissions, _offset, _device, _inode, *path = line.split(maxsplit=5)
             start, _, end = bounds.partition("-")
-            result.append((int(start, 16), int(end, 16), permissions, path[0].strip() if path else ""))
+            result.append((int(start, 16), int(end, 16), permissions, path[0].removesuffix("\n") if path else ""))
     return result
 
 

@@ -146,7 +146,7 @@ class NativeImage:
 @functools.cache
 def c_string(text: str) -> int:
     """The address of `text` as a C string that is never freed: native code may refer to it."""
-    buffer = ctypes.create_string_buffer(text.encode())
+    buffer = ctypes.create_string_buffer(text.encode("utf-8", "surrogateescape"))
     _c_strings.append(buffer)
     return ctypes.addressof(buffer)
 

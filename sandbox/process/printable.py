@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _STYLE = re.compile(r"\x1b\[\d*(?:;\d+)*m")
@@ -38,6 +39,15 @@ def printable_line(text: str) -> str:
         parts += [printable(text[at : style.start()], "\n\t"), style[0]]
         at = style.end()
     return "".join([*parts, printable(text[at:], "\n\t")])
+
+
+def utf8(value: Any) -> Any:
+    r"""A text, or all in a list or dictionary, for a file that must be UTF-8: a byte that is not is `\x` and two digits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {name: utf8(each) for name, each in value.items()}
+    return [utf8(each) for each in value] if isinstance(value, list) else value
 
 
 def _bytes(letter: str) -> str:

@@ -23,7 +23,7 @@ _MAPPING = re.compile(
     r"(?P<start>[\da-f]+)-(?P<end>[\da-f]+) (?P<rights>\S+) (?P<offset>[\da-f]+) \S+ (?P<inode>\d+) *(?P<path>.*)"
 )
 _PAGE = mmap.PAGESIZE
-_DELETED = " (deleted)"
+DELETED = " (deleted)"
 
 
 class Mapping(NamedTuple):
@@ -65,7 +65,7 @@ class RemoteProcess:
         self.pid = pid
         try:
             self.memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-            self.mappings = list(_mappings(Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")))
+            self.mappings = list(_mappings(os.fsdecode(Path(f"/proc/{pid}/maps").read_bytes())))
         except PermissionError:
             raise not_permitted(pid) from None
         except (FileNotFoundError, ProcessLookupError):
@@ -123,7 +123,7 @@ class RemoteProcess:
         """The ELF file that the loader knows by this path, "" for the program; None if there is none."""
         name = path or os.readlink(f"/proc/{self.pid}/exe")  # noqa: PTH115  # the text of the link
         for mapping in self.mappings:
-            if not mapping.offset and mapping.path.removesuffix(_DELETED) == name.removesuffix(_DELETED):
+            if not mapping.offset and mapping.path.removesuffix(DELETED) == name.removesuffix(DELETED):
                 with contextlib.suppress(OSError, ValueError):
                     return self._file(mapping)
         with contextlib.suppress(OSError, ValueError), Path(f"/proc/{self.pid}/root{name}").open("rb") as file:
@@ -147,7 +147,7 @@ class RemoteProcess:
     def each_image(self, fits: Callable[[str], bool]) -> Iterator[Image]:
         """The mapped ELF files whose base names fit, ascending."""
         for mapping in self.mappings:
-            path = mapping.path.removesuffix(_DELETED)
+            path = mapping.path.removesuffix(DELETED)
             if not mapping.offset and path.startswith("/") and fits(path.rpartition("/")[2]):
                 try:
                     file = self._file(mapping)
@@ -177,7 +177,7 @@ class RemoteProcess:
                         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError:
                 continue
-        raise OSError(errno.ENOENT, f"{mapping.path.removesuffix(_DELETED)} was replaced on disk")
+        raise OSError(errno.ENOENT, f"{mapping.path.removesuffix(DELETED)} was replaced on disk")
 
     @cached_property
     def system_call(self) -> int:
@@ -207,4 +207,6 @@ def _mappings(text: str) -> Iterator[Mapping]:
     for line in text.split("\n"):
         if found := _MAPPING.match(line):
             start, end, offset = (int(found[name], 16) for name in ("start", "end", "offset"))
-            yield Mapping(start, end, found["rights"], offset, int(found["inode"]), found["path"])
+            yield Mapping(
+                start, end, found["rights"], offset, int(found["inode"]), found["path"].replace("\\012", "\n")
+            )

@@ -424,7 +424,7 @@ def _absolute(name: str) -> Path:
 def _mapped_file(address: int) -> Path | None:
     """The file that is mapped at `address`: the program may have changed its directory since it opened a relative path."""
     named = (path for start, end, _, path in mappings() if start <= address < end)
-    path = Path(next(named, ""))
+    path = Path(next(named, "").replace("\\012", "\n"))
     return path if path.is_absolute() and path.exists() else None
 
 

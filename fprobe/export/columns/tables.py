@@ -11,6 +11,7 @@ from fprobe.export.columns.pages import NULL, Batch, Chosen, Pages
 from fprobe.export.formats import EventFormat, FieldFormat
 from fprobe.report.tree import folded_stack
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
+from sandbox.process.printable import utf8
 
 if TYPE_CHECKING:
     import pyarrow
@@ -97,7 +98,7 @@ class Tables:
             **self._constant(origin, chosen.count),
         }
         if event is not None and event.name in _STACKS:
-            found["stack"] = _texts([self._callers(event, each) for each in chosen.records()])
+            found["stack"] = _texts([utf8(self._callers(event, each)) for each in chosen.records()])
             return self._table(STACK, chosen.count, found)
         found["event"] = _texts([event.name if event else f"type {number}"] * chosen.count)
         found |= self._place_hit(event, chosen)
@@ -116,7 +117,7 @@ class Tables:
             "tid": pa.array([tid], pa.int32()),
             "lost": pa.array([number], pa.int64()),
         }
-        comm = _texts([self._source.comm(tid)])
+        comm = _texts([utf8(self._source.comm(tid))])
         return self._table(LOST, 1, found | {"comm": comm} | self._constant(origin, 1))
 
     def _struct(self, event: EventFormat, chosen: Chosen) -> Any:
@@ -198,7 +199,7 @@ def _coded(numbers: Any, names: Sequence[str | None]) -> Any:
     """Texts by their numbers."""
     import pyarrow as pa
 
-    return pa.DictionaryArray.from_arrays(numbers, pa.array(names, pa.string()))
+    return pa.DictionaryArray.from_arrays(numbers, pa.array(utf8(list(names)), pa.string()))
 
 
 def _mapped(values: Any, text: Callable[[Any], str | None]) -> Any:
@@ -220,18 +221,11 @@ def _texts(values: Sequence[str | None]) -> Any:
 
 
 def _value(field: FieldFormat, record: bytes) -> Any:
-    """A field's value; bytes that are no UTF-8 are shown as in Python, since a column of texts cannot have them."""
-    found = field.value(record)
-    if isinstance(found, str):
-        return _utf8(found)
-    return [_utf8(each) if isinstance(each, str) else each for each in found] if isinstance(found, list) else found
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """A field's value, as a column can have it."""
+    return utf8(field.value(record))
 
 
 def _split(name: str) -> tuple[str, str]:
     """Function and module of `function [module]`."""
-    function, _, module = _utf8(name).partition(" [")
+    function, _, module = name.partition(" [")
     return function, module.removesuffix("]")

@@ -24,6 +24,7 @@ from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.start_up import Progress, StartUp, no_progress
 from fprobe.run.session import Settings
 from sandbox.native.back.compile import StateOfFiles, state_of_files
+from sandbox.process.printable import printable_line
 from sandbox.remote import inject, limits, reach
 from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
@@ -336,7 +337,7 @@ def attached(
             try:
                 processes.add(Attached(pid, own, is_interrupted))
             except Refused as failure:  # of another program, or it has ended
-                sys.stderr.write(f"fprobe: not attached: {failure.strerror}\n")
+                sys.stderr.write(printable_line(f"fprobe: not attached: {failure.strerror}\n"))
         processes.begin(targets.duration)
         yield processes
     finally:
@@ -362,7 +363,7 @@ def _say(process: Attached) -> None:
     number = process.functions
     functions = f"{number:,} function{'s' * (number != 1)}"
     text = f"fprobe: attached to {process.pid} ({shown_command(process.command)}): {functions}; Ctrl-C ends\n"
-    sys.stderr.write(text)
+    sys.stderr.write(printable_line(text))
     sys.stderr.flush()
 
 

@@ -103,8 +103,8 @@ def _dismissed(pid: int, counts: int, first: str) -> bool:
 
 def _has_mapped(pid: int, counts: int) -> bool:
     """Whether the memory of the process shows this file."""
-    number = str(os.fstat(counts).st_ino)
+    number = b"%d" % os.fstat(counts).st_ino
     with contextlib.suppress(OSError):
-        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-        return any(line.split(None, 5)[4] == number and "memfd:" in line for line in lines)
+        lines = Path(f"/proc/{pid}/maps").read_bytes().split(b"\n")[:-1]
+        return any(line.split(None, 5)[4] == number and b"memfd:" in line for line in lines)
     return False

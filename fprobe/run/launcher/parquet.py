@@ -16,6 +16,7 @@ from fprobe.run.launcher.call_events import CallWords, calls
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns
 from fprobe.run.launcher.results import Process, Results
+from sandbox.process.printable import utf8
 
 if TYPE_CHECKING:
     from fprobe.export.columns.parquet import Sink
@@ -30,8 +31,6 @@ def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Reco
 
     Raises OSError; after a full disk the file is whole.
     """
-    import pyarrow as pa
-
     offset = wall_clock_offset()
     formats = _formats(recorded.events.values())
     columns = column_names(formats.values())
@@ -42,7 +41,7 @@ def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Reco
     failure: OSError | None = None
     try:
         while some := list(islice(rows, _ROWS)):
-            sink.write(pa.Table.from_pylist(some, schema=layout))
+            sink.write(_table(some, layout))
     except OSError as error:
         failure = error
     try:
@@ -51,6 +50,15 @@ def write(sink: Sink, found: Results, selection: ReportSelection, recorded: Reco
         sink.close()
     if failure is not None:
         raise failure
+
+
+def _table(rows: list[dict[str, Any]], layout: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.Table.from_pylist(rows, schema=layout)
+    except UnicodeEncodeError:
+        return pa.Table.from_pylist(utf8(rows), schema=layout)
 
 
 def _formats(events: Iterable[RecordedEvents]) -> dict[int, EventFormat]:

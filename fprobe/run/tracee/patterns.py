@@ -15,6 +15,7 @@ from ftrace.core.filters.image_functions import ImageFunction, find_functions, i
 from sandbox.images.image import Image
 from sandbox.images.process_text import symbol_at
 from sandbox.loading.module import modules
+from sandbox.symbols.file_names import in_events
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.names import name_of_python, names_owner, split_owner
 
@@ -29,7 +30,7 @@ class Pattern:
         self.text = text
         program = host_program()
         if program is not None and not split_owner(text)[1]:
-            text = f"{program.name}:{text}"
+            text = f"{in_events(program.name)}:{text}"  # its name may have a colon, or signs of globs
         self.meant = text
         """The same with the program's name before it, where it has none."""
         self.reason = ""
@@ -116,7 +117,7 @@ class FileLine(Pattern):
             self.reason = str(error.args[0])
             return []
         assert symbol is not None
-        self.meant = f"{symbol.module}:{symbol.name}"
+        self.meant = f"{in_events(symbol.module)}:{symbol.name}"
         return super()._search()
 
 

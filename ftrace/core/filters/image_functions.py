@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ftrace.core.glob import PatternKind, bits_of, parse, select
+from ftrace.core.glob import PatternKind, bits_of, parse, parse_owner, select
 from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
@@ -78,7 +78,7 @@ def may_be_compiled(pattern: str) -> bool:
 
 def images_meant(owner: str | None) -> Iterator[Image]:
     """The images that `owner`, what is before the colon of a pattern, means; None: those that patterns without a colon mean."""
-    pattern = None if owner is None else parse(owner)
+    pattern = None if owner is None else parse_owner(owner)
     for source in sources():
         if pattern is None and source.is_named:
             continue

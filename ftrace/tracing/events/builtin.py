@@ -143,7 +143,7 @@ MODULE_FREE = TraceEvent(_MODULE, "module_free", (_module_name(8),), '"%s", __ge
 
 def _record_module(event: TraceEvent, module: Module) -> None:
     fields = event.fields[-1].offset + 4
-    text = module.name.encode() + b"\0"
+    text = module.name.encode("utf-8", "surrogateescape") + b"\0"
     word = len(text) << 16 | fields
     event.record(bytes(fields - 12) + word.to_bytes(4, "little") + text)
 

@@ -218,5 +218,7 @@ def identifier(name: str) -> str:
 
 def quoted(text: str) -> str:
     """*text* as a quoted LLVM string."""
-    safe = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in text.encode())
+    safe = (
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in text.encode("utf-8", "surrogateescape")
+    )
     return '"' + "".join(safe) + '"'

@@ -32,9 +32,8 @@ class SymbolNames:
         """Publish the present symbols."""
         with self._lock:
             symbols = _distinct()
-            names = (
-                "\0".join({text: None for symbol in symbols for text in (symbol.name, symbol.module)}).encode() + b"\0"
-            )
+            texts = {text: None for symbol in symbols for text in (symbol.name, symbol.module)}
+            names = "\0".join(texts).encode("utf-8", "surrogateescape") + b"\0"
             ranges = NamedRanges.offset("ranges")
             size = ranges + NamedRange.size * len(symbols) + len(names)
             place = mappings.reserve(size)
@@ -62,7 +61,7 @@ def _ranges(symbols: Sequence[Symbol], names: bytes, names_at: int) -> Iterator[
     """The words of the table of NamedRange. `names_at`: the address of the names, each ended by a NUL."""
     offset, places = 0, dict[str, int]()
     for name in names[:-1].split(b"\0"):
-        places[name.decode()] = names_at + offset
+        places[name.decode("utf-8", "surrogateescape")] = names_at + offset
         offset += len(name) + 1
     for symbol in symbols:
         yield from (symbol.address, max(symbol.end, symbol.address + 1), places[symbol.name], places[symbol.module])
