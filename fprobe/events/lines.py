@@ -44,6 +44,7 @@ _SHAPE = Shape(
 )
 _RETURN_SHAPE = Shape(_PARAMETERS, "fp.action", ("entry_ip", "ret_ip"), "entry_data", early=EARLY_RETURN)
 _RETVAL = re.compile(r"\$retval(?![A-Za-z0-9_])")
+_ARGUMENT = re.compile(r"\$arg([1-9]\d*)(?![A-Za-z0-9_])")
 _TRACEPOINT = re.compile(r"[A-Za-z0-9_]*")
 
 
@@ -220,6 +221,20 @@ def is_of_return(arguments: Sequence[str]) -> bool:
 def scope_of(symbol: str, *, is_return: bool) -> Scope:
     """What the arguments of a line f can refer to."""
     return Scope(not is_return, is_return, has_registers=False, find_prototype=lambda: _prototype(symbol))
+
+
+def missing_argument(function: str, arguments: Sequence[str]) -> str:
+    """A sentence if one of these arguments of a line f is a `$argN` that the function has not; '' if its prototype is not known.
+
+    The kernel reads the register or the word of the stack nevertheless.
+    """
+    numbers = [int(number) for word in arguments for number in _ARGUMENT.findall(word)]
+    known = _prototype(function) if numbers else None
+    if known is None or known.words is None:
+        return ""
+    missing = next((number for number in numbers if number - 1 not in known.words), 0)
+    names = ", ".join(name or f"arg{at}" for at, (name, _) in enumerate(known.parameters, 1))
+    return f"it has no arg{missing}: its parameters are {names or 'none'}" if missing else ""
 
 
 def _prototype(function: str) -> Prototype | None:

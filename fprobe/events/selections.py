@@ -6,12 +6,13 @@ The selections of functions whose arguments are read in the same way share one n
 from __future__ import annotations
 
 import ctypes
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from fprobe.events.lines import is_of_return, scope_of
+from fprobe.events.lines import is_of_return, missing_argument, scope_of
 from ftrace.core.handlers import native_link
 from ftrace.hit.events.event_state import EventState
 from ftrace.hit.hashing import FunctionTable
@@ -122,6 +123,8 @@ def _fill(native: Any, answer: Answer) -> None:
 
 
 def _answer(function: str, question: Question) -> Answer:
+    if missing := missing_argument(function, question.arguments):
+        raise OSError(errno.EINVAL, missing)
     is_return = is_of_return(question.arguments)
     scope = scope_of(function, is_return=is_return)
     try:

@@ -116,6 +116,25 @@ def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place |
     return places, max((place.stack for _, place in places if place is not None), default=0)
 
 
+def argument_words(signature: Signature) -> frozenset[int] | None:
+    """The integer arguments, numbered from 0 (registers, then words of the stack), that hold a parameter or a part of one.
+
+    None if that is not known: of a function with a variable number of them, or where a parameter has no place.
+    """
+    hidden = _hidden_addresses(signature)
+    places = [place for _, place in argument_places(signature)[0]]
+    if signature.variadic or None in places or len(hidden) > 1:
+        return None
+    found = {0} if True in hidden else set()
+    for _, source, size in (piece for place in places if place is not None for piece in place.pieces):
+        if source in ARGUMENTS:
+            found.add(ARGUMENTS.index(source))
+        elif source >= STACK:
+            first = len(ARGUMENTS) + (source - STACK) // 8
+            found.update(range(first, first + (size + 7) // 8))
+    return frozenset(found)
+
+
 def _same(places: Iterable[Place | None]) -> Place | None:
     """What all of these are; None if they differ."""
     distinct = set(places)

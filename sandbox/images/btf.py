@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sandbox.abi import signatures
-from sandbox.abi.convention import ARGUMENTS, STACK, Place, argument_places
+from sandbox.abi.convention import ARGUMENTS, STACK, Place, argument_places, argument_words
 from sandbox.images.process_text import symbol_named
 from sandbox.loading.module import find_module
 from sandbox.symbols.dwarf import DwarfInterface, parameters_of, signature_of
@@ -135,6 +135,8 @@ class Prototype:
     numbers: tuple[int | None, ...] | None = None
     stored: tuple[Stored, ...] = ()
     find_also: Callable[[], tuple[str, ...]] = tuple
+    words: frozenset[int] | None = None
+    """The integer arguments, from 0, that hold a parameter or a part of one; None if that is not known."""
 
     def index(self, name: str) -> int | None:
         """The number, from 0, of the parameter with this name; None if there is none."""
@@ -175,7 +177,7 @@ def of_signature(signature: signatures.Signature) -> Prototype | None:
     if not all(parameter.name for parameter in signature.parameters):
         return None
     parameters = tuple((each.name, _of_signature(each.type)) for each in signature.passed)
-    return Prototype(parameters, _of_signature(signature.returns), _numbers(signature))
+    return Prototype(parameters, _of_signature(signature.returns), _numbers(signature), words=argument_words(signature))
 
 
 def _numbers(signature: signatures.Signature) -> tuple[int | None, ...]:
@@ -221,13 +223,15 @@ _STRUCTURES = frozenset({"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_u
 
 def of_definition(die: DIE) -> Prototype:
     """The prototype of the function that a debug information entry defines."""
-    places, _ = argument_places(signature_of(name_of(die), die))
+    signature = signature_of(name_of(die), die)
+    places, _ = argument_places(signature)
     types = [type_of(child) for child in parameters_of(die)]
     pairs = [
         (parameter.name, _address_of(kind) if place is not None and place.indirect else kind)
         for (parameter, place), kind in zip(places, types, strict=True)
     ]
-    return Prototype(tuple(pairs), type_of(die), tuple(_number_at(*each) for each in places))
+    numbers = tuple(_number_at(*each) for each in places)
+    return Prototype(tuple(pairs), type_of(die), numbers, words=argument_words(signature))
 
 
 def _address_of(kind: BtfType) -> Pointer:

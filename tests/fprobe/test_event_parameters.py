@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import sandbox
+from fprobe.events.lines import missing_argument
 from fprobe.prototypes.prototypes import prototype as shipped_prototype
 from ftrace.tracing.probe_args.arguments import parse_arguments
 from ftrace.tracing.probe_args.fetch import EntryArgument
@@ -22,6 +23,8 @@ struct big made(int seed) { struct big b = {seed, 1, 2}; return b; }
 long given(int first, struct big b, int after) { return first + b.a + after; }
 long slight(int first, struct small s, int after) { return first + s.a + after; }
 long seven(int a, int b, int c, int d, int e, int f, int g) { return a + b + c + d + e + f + g; }
+long none(void) { return 0; }
+long any(int a, ...) { return a; }
 long spilled(double x, int a, int b, int c, int d, int e, int f, int g) { return x + a + b + c + d + e + f + g; }
 """
 
@@ -51,6 +54,20 @@ def source(function, name):
 )  # fmt: skip
 def test_parameters_are_where_the_calling_convention_puts_them(program, function, name, index):
     assert source(function, name) == EntryArgument(index)
+
+
+@pytest.mark.parametrize(
+    "function, numbers",
+    [
+        ("mixed", {1, 2}), ("made", {1, 2}), ("given", {1, 2, 7, 8, 9}), ("slight", {1, 2, 3}),
+        ("spilled", set(range(1, 8))), ("none", set()), ("any", set(range(1, 13))), ("nothing", set(range(1, 13))),
+    ],
+)  # fmt: skip
+def test_numbers_of_arguments_that_a_function_has(program, function, numbers):
+    found = {number for number in range(1, 13) if not missing_argument(function, [f"x=$arg{number}:u8", "a"])}
+    assert found == numbers
+    assert missing_argument("mixed", ["$arg3"]) == "it has no arg3: its parameters are x, n, y, name"
+    assert missing_argument("none", ["$arg1"]) == "it has no arg1: its parameters are none"
 
 
 @pytest.mark.parametrize(

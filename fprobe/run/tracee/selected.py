@@ -41,7 +41,7 @@ class Selecting:
     def refusal(self, each: ImageFunction) -> str:
         """Why the calls of a function cannot be selected; '' if they can. Then `probe` expects the function."""
         try:
-            self._next.add(f"{each.image.name}:{each.function.name}", each.function.address)
+            self._next.add(each.pattern, each.function.address)
         except OSError as error:
             return error.strerror or str(error)
         return ""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from fprobe.events.lines import missing_argument
 from fprobe.recorded_events import define
 from fprobe.run import session
 from fprobe.run.tracee.defining import Definition
 from fprobe.run.tracee.patterns import Pattern, plain_values
+from ftrace.core.filters.image_functions import ImageFunction
 from ftrace.tracing.events.probe_event import Probe
+
+_MOST_CHECKED, _MOST_TOLD = 100, 5
+"""Functions of a pattern whose prototypes are looked at, and of how many it is said that they have no such argument."""
 
 
 class ValueEvents(ABC):
@@ -28,14 +34,25 @@ class ValueEvents(ABC):
         """Define the events whose functions are loaded now, have them count, and report them to the launcher."""
         for number, each in [waiting for waiting in self._waiting if waiting[1].can_be_defined]:
             self._waiting.remove((number, each))
+            functions = each.pattern.found() if each.pattern is not None else []
             try:
+                self._check(each.text, functions)
                 self._count(number, define(each.text)[0])
             except OSError as error:
                 session.note(self._address, error=error.strerror or str(error))
                 continue
-            functions = plain_values(each.pattern.found()) if each.pattern is not None else []
-            session.note(self._address, pattern=each.text, functions=functions)
+            session.note(self._address, pattern=each.text, functions=plain_values(functions))
             session.note(self._address, attached=len(functions))
+
+    def _check(self, text: str, functions: Sequence[ImageFunction]) -> None:
+        """Raise OSError if no function of an event has one of its arguments, and say which have not."""
+        arguments = text.split()[2:]
+        checked = functions[:_MOST_CHECKED]
+        missing = [(each, why) for each in checked if (why := missing_argument(each.pattern, arguments))]
+        if missing and len(missing) == len(functions):
+            raise OSError(errno.EINVAL, f"{missing[0][0]}: {missing[0][1]}")
+        for function, why in missing[:_MOST_TOLD]:
+            session.note(self._address, remark=f"what is counted of {function} has no meaning: {why}")
 
     @abstractmethod
     def _count(self, number: int, probe: Probe) -> None:

@@ -15,6 +15,7 @@ from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import sources
+from sandbox.symbols.file_names import in_events
 from sandbox.symbols.names import names_owner, split_owner
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, owner_text, preference
@@ -28,6 +29,12 @@ class ImageFunction(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.function.readable}{owner_text(self.image.name)}"
+
+    @property
+    def pattern(self) -> str:
+        """`library:function`, as patterns and lines of events can have it."""
+        written = in_events(self.image.name)
+        return f"{written if written in self.image.names else self.image.name}:{self.function.name}"
 
 
 def find_functions(pattern: str) -> list[ImageFunction]:

@@ -119,6 +119,25 @@ def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
     assert done.returncode == code and message in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    sampled(
+        [
+            (["--hist", "libc:labs", "--by", "arg(arg7)"], True),
+            (["--stacks", "libc:labs", "--where", "arg2 > 0"], True),
+            (["--stat", "libc:labs", "--by", "arg(arg2:s32)"], True),
+            (["--hist", "libc:labs", "--sum", "arg2"], True),
+            (["--hist", "libc:l?bs", "--of", "arg2"], False),
+        ],
+        3,
+    ),
+)
+def test_arguments_that_a_function_has_not_are_not_read_from_elsewhere(launch, words, is_refused):
+    done = launch(*words, source=f"{CALLS}\nctypes.CDLL(None).labs(1)", as_json=False)
+    assert (done.returncode, "labs [libc.so.6]: it has no arg" in done.err) == (is_refused, is_refused), done.err
+    assert is_refused or "labs [libc.so.6] has no meaning: it has no arg2" in done.err
+
+
 def test_values_need_a_function(launch):
     done = launch("--sum", "size", source="", as_json=False)
     assert done.returncode == 2 and "--sum: for the calls of --hist and --stacks; give one of them, too" in done.err
