@@ -80,15 +80,16 @@ def attach_and_report(
     failure: Failure | None = None
     try:
         with attached_to(targets, settings) as processes:
-            from fprobe.run.launcher.attached_report import write  # while the calls are made
+            from fprobe.run.launcher.attached_report import AttachedReport  # while the calls are made
 
-            processes.wait()
+            report = AttachedReport(processes, selection, descriptor, format_)
+            report.wait()
     except Failure as error:
         if processes is None:
             raise
         failure = error  # of detaching: what was counted is there
     try:
-        write(processes, selection, descriptor, format_)
+        report.write()
     except OSError as error:
         if descriptor == 1:  # which every verb handles in the same way
             raise

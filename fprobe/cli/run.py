@@ -406,6 +406,10 @@ def run_command(
     if not (is_asked or mount):
         _replace_by_program()
     report = _opened(output, format_)
+    if format_ == "parquet":
+        from fprobe.run.launcher.run_rows import prepare
+
+        prepare()
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after, status_after

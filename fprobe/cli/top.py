@@ -115,7 +115,7 @@ def _top_running(
 ) -> None:
     """`fprobe top -p`. Ends this process."""
     from fprobe.cli.interrupting import end_process
-    from fprobe.run.launcher import attached_report
+    from fprobe.run.launcher.attached_report import AttachedReport
     from fprobe.run.launcher.live import follow_attached
 
     report = report_file(output) if output is not None else None
@@ -123,5 +123,5 @@ def _top_running(
         follow_attached(processes, view)
     if report is not None:
         with disk_errors(str(output)):
-            attached_report.write(processes, selection, report, form)
+            AttachedReport(processes, selection, report, form).write()
     end_process(0)

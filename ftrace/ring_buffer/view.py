@@ -94,7 +94,9 @@ class RingView:
 
     def slots(self, limit: int = SLOTS) -> Iterator[int]:
         """The slots below `limit` that have been written to."""
-        return (slot for slot in range(limit) if self.slot_word(slot, "owner"))
+        step, first = SLOT_SIZE >> 3, self._slots + (Slot.offset("owner") >> 3)
+        owners = self.file.words[first : first + limit * step : step].tolist()
+        return (slot for slot, owner in enumerate(owners) if owner)
 
     def slot_word(self, slot: int, field: str) -> int:
         """A 64-bit field of a slot."""

@@ -92,24 +92,30 @@ def description(clock: str, offset: int | None, processes: Iterable[Origin], los
     return {f"{PREFIX}{name}": text for name, text in found.items()}
 
 
-def column_names(formats: Iterable[EventFormat]) -> dict[int, str]:
-    """The column of each event, by its number. Its name is the event's, unless another column has it."""
-    taken, found = set(UNITS), {}
-    for event in formats:
-        name = event.name if event.name not in taken else f"{event.group}_{event.name}"
-        if event.group not in ("ftrace", "module") and event.fields and name not in taken:
-            found[event.id] = name
-            taken.add(name)
-    return found
+class Columns(NamedTuple):
+    """The columns of a file. `of_events`: the names of the columns of events, whose numbers do not matter here."""
+
+    of_events: Mapping[EventFormat, str]
+    schema: pyarrow.Schema
+
+    def of(self, event: EventFormat) -> str | None:
+        """The name of the column of an event; None if it has none."""
+        return self.of_events.get(event._replace(id=0))
 
 
-def schema(columns: Mapping[int, str], formats: Mapping[int, EventFormat]) -> pyarrow.Schema:
-    """The columns: those of every file, and one for each event."""
+def columns_for(formats: Iterable[EventFormat]) -> Columns:
+    """The columns of every file, and one for each of these events. Its name is the event's, unless another column has it."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())
     fixed = [pa.field(name, getattr(pa, _TYPES[name])() if name in _TYPES else text) for name in UNITS]
-    return pa.schema([*fixed, *(pa.field(name, struct_of(formats[number])) for number, name in columns.items())])
+    taken, found = set(UNITS), dict[EventFormat, str]()
+    for event in dict.fromkeys(each._replace(id=0) for each in formats):
+        name = event.name if event.name not in taken else f"{event.group}_{event.name}"
+        if event.group not in ("ftrace", "module") and event.fields and name not in taken:
+            found[event] = name
+            taken.add(name)
+    return Columns(found, pa.schema([*fixed, *(pa.field(name, struct_of(event)) for event, name in found.items())]))
 
 
 def struct_of(event: EventFormat) -> Any:

@@ -18,10 +18,12 @@ _FRAMES = 1 << 8
 MOST_FRAMES = 1 << 16
 """Calls in progress of a thread; deeper ones are given up, with all that they are in."""
 _TYPES = 1 << 16
+_COMMON = 8
+"""Bytes of the fields that all records begin with."""
 _COLUMNS = {
     "entered": ctypes.c_int64, "duration": ctypes.c_int64, "own": ctypes.c_int64, "ax": ctypes.c_uint64,
     "tid": ctypes.c_int32, "function": ctypes.c_int32, "stack": ctypes.c_int32, "depth": ctypes.c_int32,
-    "origin": ctypes.c_int32,
+    "origin": ctypes.c_int32, "leave": ctypes.c_uint32,
 }  # fmt: skip
 RecordPlace: Any = native.RecordPlace
 NULL = 0
@@ -69,7 +71,7 @@ class Numbers:
 class Batch:
     """The records of sub-buffers. `found`: an array of RecordPlace, of which `count` are used.
 
-    `types`: those of records that are more than an entry or a return of the function_graph tracer.
+    `types`: those of records that are more than an entry or a return.
     """
 
     found: Any
@@ -86,6 +88,13 @@ class Batch:
         where = ctypes.addressof(times), offset & (1 << 64) - 1, ctypes.addressof(chosen)
         count = native.image().call("records_of_type", self.address, self.count, number, *where)
         return Chosen(self, count, times, chosen)
+
+    def after_losses(self) -> Iterator[Any]:
+        """The records before which others are missing."""
+        chosen = (ctypes.c_uint32 * self.count)()
+        count = native.image().call("after_losses", self.address, self.count, ctypes.addressof(chosen))
+        for index in chosen[:count]:
+            yield self.found[index]
 
 
 @dataclass
@@ -113,19 +122,19 @@ class Chosen:
 
 
 class Pages:
-    """Finds the records of sub-buffers, and makes calls of them. `is_full`: called when ROWS calls wait; it takes them.
+    """Finds the records of sub-buffers, and makes calls of them. `is_full`: called when `capacity` calls wait; it takes them.
 
     `offset` is added to all times. Raises ValueError for a damaged sub-buffer.
     """
 
-    def __init__(self, offset: int, is_full: Callable[[], None]) -> None:
+    def __init__(self, offset: int, is_full: Callable[[], None], capacity: int = ROWS) -> None:
         self.functions, self.stacks, self._returning = Numbers(), Numbers(), Numbers()
         self._is_full = is_full
-        self.arrays = {name: (kind * ROWS)() for name, kind in _COLUMNS.items()}
+        self.arrays = {name: (kind * capacity)() for name, kind in _COLUMNS.items()}
         self.rows: Any = native.Rows.ctypes()
         for name, array in self.arrays.items():
             setattr(self.rows, name, ctypes.addressof(array))
-        self.rows.capacity = ROWS
+        self.rows.capacity = capacity
         self._seen, self._types = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
         self._kinds, self._address_at = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
         self._pairing: Any = native.Pairing.ctypes()
@@ -145,6 +154,18 @@ class Pages:
                 if place is not None:
                     self._kinds[number], self._address_at[number] = kind, place
                     break
+
+    def know_calls(self) -> None:
+        """The records are those of `ftrace.hit.call_records`."""
+        from ftrace.hit.call_records import ENTRY, EXIT
+
+        for number, kind in (ENTRY, native.CALL_ENTRY), (EXIT, native.CALL_RETURN):
+            self._kinds[number], self._address_at[number] = kind, _COMMON
+
+    def record(self, index: int) -> bytes:
+        """A record of the sub-buffers that are being taken."""
+        each = self._space[index]
+        return ctypes.string_at(each.data, each.length)
 
     def take(self, origin: int, slot: int, data: bytearray, page_size: int) -> Batch:
         """The records of consecutive sub-buffers of a slot, of which calls are made. They are valid while `data` is."""
@@ -172,7 +193,7 @@ class Pages:
                 self._make_space(record)
 
     def _make_space(self, thread: Any) -> None:
-        if self.rows.count == ROWS:
+        if self.rows.count == self.rows.capacity:
             self._is_full()
         elif thread.depth == MOST_FRAMES:
             self._give_up(thread)
@@ -201,7 +222,7 @@ class Pages:
         self._threads[key] = thread, frames
 
     def _give_up(self, thread: Any) -> None:
-        while not native.image().call("give_up", ctypes.addressof(self._pairing), ctypes.addressof(thread)):
+        while not native.image().call("give_up", ctypes.addressof(self._pairing), ctypes.addressof(thread), 0):
             self._is_full()
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import resource
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ _SLACK = 1 << 16
 _OF_A_COLUMN = 512
 """Bytes that the end of the file has of a column in a row group, at most."""
 _KEEP_SIZE = 1
+_ORDERED = ["time_ns", "duration_ns", "pid", "tid"]
+"""Columns of which a row group tells its least and greatest: engines skip groups by them. Those of all take too long."""
 
 
 def check_installed() -> None:
@@ -105,12 +107,7 @@ class ParquetFile:
         self._tables: Tables | None = None
         self._pending, self._pending_of = bytearray(), (0, 0)
         self._events: list[pyarrow.Table] = []
-        self.rows = 0
-        self.failure: OSError | None = None
-        """The error that has ended writing: a full disk."""
-        self.unwritten = 0
-        """Rows that were not written, because of it."""
-        self._file = sink
+        self._file = RowGroups(sink)
 
     def add(self, slot: int, page: bytes, buffer: int = 0, pid: int | None = None) -> None:
         """Take a sub-buffer of a slot of a trace array. Raises ValueError if it is damaged."""
@@ -130,7 +127,8 @@ class ParquetFile:
             self._pages.know(self._source.formats)
             self._known = len(self._source.formats)
         batch = self._pages.take(origin, slot, data, self.page_size)
-        self._lost(data, batch, origin)
+        missing = [_lost_before(data[at : at + self.page_size]) for at in range(0, len(data), self.page_size)]
+        self._events += losses(self._made, missing, batch, origin)
         self._events += self._made.events(batch, origin)
         if sum(each.num_rows for each in self._events) >= _ROWS or len(self._events) >= _MOST_WAITING:
             self._write_events()
@@ -142,9 +140,19 @@ class ParquetFile:
             self._pages.end()
             self._write_calls()
             self._write_events()
-            self._file.finish(self._made.schema, description(self._clock, self._offset, processes, lost))
+            self._file.finish(self._made.columns.schema, description(self._clock, self._offset, processes, lost))
         finally:
             self._file.close()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file."""
+        return self._file.rows
+
+    @property
+    def unwritten(self) -> int:
+        """Rows that a full disk has cost."""
+        return self._file.unwritten
 
     @property
     def _made(self) -> Tables:
@@ -159,38 +167,29 @@ class ParquetFile:
             self._places.append(place)
         return self._origins[place]
 
-    def _lost(self, data: bytearray, batch: Batch, origin: int) -> None:
-        """Rows for the records that are missing before sub-buffers."""
-        found = [_lost_before(data[at : at + self.page_size]) for at in range(0, len(data), self.page_size)]
-        missing = [number for number in found if number != 0]
-        if missing:
-            first = (each for each in batch.found[: batch.count] if each.lost)
-            for number, each in zip(missing, first, strict=False):
-                time = each.stamp + (self._offset or 0)
-                self._events.append(self._made.lost(time, each.tid, number, origin))
-
     def _write_calls(self) -> None:
         if self._pages.rows.count:
-            self._write(self._made.calls())
+            self._file.write(self._made.calls())
 
     def _write_events(self) -> None:
-        import pyarrow as pa
-
         if self._events:
             tables, self._events = self._events, []
-            self._write(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+            self._file.write(joined(tables))
 
-    def _write(self, table: pyarrow.Table) -> None:
-        if self.failure is None:
-            try:
-                self._file.write(table)
-                self.rows += table.num_rows
-                return
-            except OSError as error:
-                if error.errno not in DISK_FULL:
-                    raise
-                self.failure = error
-        self.unwritten += table.num_rows
+
+def joined(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    """Tables with the same columns as one."""
+    import pyarrow as pa
+
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def losses(tables: Tables, numbers: Iterable[int | None], batch: Batch, origin: int) -> Iterator[pyarrow.Table]:
+    """Rows for the records that are missing before the sub-buffers of a batch. `numbers`: of each; None if it is unknown."""
+    missing = [number for number in numbers if number != 0]
+    if missing:
+        for number, each in zip(missing, batch.after_losses(), strict=False):
+            yield tables.lost(each.stamp, each.tid, number, origin)
 
 
 def _lost_before(page: bytearray) -> int | None:
@@ -201,6 +200,32 @@ def _lost_before(page: bytearray) -> int | None:
     at = HEADER + (word & COMMIT_MASK)
     is_stored = word & MISSED_STORED and at + 8 <= len(page)
     return int.from_bytes(page[at : at + 8], "little") if is_stored else None
+
+
+class RowGroups:
+    """A file as rows. After a full disk it only counts what is not written: see `Sink`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.rows = 0
+        self.failure: OSError | None = None
+        """The error that has ended writing: a full disk."""
+        self.unwritten = 0
+        """Rows that were not written, because of it."""
+        self.finish, self.close = sink.finish, sink.close
+
+    def write(self, table: pyarrow.Table) -> None:
+        """Write a row group. Raises OSError for anything but a full disk."""
+        if self.failure is None:
+            try:
+                self._sink.write(table)
+                self.rows += table.num_rows
+                return
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                self.failure = error
+        self.unwritten += table.num_rows
 
 
 class Sink:
@@ -243,7 +268,15 @@ class Sink:
 
             self._reserve(_SLACK + self._size_of_end(len(schema)))
             self._stream = pa.PythonFile(_Raw(self._descriptor), mode="w")
-            self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd", store_schema=False)
+            texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                schema,
+                compression="zstd",
+                store_schema=False,
+                use_dictionary=texts,
+                write_statistics=_ORDERED,
+            )
 
     def _size_of_end(self, columns: int) -> int:
         return _SLACK + (self._groups + 1) * (columns + 64) * _OF_A_COLUMN

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fprobe.export.columns.layout import column_names, number_type, schema, struct_of
+from fprobe.export.columns.layout import Columns, columns_for, number_type, struct_of
 from fprobe.export.columns.pages import NULL, Batch, Chosen, Pages
 from fprobe.export.formats import EventFormat, FieldFormat
 from fprobe.report.tree import folded_stack
@@ -37,22 +37,23 @@ class Source(Protocol):
     def name(self, address: int, /) -> str:
         """`symbol [module]`; the bare address in hexadecimal if no symbol covers it."""
 
-    def comm(self, tid: int, /) -> str:
-        """The name of a thread."""
+    def comm(self, tid: int, /) -> str | None:
+        """The name of a thread; None if it is not known."""
 
 
 class Tables:
-    """Makes tables. `places`: by the origins of slots."""
+    """Makes tables. `places`: by the origins of slots; `columns`: by default those for the events that are known now."""
 
-    def __init__(self, source: Source, pages: Pages, places: Sequence[Place], offset: int) -> None:
+    def __init__(
+        self, source: Source, pages: Pages, places: Sequence[Place], offset: int, columns: Columns | None = None
+    ) -> None:
         self._source, self._pages, self._places, self._offset = source, pages, places, offset
-        self.columns = column_names(source.formats.values())
-        self.schema = schema(self.columns, source.formats)
+        self.columns = columns or columns_for(source.formats.values())
         self._functions: list[tuple[str, str]] = [("", "")]
         self._stacks: list[tuple[int, int]] = [(NULL, NULL)]
 
-    def calls(self) -> pyarrow.Table:
-        """The calls that wait, which are removed."""
+    def calls(self, **others: Any) -> pyarrow.Table:
+        """The calls that wait, which are removed. `others`: arrays for further columns."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -61,6 +62,7 @@ class Tables:
         array = {
             name: pa.Array.from_buffers(_ARROW[name](pa), count, [None, pa.py_buffer(each)])
             for name, each in self._pages.arrays.items()
+            if name in _ARROW
         }
         if rows.unfinished:
             for name in ("duration", "own"):
@@ -79,6 +81,7 @@ class Tables:
             "module": _mapped(array["function"], lambda number: self._functions[number][1] or None),
             "stack": _mapped(array["stack"], self._stack_text),
             **self._places_of(array["origin"]),
+            **others,
         }
         return self._table(CALL, count, found)
 
@@ -102,18 +105,18 @@ class Tables:
             return self._table(STACK, chosen.count, found)
         found["event"] = _texts([event.name if event else f"type {number}"] * chosen.count)
         found |= self._place_hit(event, chosen)
-        if number in self.columns and event is not None:
-            found[self.columns[number]] = self._struct(event, chosen)
+        if event is not None and (column := self.columns.of(event)) is not None:
+            found[column] = self._struct(event, chosen)
         elif event is not None:
             found["fields"] = pa.array([json.dumps(event.values(each)) for each in chosen.records()], pa.string())
         return self._table(EVENT, chosen.count, found)
 
     def lost(self, time: int, tid: int, number: int | None, origin: int) -> pyarrow.Table:
-        """A row for records that are missing."""
+        """A row for records that are missing before that time of the records' clock."""
         import pyarrow as pa
 
         found = {
-            "time_ns": pa.array([time]),
+            "time_ns": pa.array([time + self._offset]),
             "tid": pa.array([tid], pa.int32()),
             "lost": pa.array([number], pa.int64()),
         }
@@ -183,8 +186,8 @@ class Tables:
 
         found["kind"] = _coded(pa.repeat(pa.scalar(0, pa.int32()), count), [kind])
         return pa.Table.from_arrays(
-            [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in self.schema],
-            schema=self.schema,
+            [found[each.name] if each.name in found else pa.nulls(count, each.type) for each in self.columns.schema],
+            schema=self.columns.schema,
         )
 
 

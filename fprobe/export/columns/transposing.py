@@ -21,8 +21,8 @@ from sandbox.process.once import once
 
 _STAMP_LOW = (1 << TIME_STAMP_BITS) - 1
 _MULTIPLIER = 0x9E37_79B9_7F4A_7C15
-OTHER, GRAPH_ENTRY, GRAPH_EXIT, PROBE_ENTRY, PROBE_RETURN = range(5)
-"""What records of a type are to calls."""
+OTHER, PROBE_ENTRY, PROBE_RETURN, GRAPH_ENTRY, GRAPH_EXIT, CALL_ENTRY, CALL_RETURN = range(7)
+"""What records of a type are to calls: of probe events, of the function_graph tracer, of `ftrace.hit.call_records`."""
 DAMAGED = (1 << 64) - 1
 """Result of `locate` for a sub-buffer that is none."""
 NO_DURATION = -1
@@ -30,6 +30,8 @@ MOST_STACKS = 1 << 20
 """Different stacks of a file; a call with another one has none."""
 _GRAPH_CALLTIME, _GRAPH_DEPTH = 32, 24
 """Offsets in a funcgraph_exit record."""
+_AX, _CALL_PLACE = 16, 24
+"""Offsets in a record of a return, and in one of `ftrace.hit.call_records`."""
 
 
 @struct
@@ -58,11 +60,15 @@ class Table(Structure):
 
 @struct
 class Frame(Structure):
-    """A call in progress. `inner`: time of the calls that it made; `stack`: its number among the stacks, 0 for none."""
+    """A call in progress. `inner`: time of the calls that it made; `stack`: its number among the stacks, 0 for none.
+
+    `place`: on the thread's shadow stack, 0 if that was not recorded.
+    """
 
     entered: u64
     inner: u64
     ip: u64
+    place: u64
     function: u32
     stack: u32
 
@@ -80,7 +86,10 @@ class Thread(Structure):
 
 @struct
 class Rows(Structure):
-    """Columns of calls. `origin`: that of the thread; `unfinished`: how many lack a duration or a time of their own."""
+    """Columns of calls. `origin`: that of the thread; `unfinished`: how many lack a duration or a time of their own.
+
+    `leave`: 1 more than the index of the return among the records, 0 without one.
+    """
 
     entered: ptr[i64]
     duration: ptr[i64]
@@ -91,6 +100,7 @@ class Rows(Structure):
     stack: ptr[u32]
     depth: ptr[u32]
     origin: ptr[u32]
+    leave: ptr[u32]
     count: u64
     capacity: u64
     unfinished: u64
@@ -219,11 +229,12 @@ def note_returning(pairing: ptr[Pairing], found: ptr[RecordPlace], count: u64) -
 
 
 @native(inline=True)
-def _add_row(pairing: ptr[Pairing], thread: ptr[Thread], leaving: u64, is_left: u64, ax: u64) -> void:
-    """A row for the innermost call, which is removed."""
+def _add_row(
+    pairing: ptr[Pairing], thread: ptr[Thread], number: u64, leaving: u64, is_left: u64, ax: u64, leave: u64
+) -> void:
+    """A row for the call in progress of that number, which is removed."""
     rows = pairing.rows
-    thread.depth -= 1
-    frame = addressof(thread.frames[thread.depth])
+    frame = addressof(thread.frames[number])
     at = rows.count
     rows.count = at + 1
     taken = cast(i64, leaving - frame.entered)
@@ -234,21 +245,30 @@ def _add_row(pairing: ptr[Pairing], thread: ptr[Thread], leaving: u64, is_left: 
     rows.tid[at] = u32(thread.tid)
     rows.function[at] = frame.function
     rows.stack[at] = frame.stack
-    rows.depth[at] = u32(thread.depth)
+    rows.depth[at] = u32(number)
     rows.origin[at] = u32(thread.origin)
+    rows.leave[at] = u32(leave)
     if is_left == 0:
         rows.unfinished += 1
-    elif thread.depth != 0:
-        thread.frames[thread.depth - 1].inner += leaving - frame.entered
+    elif number != 0:
+        thread.frames[number - 1].inner += leaving - frame.entered
+    thread.depth -= 1
+    above = number
+    while above != thread.depth:  # calls on another stack, which go on
+        copy(addressof(thread.frames[above]), addressof(thread.frames[above + 1]))
+        above += 1
 
 
 @native(bounded=False)
-def give_up(pairing: ptr[Pairing], thread: ptr[Thread]) -> u64:
-    """Rows without durations for the calls in progress. Returns 0 if there was no space for all."""
-    while thread.depth != 0:
+def give_up(pairing: ptr[Pairing], thread: ptr[Thread], place: u64) -> u64:
+    """Rows without durations for the calls in progress, from the innermost on while they are at `place` or above.
+
+    Returns 0 if there was no space for all.
+    """
+    while thread.depth != 0 and thread.frames[thread.depth - 1].place >= place:
         if pairing.rows.count == pairing.rows.capacity:
             return 0
-        _add_row(pairing, thread, 0, 0, 0)
+        _add_row(pairing, thread, thread.depth - 1, 0, 0, 0, 0)
     return 1
 
 
@@ -268,7 +288,7 @@ def _stack_in(pairing: ptr[Pairing], thread: ptr[Thread], function: u32) -> u32:
 
 
 @native(inline=True)
-def _enter(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64) -> u64:
+def _enter(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, place: u64) -> u64:
     """A call begins. Returns 0 if there is not enough space."""
     if thread.depth == thread.capacity:
         return 0
@@ -282,6 +302,7 @@ def _enter(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64) -> u
     frame.entered = stamp
     frame.inner = 0
     frame.ip = ip
+    frame.place = place
     frame.function = function
     frame.stack = stack
     thread.depth += 1
@@ -304,10 +325,29 @@ def _leave(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, ax: 
     while thread.frames[thread.depth - 1].ip != ip:
         if pairing.rows.count == pairing.rows.capacity:
             return 0
-        _add_row(pairing, thread, 0, 0, 0)
+        _add_row(pairing, thread, thread.depth - 1, 0, 0, 0, 0)
     if pairing.rows.count == pairing.rows.capacity:
         return 0
-    _add_row(pairing, thread, stamp, 1, ax)
+    _add_row(pairing, thread, thread.depth - 1, stamp, 1, ax, 0)
+    return 1
+
+
+@native(inline=True)
+def _leave_place(pairing: ptr[Pairing], thread: ptr[Thread], record: ptr[RecordPlace], at: u64, ip: u64) -> u64:
+    """The call ends that has this place on the shadow stack: see `fprobe.report.nesting`. Returns 0 if there is no space."""
+    word = _u32_at(record.data + _CALL_PLACE)
+    place = u64(word >> 1)
+    number = thread.depth
+    while number != 0 and (thread.frames[number - 1].ip != ip or thread.frames[number - 1].place != place):
+        number -= 1
+    if number == 0:
+        return 1
+    is_newest = word & 1 == 0
+    if is_newest and give_up(pairing, thread, place + 1) == 0:
+        return 0
+    if pairing.rows.count == pairing.rows.capacity:
+        return 0
+    _add_row(pairing, thread, number - 1, record.stamp, 1, _u64_at(record.data + _AX), at + 1)
     return 1
 
 
@@ -324,12 +364,13 @@ def _left_alone(pairing: ptr[Pairing], thread: ptr[Thread], record: ptr[RecordPl
     rows.entered[at] = cast(i64, entered) + pairing.offset
     rows.duration[at] = cast(i64, record.stamp - entered)
     rows.own[at] = i64(NO_DURATION)
-    rows.ax[at] = _u64_at(record.data + 16)
+    rows.ax[at] = _u64_at(record.data + _AX)
     rows.tid[at] = record.tid
     rows.function[at] = function
     rows.stack[at] = 0
     rows.depth[at] = _u32_at(record.data + _GRAPH_DEPTH)
     rows.origin[at] = u32(thread.origin)
+    rows.leave[at] = 0
     rows.unfinished += 1
     return 1
 
@@ -345,17 +386,24 @@ def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[RecordPlace], fi
         each = addressof(found[at])
         kind = pairing.kinds[each.type]
         if thread.tid != u64(each.tid) or each.lost != 0:
-            if give_up(pairing, thread) == 0:
+            if give_up(pairing, thread, 0) == 0:
                 return at
             thread.tid = u64(each.tid)
         if kind != OTHER and each.length >= u32(pairing.address_at[each.type]) + 8:
             ip = _u64_at(each.data + u64(pairing.address_at[each.type]))
             done: u64 = 1
             if kind == GRAPH_ENTRY or (kind == PROBE_ENTRY and is_in(pairing.returning, ip) != 0):
-                done = _enter(pairing, thread, each.stamp, ip)
+                done = _enter(pairing, thread, each.stamp, ip, 0)
+            elif kind == CALL_ENTRY:
+                place = u64(_u32_at(each.data + _CALL_PLACE) >> 1)
+                done = give_up(pairing, thread, place)
+                if done != 0:
+                    done = _enter(pairing, thread, each.stamp, ip, place)
+            elif kind == CALL_RETURN:
+                done = _leave_place(pairing, thread, each, at, ip)
             elif kind != PROBE_ENTRY and kind != GRAPH_ENTRY:
                 if _is_in_progress(thread, ip) != 0:
-                    ax: u64 = _u64_at(each.data + 16) if kind == GRAPH_EXIT else u64(0)
+                    ax: u64 = _u64_at(each.data + _AX) if kind == GRAPH_EXIT else u64(0)
                     done = _leave(pairing, thread, each.stamp, ip, ax)
                 elif kind == GRAPH_EXIT and each.length >= _GRAPH_CALLTIME + 16:
                     done = _left_alone(pairing, thread, each, ip)
@@ -380,6 +428,17 @@ def records_of_type(
 
 
 @native(bounded=False)
+def after_losses(found: ptr[RecordPlace], count: u64, chosen: ptr[u32]) -> u64:
+    """The indices of the records before which others are missing. Returns their number."""
+    number: u64 = 0
+    for at in range(count):
+        if found[at].lost != 0:
+            chosen[number] = u32(at)
+            number += 1
+    return number
+
+
+@native(bounded=False)
 def gather(found: ptr[RecordPlace], chosen: ptr[u32], count: u64, at: u64, size: u64, out: ptr[u8]) -> void:
     """A field of `size` bytes of the chosen records, one after the other; 0 where a record is too short."""
     for number in range(count):
@@ -393,12 +452,12 @@ def gather(found: ptr[RecordPlace], chosen: ptr[u32], count: u64, at: u64, size:
 
 @native(bounded=False)
 def other_types(pairing: ptr[Pairing], found: ptr[RecordPlace], count: u64, seen: ptr[u8], out: ptr[u16]) -> u64:
-    """The types of the records that are more than an entry or a return of the tracer. Returns their number. `seen`: all 0."""
+    """The types of the records that are more than an entry or a return. Returns their number. `seen`: all 0."""
     number: u64 = 0
     for at in range(count):
         each = found[at].type
         kind = pairing.kinds[each]
-        if kind != GRAPH_ENTRY and kind != GRAPH_EXIT and seen[each] == 0:
+        if kind <= PROBE_RETURN and seen[each] == 0:
             seen[each] = 1
             out[number] = each
             number += 1
@@ -422,7 +481,8 @@ def locate_all(pages: u64, size: u64, page_size: u64, found: ptr[RecordPlace]) -
 
 
 _FUNCTIONS = (
-    locate_all, number_of, refill, is_in, note_returning, give_up, pair, records_of_type, gather, other_types,
+    locate_all, number_of, refill, is_in, note_returning, give_up, pair, records_of_type, after_losses, gather,
+    other_types,
 )  # fmt: skip
 
 

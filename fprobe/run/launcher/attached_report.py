@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from fprobe.run.launcher.attached import AttachedProcesses
-from fprobe.run.launcher.report import recorded_of, write_rendered
+from fprobe.run.launcher.report import finish_rows, recorded_of, rows_of, write_rendered
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection
 from fprobe.run.launcher.results import Results
 
 
-def write(processes: AttachedProcesses, selection: ReportSelection, output: int, format_: str) -> None:
-    """Write the report on all of them to the descriptor `output`. Raises OSError."""
-    found, recorded = Results([], {}, 0), Recorded({}, {}, {})
-    for each in processes.members:
-        own = each.results()
-        also = recorded_of(own, each.counts, selection)
-        found = found.joined(own)
-        recorded = Recorded(
-            {**recorded.calls, **also.calls},
-            {**recorded.events, **also.events},
-            {**recorded.maps, **also.maps},
-            {**recorded.values, **also.values},
-        )
-    write_rendered(output, found, selection, recorded, processes.ticks, format_)
+class AttachedReport:
+    """The report on all of them, for the descriptor `output`."""
+
+    def __init__(self, processes: AttachedProcesses, selection: ReportSelection, output: int, format_: str) -> None:
+        self._processes, self._selection, self._output, self._format = processes, selection, output, format_
+        members = [(each.counts, each.journal, each.root) for each in processes.members]
+        self._rows = rows_of(output, members, format_)
+
+    def wait(self) -> None:
+        """Wait as long as the processes are wanted; rows are written meanwhile."""
+        with self._rows.while_running() if self._rows is not None else contextlib.nullcontext():
+            self._processes.wait()
+
+    def write(self) -> None:
+        """Write it, when they were detached. Raises OSError."""
+        if self._rows is not None:
+            finish_rows(self._rows, self._processes.results(), self._selection, self._processes.ticks)
+            return
+        found, recorded = Results([], {}, 0), Recorded({}, {}, {})
+        for each in self._processes.members:
+            own = each.results()
+            also = recorded_of(own, each.counts, self._selection)
+            found = found.joined(own)
+            recorded = Recorded(
+                {**recorded.calls, **also.calls},
+                {**recorded.events, **also.events},
+                {**recorded.maps, **also.maps},
+                {**recorded.values, **also.values},
+            )
+        write_rendered(self._output, found, self._selection, recorded, self._processes.ticks, self._format)

@@ -89,6 +89,17 @@ class CallValues:
         )
         return self._result_text(known, ax, values), f" /* {stored} */" if stored else ""
 
+    def number_result(self, ip: int) -> Integer | None:
+        """The type of a result whose text is the number that is in ax; None for another, or if it is not known."""
+        known = self._described(ip)
+        if known is None or known.result is None or known.sets_errno or known.result.meaning:
+            return None
+        kind, place = known.result.type, known.result.place
+        if not isinstance(kind, Integer) or kind.bits not in (8, 16, 32, 64) or kind.name == "char":
+            return None
+        is_in_ax = place is not None and not place.indirect and [at for _, at, _ in place.pieces] == RESULTS[:1]
+        return kind if is_in_ax else None
+
     def result_object(self, ip: int, ax: int, values: Values | None) -> dict[str, Any]:
         """The members of a call for JSON that its return tells."""
         known = self._described(ip)

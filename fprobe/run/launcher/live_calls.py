@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from fprobe.report.nesting import Nesting
 from fprobe.report.tree import HEADER, CallTree
-from fprobe.run import session
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
 from fprobe.run.launcher.call_events import CallWords, Event
 from fprobe.run.launcher.call_records import event_of, ring_of
+from fprobe.run.launcher.followed import FollowedProcesses
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.results import Process
 from ftrace.ring_buffer.reader import Follower
@@ -52,25 +52,20 @@ class _Ring:
         return [event for event in found if event.time <= until]
 
 
-class _Followed:
-    """The processes of one attachment: the process itself, and those that it forks."""
+class _Followed(FollowedProcesses):
+    """The processes of one attachment, and the rings of their calls."""
 
     def __init__(self, attached: Attached) -> None:
-        self._counts, self._journal, self._root = attached.counts, attached.journal, attached.root
-        self._read = 0
-        self.processes: dict[int, Process] = {}
+        super().__init__(attached.counts, attached.journal, attached.root)
         self._rings: dict[int, tuple[int, _Ring]] = {}
         """By the number of its part, each with its process."""
         self._lost = 0
 
     def take(self, until: int) -> list[_PendingEvent]:
         """The events of all threads up to this time, in no order."""
-        entries, self._read = session.entries_since(self._journal, self._read)
-        for entry in entries:
-            self._process(entry["pid"]).take(entry)
-            if "forked_by" in entry:
-                self._inherit(entry["pid"], entry["forked_by"])
-        self._find_rings()
+        for part in self.update():
+            if part.number not in self._rings and (view := ring_of(self._counts, part.number)) is not None:
+                self._rings[part.number] = part.pid, _Ring(view)
         due = []
         for pid, ring in self._rings.values():
             own = self.processes[pid].own_threads
@@ -81,23 +76,6 @@ class _Followed:
         """How many events were overwritten since the last call."""
         before, self._lost = self._lost, sum(ring.lost for _, ring in self._rings.values())
         return self._lost - before
-
-    def _process(self, pid: int) -> Process:
-        return self.processes.setdefault(pid, Process(pid, self._root))
-
-    def _inherit(self, pid: int, parent: int) -> None:
-        if not self._process(pid).command and parent in self.processes:
-            self.processes[pid].inherit(self.processes[parent])
-
-    def _find_rings(self) -> None:
-        headers = session.parts(self._counts)
-        pids = {header.number: header.pid for header in headers}
-        for header in headers:
-            self._process(header.pid)
-            if header.parent in pids:
-                self._inherit(header.pid, pids[header.parent])
-            if header.number not in self._rings and (ring := ring_of(self._counts, header.number)) is not None:
-                self._rings[header.number] = header.pid, _Ring(ring)
 
 
 class LiveCalls:

@@ -1,14 +1,11 @@
 """Recording the probe events of attached processes to a trace.dat or to columns: `fprobe record -p`.
 
-Their rings are in memory that this process maps, too. Sub-buffers are copied from there when the next one has begun. Nothing
-waits for that, and it takes no time of the processes; what was overwritten before is counted as lost.
+Their rings are in memory that this process maps, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from fprobe.export.columns.layout import origin_of
 from fprobe.export.outcome import Outcome
@@ -16,49 +13,14 @@ from fprobe.export.recording import symbol_lines
 from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
-from fprobe.run.launcher.probe_events import UNKNOWN_COMM, Comms, Ring, RingsOf
+from fprobe.run.launcher.probe_events import UNKNOWN_COMM, Comms, RingsOf
 from fprobe.run.launcher.remote_columns import ColumnsFile
 from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.slot_pages import SlotPages
 from fprobe.tracefs import tracefs
 from ftrace.hit.ring_buffer.layout import PAGE_SIZE
-from ftrace.ring_buffer import pages
-from ftrace.ring_buffer.view import DROPPED
 
 _CLOCK = "local"
-
-
-@dataclass
-class _Reader:
-    """Reads the slot of a thread. `number`: its slot in the file."""
-
-    ring: Ring
-    slot: int
-    number: int
-    sequence: int = 0
-    page: int | None = None
-    """The next sub-buffer to be read: its number, and the page that it begins with."""
-    expected: int = 0
-    """Number of the next event."""
-    dropped: int = 0
-    records: int = 0
-
-    def take(self, *, with_newest: bool) -> Iterator[bytes]:
-        """The sub-buffers that follow, with lost events marked. The newest one is being written."""
-        found = self.ring.view.pages(self.slot, self.sequence, self.page)
-        for page in found if with_newest else found[:-1]:
-            held = pages.count(page.data)
-            if held:
-                yield pages.marked(page.data, page.first - self.expected + page.lost - self.dropped)
-            self.records += held
-            self.expected, self.dropped = page.first + held, page.lost
-        if found:
-            self.sequence, self.page = found[-1].sequence + with_newest, None if with_newest else found[-1].number
-
-    @property
-    def lost(self) -> int:
-        """Events that are not in the file, although later ones are, or that were never written."""
-        never = sum(self.ring.view.slot_word(self.slot, field) for field in ("commit_overrun", *DROPPED))
-        return self.expected - self.records + never
 
 
 class RemoteRecording(Outcome):
@@ -71,7 +33,7 @@ class RemoteRecording(Outcome):
 
     def __init__(self, path: str, processes: AttachedProcesses, compression: str | None) -> None:
         self._members = [_Member(each) for each in processes.members]
-        self._readers: dict[tuple[int, int, int], _Reader] = {}
+        self._readers: dict[tuple[int, int, int], SlotPages] = {}
         self._processes = processes
         self.file: TraceDat | ColumnsFile
         if compression is None:
@@ -87,8 +49,8 @@ class RemoteRecording(Outcome):
             for number, ring in enumerate(member.rings.all()):
                 for slot in ring.view.slots():
                     key = at, number, slot
-                    reader = self._readers.setdefault(key, _Reader(ring, slot, len(self._readers)))
-                    self._write(reader, with_newest)
+                    reader = self._readers.setdefault(key, SlotPages(ring.view, slot, len(self._readers)))
+                    self._write(reader, ring.pid, with_newest)
 
     def finish(self) -> None:
         """Write the remaining records and the metadata. Raises OSError."""
@@ -131,13 +93,13 @@ class RemoteRecording(Outcome):
         """See `Outcome`."""
         return self.file.unwritten if isinstance(self.file, ColumnsFile) else 0
 
-    def _write(self, reader: _Reader, with_newest: bool) -> None:
+    def _write(self, reader: SlotPages, pid: int, with_newest: bool) -> None:
         try:
             for page in reader.take(with_newest=with_newest) if self.failure is None else ():
                 if isinstance(self.file, ColumnsFile):
-                    self.file.add(reader.number, page, reader.ring.pid)
+                    self.file.add(reader.number, page.data, pid)
                 else:
-                    self.file.add(reader.number, page)
+                    self.file.add(reader.number, page.data)
         except OSError as failed:
             self.fail(failed)
 

@@ -24,10 +24,11 @@ from sandbox.x86_64.tsc import Ticks
 if TYPE_CHECKING:
     from fprobe.run.launcher.native_maps import Contents
     from fprobe.run.launcher.probe_events import RecordedEvents
+    from fprobe.run.launcher.run_rows import RunRows
 
 
 _STANDARD_ERROR = 2
-_WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "parquet", "csv", "ndjson")
+_WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "csv", "ndjson")
 """Formats that cannot say why they are empty."""
 
 
@@ -106,17 +107,41 @@ def report_after(
     Returns an exit status, as from waitpid. It is the program's or, if that is 0, 1 if there is no report or nothing was probed.
     """
     ticks = Ticks()
-    status = program.wait()
+    rows = rows_of(output, [(counts, journal, "")], format_)
+    with rows.while_running() if rows is not None else contextlib.nullcontext():
+        status = program.wait()
     try:
         found = read(counts, journal)
         found.status = status
-        write_report(output, found, counts, selection, ticks, format_)
+        if rows is not None:
+            finish_rows(rows, found, selection, ticks)
+        else:
+            write_report(output, found, counts, selection, ticks, format_)
         return found.exit_status
     except OSError as error:
         _say(f"{f'{path}: ' if path else ''}the report could not be written: {error.strerror}")
     except Exception as error:  # the program's exit status is more important
         _say(f"the report could not be made: {type(error).__name__}: {error}")
     return status or FAILED
+
+
+def rows_of(output: int, programs: Iterable[tuple[int, int, str]], format_: str) -> RunRows | None:
+    """What writes a report while the programs run; None for a format that is written when they have ended.
+
+    `programs`: of each the file of counts, the journal, and the directory that its paths are in.
+    """
+    if format_ != "parquet":
+        return None
+    from fprobe.run.launcher.run_rows import Memory, RunRows
+
+    return RunRows(output, [Memory(*each) for each in programs])
+
+
+def finish_rows(rows: RunRows, found: Results, selection: ReportSelection, ticks: Ticks) -> None:
+    """Write the rest, and say on standard error what a file of rows does not. Raises OSError."""
+    rows.finish(found, selection, ticks.per_nanosecond())
+    lost = [f"# {rows.lost:,} entries, returns and records were overwritten before they could be written"]
+    _say_all([*_words(found, is_empty=not rows.rows), *(lost if rows.lost else ())])
 
 
 def status_after(program: Program, counts: int, journal: int) -> int:
@@ -138,6 +163,15 @@ def write_report(
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
             _say_all(_words(found, is_empty))
+    if format_ != "text" or output != _STANDARD_ERROR:
+        _say_all(_lost(recorded))
+
+
+def _lost(recorded: Recorded) -> Iterator[str]:
+    """What is missing in a file of calls or records."""
+    for what, found in ("entries and returns", recorded.calls), ("records of events", recorded.events):
+        if lost := sum(each.lost for each in found.values()):
+            yield f"# {lost:,} older {what} were overwritten; -o FILE.parquet is written while the program runs, and keeps more"
 
 
 def _words(found: Results, is_empty: bool) -> Iterator[str]:
@@ -160,13 +194,7 @@ def write_rendered(
     output: int, found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str
 ) -> None:
     """Write the report in one of the formats. Raises OSError."""
-    if format_ != "parquet":
-        write_all(output, rendered(found, selection, recorded, ticks, format_))
-        return
-    from fprobe.export.columns.parquet import Sink
-    from fprobe.run.launcher import parquet
-
-    parquet.write(Sink("", output), found, selection, recorded, ticks.per_nanosecond())
+    write_all(output, rendered(found, selection, recorded, ticks, format_))
 
 
 def rendered(found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:

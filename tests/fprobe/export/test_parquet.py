@@ -11,7 +11,7 @@ from later import later
 import fprobe
 import sandbox
 from fprobe.export import calls
-from fprobe.export.columns.layout import schema
+from fprobe.export.columns.layout import columns_for
 from fprobe.export.columns.parquet import check_found, check_installed
 from fprobe.export.columns.trace_dat import convert
 from fprobe.export.recording import Recording
@@ -143,6 +143,8 @@ def test_a_file_of_version_1_is_still_read():
     ]  # fmt: skip
     assert [row["in"]["n"] for row in rows if row["event"] == "in"] == [3, 2, 1]
     types = dict(zip(table.column_names, map(str, table.schema.types), strict=True))
-    made = {field.name: "string" if "dictionary" in str(field.type) else str(field.type) for field in schema({}, {})}
+    made = {
+        field.name: "string" if "dictionary" in str(field.type) else str(field.type) for field in columns_for([]).schema
+    }
     assert {name: types[name] for name in made if name in types} == {name: made[name] for name in types if name in made}
     assert set(types) - {"in", "out"} <= set(made)

@@ -1,8 +1,11 @@
 """fprobe run -o FILE.parquet: the same calls, stacks and records as in JSON."""
 
 import json
+import subprocess
 from collections import Counter
 
+import pytest
+from built_library import needs_compilers
 from later import later
 
 parquet = later("pyarrow.parquet")
@@ -43,3 +46,79 @@ def test_what_it_has_no_rows_for_is_refused(launch, tmp_path):
     done = launch("--stat", "libz:deflate", "-o", path, source="pass", as_json=False)
     assert done.returncode == 2 and "records of events, not --stat: give --trace" in done.err
     assert not path.exists()
+
+
+NESTED = """
+#include <unistd.h>
+static void thrower(int n) { if (n % 3 == 0) throw n; }
+__attribute__((noinline)) int inner(int n) { thrower(n); return -n; }
+__attribute__((noinline)) int outer(int n) {
+    int sum = 0;
+    if (n > 1) sum += outer(n - 1);
+    try { sum += inner(n); } catch (int) { sum += 1; }
+    return sum;
+}
+int main() {
+    for (int n = 0; n < 4; n++) outer(6);
+}
+"""
+PACED = """
+#include <unistd.h>
+__attribute__((noinline)) long step(long n) { __asm__ volatile("" : "+r"(n)); return n - 5; }
+int main(void) {
+    for (long n = 0; n < 240000; n++) {
+        step(n);
+        if (n % 10000 == 0) usleep(100000);  // the ring has place for more than 80,000
+    }
+}
+"""
+FAST = PACED.replace("usleep(100000)", "usleep(0)")
+
+
+@pytest.fixture
+def built(tmp_path):
+    """A function: an executable of C++."""
+
+    def build(source):
+        path = tmp_path / "program"
+        subprocess.run(["g++", "-xc++", "-O1", "-g", "-", "-o", path], input=source, text=True, check=True, timeout=60)
+        return path
+
+    return build
+
+
+@needs_compilers
+def test_rows_are_nested_as_in_the_report_as_json(launch, built, tmp_path):
+    program = built(NESTED)
+    paths = [tmp_path / "run.parquet", tmp_path / "run.json"]
+    for path in paths:
+        done = launch("--trace", "*outer*", "--trace", "*inner*", "-o", path, words=[program], as_json=False)
+        assert done.returncode == 0, done.err
+    calls = json.loads(paths[1].read_text())["processes"][0]["calls"]
+    expected = Counter((each["function"].split("(")[0], each["depth"], each.get("result")) for each in calls)
+    rows = parquet.read_table(paths[0]).to_pylist()
+    found = Counter((row["function"].split("(")[0], row["depth"], row["result"] and int(row["result"])) for row in rows)
+    assert len(calls) == 48
+    assert found == expected
+    assert all(row["duration_ns"] is None or 0 <= row["self_ns"] <= row["duration_ns"] for row in rows)
+
+
+@needs_compilers
+def test_a_program_makes_more_calls_than_the_ring_has_place_for(launch, built, tmp_path):
+    path = tmp_path / "run.parquet"
+    done = launch("--trace", "step", "-o", path, words=[built(PACED)], as_json=False)
+    assert (done.returncode, done.err) == (0, "")
+    table = parquet.read_table(path)
+    assert table.schema.metadata[b"fprobe.lost"] == b"0"
+    assert sorted(map(int, table["result"].to_pylist())) == list(range(-5, 240_000 - 5))
+    assert table["duration_ns"].null_count == 0
+
+
+@needs_compilers
+def test_lost_calls_are_said_also_where_the_report_is_a_file(launch, built, tmp_path):
+    program = built(FAST)
+    for name in ("run.csv", "run.txt", "run.parquet"):
+        done = launch("--trace", "step", "-o", tmp_path / name, words=[program], as_json=False)
+        assert done.returncode == 0
+        said = "were overwritten" in done.err
+        assert said or (name == "run.parquet" and parquet.read_table(tmp_path / name).num_rows == 240_000), name
