@@ -126,8 +126,13 @@ def code_number(table: ptr[StackTable], address: u64) -> u64:
 
 @native(inline=True)
 def is_function(layout: ptr[PythonLayout], frame: u64, code: u64) -> bool_:
-    """Whether a frame is of a Python function."""
+    """Whether a frame is of a Python function.
+
+    From 3.13 on, __init__ may be called by a frame of the interpreter's own, whose code names itself as its file.
+    """
     if layout.owner != 0 and word_at(frame + (layout.owner & ~7)) >> ((layout.owner & 7) * 8) & 255 >= layout.shim:
+        return False
+    if word_at(code + layout.filename) == word_at(code + layout.name):
         return False
     return word_at(code + _TYPE) == layout.code_type
 

@@ -59,6 +59,22 @@ def test_stacks_as_json(launch):
     assert len(process["stacks"]) == 3 and all(stack["self_ns"] > 0 for stack in process["stacks"])
 
 
+def test_objects_are_made_by_no_frame_of_the_interpreters_own(launch):
+    """From 3.13 on, it has one around __init__ once the call has become a fast one."""
+    source = """
+    import zlib
+    class Made:
+        def __init__(self): zlib.compress(b"x")
+    def make():
+        for _ in range(100): Made()
+    make()
+    """
+    (process,) = launch("--stacks", "libz:deflate", source=source).report["processes"]
+    (stack,) = process["stacks"]
+    names = [frame.partition(" ")[0].rpartition(".")[2] for frame in stack["frames"]]
+    assert names == ["<module>", "make", "__init__", *WRAPPER, "deflate"] and stack["calls"] == 100
+
+
 def test_folded_stacks_have_the_time_without_what_is_inside(launch, tmp_path):
     path = tmp_path / "folded"
     launch("--stacks", "libz:deflate*", "--format", "folded", "-o", str(path), source=CALLERS, as_json=False)
