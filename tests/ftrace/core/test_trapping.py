@@ -9,12 +9,14 @@ from isolation import isolated
 def test_a_thread_that_nobody_knows_and_that_keeps_sigtrap_blocked_is_waited_for_once():
     import faulthandler
     import logging
+    import signal
     import time
     from unittest import mock
 
     from ftrace.core.runtime import runtime
     from ftrace.core.sites import trapping
     from ftrace.core.sites.trapping import refuse_blocked_traps
+    from sandbox.threads.blocked_signals import threads_blocking
 
     logged, slept = [], []
     handler = logging.Handler()
@@ -28,6 +30,8 @@ def test_a_thread_that_nobody_knows_and_that_keeps_sigtrap_blocked_is_waited_for
         pause(seconds)
 
     faulthandler.dump_traceback_later(100)
+    while not threads_blocking(runtime().image, signal.SIGTRAP):  # its thread has not begun
+        pause(0.001)
     sleeping = mock.patch.object(
         trapping, "_running", lambda _tid: (0, True)
     )  # on a busy machine it may not have begun to
