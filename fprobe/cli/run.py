@@ -335,7 +335,13 @@ def _refusals_as_json(command: _Command) -> _Command:
     "--of", "of_argument", metavar="ARG", default="", help="--hist is of this argument's values: a name, or arg1."
 )
 @where_option
-@click.option("--sum", "sum_argument", metavar="ARG", default="", help="--hist and --stacks add up this argument.")
+@click.option(
+    "--sum",
+    "sum_argument",
+    metavar="ARG",
+    default="",
+    help="--hist and --stacks add up this argument, or the product ARG*ARG.",
+)
 @table_options
 @full_names_option
 @pid_options

@@ -27,6 +27,8 @@ _OF_EVERY_EVENT = re.compile(r"comm|cpu|common_\w+|__probe_\w+")
 class Values:
     """The question. `of`, `sum`: arguments, NAME or NAME:TYPE, where NAME may be `arg1` to `argN` or `retval`; "": none.
 
+    `sum` may also be the product of two, as nmemb*size of calloc.
+
     `by`: function, caller, thread, or arg(NAME); `where`: a filter, whose fields may have types, as in arg1:s32 < 0.
     """
 
@@ -46,15 +48,15 @@ class Values:
 
     @property
     def _arguments(self) -> list[str]:
-        return [
-            text for text in (self.of, self.sum, argument_of(self.by)) if text or text == argument_of(self.by) == ""
-        ]
+        argument = argument_of(self.by)
+        factors = [each.strip() for each in self.sum.split("*", 1)] if self.sum else []
+        return [*([self.of] if self.of else []), *factors, *([argument] if argument is not None else [])]
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """The names of the arguments of `of`, `sum` and `by`; "" for none."""
-        of, sum_, by = (text.partition(":")[0] for text in (self.of, self.sum, argument_of(self.by) or ""))
-        return of, sum_, by
+        """The names of the arguments of `of`, `sum` (of a product both, as NAME*NAME) and `by`; "" for none."""
+        of, by = (text.partition(":")[0] for text in (self.of, argument_of(self.by) or ""))
+        return of, "*".join(each.partition(":")[0].strip() for each in self.sum.split("*")), by
 
     @property
     def _fields(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fprobe.calls.stacks import Stacks, stack_image
@@ -25,16 +26,17 @@ from ftrace.tracing.instances.trace_array import global_trace
 
 
 class StackTrigger(Trigger):
-    """Counts the stack of each hit, and adds up a field. It has no text that could be written to a trigger file."""
+    """Counts the stack of each hit, and adds up a field, or the product of two. It has no text for a trigger file."""
 
     needs_record = True
     identity = head = "fprobe-stacks"
 
-    def __init__(self, stacks: Stacks, field: EventField | None, condition: Condition | None) -> None:
+    def __init__(self, stacks: Stacks, factors: Sequence[EventField], condition: Condition | None) -> None:
         super().__init__(condition)
-        native: Any = StackEvent.ctypes(table=stacks.address, is_summed=int(field is not None))
-        if field is not None:
-            native.source, native.start = NUMBERS[field.size, field.signed], field.offset
+        native: Any = StackEvent.ctypes(table=stacks.address, factors=len(factors))
+        for field, number in zip(factors, ("", "2"), strict=False):
+            setattr(native, f"source{number}", NUMBERS[field.size, field.signed])
+            setattr(native, f"start{number}", field.offset)
         self._call(NativeCall(stack_image().address("stack_trigger"), ctypes.addressof(native), (native, stacks)))
 
 
@@ -50,23 +52,24 @@ class StackEvents(ValueEvents):
         instance = global_trace()
         triggers = probe.event.file_in(instance).triggers
         with events_locked():
-            trigger = StackTrigger(self._stacks, self._summed(triggers), self._condition(triggers))
+            trigger = StackTrigger(self._stacks, [*self._summed(triggers)], self._condition(triggers))
             triggers.add(trigger)
         self._defined.append((f"{GROUP}/s{number}", triggers, trigger))
         if self._filter:
             session.note(self._address, where=self._filter)
 
-    def _summed(self, triggers: EventTriggers) -> EventField | None:
-        """The field to add up. Raises OSError if it is no number."""
-        if not self._sum:
-            return None
-        found = find_field(triggers.event.fields, self._sum)
-        if found is None:
-            raise OSError(errno.EINVAL, f"--sum {self._sum}: the event has no such field")
-        field, kind = found
-        if kind is not Kind.NUMBER or "[" in field.type or (field.size, field.signed) not in NUMBERS:
-            raise OSError(errno.EINVAL, f"--sum {self._sum}: it is {field.type}, and only numbers can be added up")
-        return field
+    def _summed(self, triggers: EventTriggers) -> Iterator[EventField]:
+        """The field to add up, or the two of a product. Raises OSError for one that is no number."""
+        for name in self._sum.split("*") if self._sum else ():
+            found = find_field(triggers.event.fields, name)
+            if found is None:
+                raise OSError(errno.EINVAL, f"--sum {self._sum}: the event has no field {name}")
+            field, kind = found
+            if kind is not Kind.NUMBER or "[" in field.type or (field.size, field.signed) not in NUMBERS:
+                raise OSError(
+                    errno.EINVAL, f"--sum {self._sum}: {name} is {field.type}, and only numbers can be added up"
+                )
+            yield field
 
     def _condition(self, triggers: EventTriggers) -> Condition | None:
         """The filter. Raises OSError with a caret under the error."""

@@ -36,12 +36,17 @@ class StackCall(Structure):
 
 @struct
 class StackEvent(Structure):
-    """The argument of a trigger. `source`: the kind of number (ftrace.hit.events.operations) at `start` in the record."""
+    """The argument of a trigger. `source`: the kind of number (ftrace.hit.events.operations) at `start` in the record.
+
+    `factors`: 0 if nothing is added up, 1 if that number is, 2 if its product with the number at `start2` is.
+    """
 
     table: ptr[StackTable]
-    is_summed: u64
+    factors: u64
     source: u64
     start: u64
+    source2: u64
+    start2: u64
 
 
 @native(inline=True)
@@ -152,8 +157,11 @@ def stack_trigger(argument: u64, record: ptr[u8], length: u64, point: ptr[StackP
     here: StackPoint = zeroed
     copy(addressof(here), point)
     node = counted_node(event.table, addressof(here))
-    if node != 0 and event.is_summed != 0:
-        add_weight(event.table, node, read_number(event.source, cast(u64, addressof(record[event.start]))))
+    if node != 0 and event.factors != 0:
+        number = read_number(event.source, cast(u64, addressof(record[event.start])))
+        if event.factors == 2:
+            number *= read_number(event.source2, cast(u64, addressof(record[event.start2])))
+        add_weight(event.table, node, number)
 
 
 FUNCTIONS = (stack_entry, stack_exit, stack_trigger)

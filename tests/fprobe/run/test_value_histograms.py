@@ -49,6 +49,15 @@ def test_arguments_have_the_names_of_the_header(launch):
     assert (row["nmemb"], row["hits"]) == (3, 1)
 
 
+def test_the_product_of_two_arguments_is_added_up(launch):
+    source = (
+        "import ctypes; calloc = ctypes.CDLL(None).calloc; [calloc(n, ctypes.c_long(7_000_003)) for n in (1, 2, 3)]"
+    )
+    words = ["--hist", "libc:calloc", "--sum", "nmemb*size", "--where", "size > 7000000"]
+    (row,) = values(launch(*words, source=source))
+    assert (row["hits"], row["sum"]) == (3, {"nmemb*size": 6 * 7_000_003})
+
+
 def test_only_calls_that_pass_the_filter_count(launch):
     (row,) = values(launch("--hist", "libc:labs", "--where", "arg1 > 3 && arg1 < 100", source=CALLS))
     assert row["hits"] == 2 and "sum" not in row and "values" not in row

@@ -61,6 +61,13 @@ def lines_of(report):
     }
 
 
+CALLOCS = """
+import ctypes
+calloc = ctypes.CDLL(None).calloc
+for number in range(1, 11): calloc(number, ctypes.c_long(700))
+"""
+
+
 def plain_name(name):
     """As before Python 3.11, where code objects have no qualified names."""
     return name if sys.version_info >= (3, 11) else name.rpartition(".")[2]
@@ -90,6 +97,11 @@ def test_a_thread_without_the_interpreters_lock(launch):
     """ctypes releases it around the call."""
     done = launch("--stacks", "libc:calloc", "--sum", "arg2", "--where", "arg2 == 70000", source=SIZES)
     assert lines_of(done.report) == {("calloc", "without_the_lock", 23): (1, 70_000)}
+
+
+def test_the_product_of_two_arguments_is_added_up(launch):
+    done = launch("--stacks", "libc:calloc", "--sum", "nmemb:u64*size", "--where", "size == 700", source=CALLOCS)
+    assert lines_of(done.report) == {("calloc", "<module>", 4): (10, 55 * 700)}
 
 
 def test_the_table_and_the_stacks_as_text(launch):
@@ -148,6 +160,8 @@ def test_calls_that_pass_a_filter_are_counted_where_nothing_is_added_up(launch):
         (("--stacks", "libc:malloc", "--sum", "retval"), "a stack is taken when the function is entered"),
         (("--stacks", "libc:malloc", "--sum", "a b"), "'a b' is not an argument"),
         (("--stacks", "libc:malloc", "--of", "arg1"), "give --hist PATTERN, too"),
+        (("--stacks", "libc:malloc", "--sum", "arg1*arg1*arg1"), "'arg1*arg1' is not an argument"),
+        (("--stacks", "libc:malloc", "--sum", "arg1*"), "'' is not an argument"),
         (("--stacks", "libc:malloc", "--sum", "nope"), "This variable is not found at this probe point"),
         (("--stacks", "libm:pow", "--sum", "x"), "x is not in a general register or on the stack: a float, perhaps"),
         (("--stacks", "libz:inflateResetKeep", "--sum", "nope"), "are not known; give $arg1, $arg2"),
@@ -209,7 +223,7 @@ C = """
 #include <stdlib.h>
 #include <sys/mman.h>
 void *of_malloc(size_t n) { return malloc(n); }
-void *of_calloc(size_t n) { return calloc(1, n); }
+void *of_calloc(size_t n) { return calloc(2, n); }
 void *of_realloc(void *p, size_t n) { return realloc(p, n); }
 void *of_posix(size_t n) { void *p = 0; posix_memalign(&p, 64, n); return p; }
 void *of_aligned(size_t n) { return aligned_alloc(64, n); }
@@ -251,10 +265,10 @@ def all_of_it():
 all_of_it()
 """
 SUMS = {
-    "malloc": "arg1", "calloc": "arg2", "realloc": "arg2", "posix_memalign": "arg3", "aligned_alloc": "arg2", "valloc": "arg1",
-    "mmap": "arg2",
+    "malloc": "arg1", "calloc": "arg1*arg2", "realloc": "arg2", "posix_memalign": "arg3", "aligned_alloc": "arg2",
+    "valloc": "arg1", "mmap": "arg2",
 }  # fmt: skip
-"""Which argument of an allocator is the number of bytes."""
+"""Which argument of an allocator is the number of bytes, or which two are its factors."""
 
 
 @pytest.mark.stress
