@@ -159,7 +159,7 @@ def _number(layout: RecordLayout, name: str) -> Number:
     """The field of this name, a number of the record. Raises OSError."""
     found = find_field(layout.fields, name)
     if found is None or found[1] is not Kind.NUMBER or "[" in found[0].type:
-        raise OSError(f"calls cannot be told apart by {name}: it is not a number")
+        raise OSError(f"calls cannot be told apart by {name}: it is not a number; --hist counts them by a text, too")
     return Number(found[0].offset, found[0].size, found[0].signed)
 
 

@@ -44,6 +44,10 @@ class Values:
                 raise ValueError(
                     f"{text!r} is not an argument; give its name, or arg1, arg2, ..., as in size or arg1:u32"
                 )
+        if self.of.partition(":")[2].endswith("string"):
+            raise ValueError(
+                f"--of counts by powers of two, and {self.of} is a text; --by 'arg({self.of})' counts by the text itself"
+            )
         return self
 
     @property

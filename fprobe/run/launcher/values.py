@@ -14,6 +14,7 @@ from fprobe.run import session
 from fprobe.run.launcher.results import Process
 from fprobe.run.values import Values
 from sandbox.process.bars import LONGEST, bar
+from sandbox.process.printable import quoted
 from sandbox.threads.counters import used
 
 _HEADER = struct.Struct("<2Q")
@@ -26,7 +27,7 @@ _WIDTH = 20
 class Entry(NamedTuple):
     """An entry of a histogram. `key`: the function's address, and those of `by` and `of` that are asked for."""
 
-    key: tuple[int, ...]
+    key: tuple[Any, ...]
     hits: int
     total: int
 
@@ -63,7 +64,7 @@ class ValueTable:
 
 def table_of(process: Process, counts: int, values: Values) -> ValueTable:
     """What was counted in one process."""
-    found: dict[tuple[int, ...], ValueRow] = {}
+    found: dict[tuple[Any, ...], ValueRow] = {}
     dropped = 0
     of = values.names[0]
     has_by = values.by != "function"
@@ -81,12 +82,13 @@ def table_of(process: Process, counts: int, values: Values) -> ValueTable:
     return ValueTable(list(found.values()), dropped)
 
 
-def _row(process: Process, key: tuple[int, ...], by: str) -> ValueRow:
+def _row(process: Process, key: tuple[Any, ...], by: str) -> ValueRow:
     named = process.names.function(key[0])
     if by == "function":
         return ValueRow(named.as_object(), str(named))
     origin = str(process.names.place(key[1])) if by == "caller" else key[1]
-    return ValueRow(named.as_object(), f"{named}{group_text(by, origin)}", origin)
+    shown = quoted(origin) if isinstance(origin, str) and by != "caller" else origin
+    return ValueRow(named.as_object(), f"{named}{group_text(by, shown)}", origin)
 
 
 def total_of(tables: Iterable[ValueTable]) -> ValueTable:
@@ -125,16 +127,25 @@ def _read(counts: int, part: int, layout: dict[str, Any]) -> tuple[list[Entry], 
 
 
 def _entries(data: bytes, layout: dict[str, Any]) -> Iterator[Entry]:
-    keys, values = layout["keys"], layout["values"]
-    for words in struct.iter_unpack(f"<{layout['entry'] // 8}Q", data):
+    widths, size = layout["keys"], layout["entry"]
+    hits_at = _KEY_AT + sum(widths)
+    for start in range(0, len(data), size):
+        words = struct.unpack_from(f"<{size // 8}Q", data, start)
         if words[1]:
-            numbers = (*words[_KEY_AT : _KEY_AT + keys], *words[_KEY_AT + keys + 1 :][:values])
-            signed = [_number(word, is_signed) for word, is_signed in zip(numbers, layout["signed"], strict=True)]
-            yield Entry(tuple(signed[:keys]), words[_KEY_AT + keys], sum(signed[keys:]))
+            keys, at = [], _KEY_AT
+            for width, is_signed in zip(widths, layout["signed"], strict=False):
+                keys.append(_number(words[at], is_signed) if width == 1 else _text(data[start + 8 * at :][: 8 * width]))
+                at += width
+            sums = zip(words[hits_at + 1 :][: layout["values"]], layout["signed"][len(widths) :], strict=True)
+            yield Entry(tuple(keys), words[hits_at], sum(_number(word, is_signed) for word, is_signed in sums))
 
 
 def _number(word: int, is_signed: bool) -> int:
     return word - (1 << 64) if is_signed and word >> 63 else word
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def lines(table: ValueTable, values: Values, order: Order) -> Iterator[str]:

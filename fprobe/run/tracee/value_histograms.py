@@ -40,7 +40,7 @@ class ValueHistograms(ValueEvents):
         session.note(self._address, values=number, layout=self._layout(table), **({"where": where} if where else {}))
 
     def _layout(self, table: PerThreadHistogram) -> dict[str, Any]:
-        """Where the launcher finds what. Offsets and sizes are in bytes, but `keys` and `values` are numbers of words."""
+        """Where the launcher finds what. Offsets and sizes are in bytes, but `keys` are the words of each key."""
         native = table.native
         offset, _ = self._space.where(native.base)
         return {
@@ -48,7 +48,7 @@ class ValueHistograms(ValueEvents):
             "stride": native.stride,
             "threads": tasks.CAPACITY,
             "entry": native.entry,
-            "keys": native.key_words,
+            "keys": table.key_words,
             "values": native.values,
             "signed": table.signed,
         }

@@ -63,6 +63,31 @@ def test_only_calls_that_pass_the_filter_count(launch):
     assert row["hits"] == 2 and "sum" not in row and "values" not in row
 
 
+def test_calls_are_grouped_by_a_text(launch, tmp_path):
+    names = [tmp_path / "plain", tmp_path / 'a "b"', tmp_path / ("x" * 300)]
+    source = f"""
+import os
+for name in {[*map(str, names)]} * 2:
+    try: os.stat(name)
+    except OSError: pass
+"""
+    words = [
+        "--hist",
+        "libc:stat64",
+        "--by",
+        "arg(file:string)",
+        "--sum",
+        "arg2:u8",
+        "--where",
+        f'file ~ "{tmp_path}/*"',
+    ]
+    assert {(row["file"], row["hits"]) for row in values(launch(*words, source=source)) if "app" not in row["file"]} == {
+        (str(names[0]), 2), (str(names[1]), 2), (str(names[2])[:255], 2)
+    }  # fmt: skip
+    shown = launch(*words, source=source, as_json=False).err
+    assert f'file="{tmp_path}/a \\"b\\"": 2 calls' in shown
+
+
 def test_calls_are_grouped_by_an_argument_largest_sum_first(launch):
     words = ["--hist", "libc:labs", "--by", "arg(arg1:s64)", "--sum", "arg1", "--top", "3"]
     done = launch(*words, source=CALLS + "libc.labs(ctypes.c_long(5))")
@@ -118,6 +143,7 @@ def test_what_has_no_place_is_said(launch):
             (["--where", "arg1 >"], 1, "arg1 >"),
             (["--of", "a b"], 2, "'a b' is not an argument; give its name, or arg1"),
             (["--by", "arg()"], 2, "'' is not an argument"),
+            (["--of", "arg1:string"], 2, "arg1:string is a text; --by 'arg(arg1:string)' counts by the text itself"),
             (["--by", "argument"], 2, "'argument' is not one of function, caller, thread, or arg(NAME)"),
         ],
         4,

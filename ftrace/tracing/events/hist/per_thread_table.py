@@ -56,7 +56,7 @@ class PerThreadHistogram:
         table.mask = self._places - 1
         table.shift = 64 - (self._places - 1).bit_length()
         table.limit = definition.size
-        table.key_words = sum(key.key_size // 8 for key in definition.keys)
+        table.key_words = sum(self.key_words)
         table.sums = 8 * (KEY_AT + table.key_words)
         end = table.sums + 8 * (1 + len(definition.values))
         table.comm = end if self._has_comm else 0
@@ -73,6 +73,11 @@ class PerThreadHistogram:
         made.program = program = made_program(field.value, as_number=is_value)
         self._keep.append(program)
         return made
+
+    @property
+    def key_words(self) -> list[int]:
+        """The words of each key: more than one of a text."""
+        return [key.key_size // 8 for key in self._definition.keys]
 
     @property
     def signed(self) -> list[bool]:
