@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
-from fprobe.cli.formats import report_file
+from fprobe.cli.formats import prepare_rows, report_file
 from fprobe.cli.habits import of_process
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def attach_and_report(
     from fprobe.cli.interrupting import end_process
 
     descriptor = report_file(output, format_) if output not in (None, "-") else 1
+    if format_ == "parquet":
+        prepare_rows()
     processes: AttachedProcesses | None = None
     failure: Failure | None = None
     try:

@@ -78,6 +78,13 @@ def report_file(output: str, form: str = "text") -> int:
         raise Failure(f"{output}: {error.strerror}") from None
 
 
+def prepare_rows() -> None:
+    """Load what writes Parquet while a program runs."""
+    from fprobe.run.launcher.run_rows import prepare
+
+    prepare()
+
+
 def check_package(form: str) -> None:
     """Raise Failure if the package that writes the format cannot be imported."""
     try:

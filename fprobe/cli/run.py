@@ -14,7 +14,7 @@ import click
 from fprobe.cli.attaching import attach_and_report, pid_options
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
-from fprobe.cli.formats import check_package, format_of, report_file
+from fprobe.cli.formats import check_package, format_of, prepare_rows, report_file
 from fprobe.cli.habits import of_definition
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
@@ -413,9 +413,7 @@ def run_command(
         _replace_by_program()
     report = _opened(output, format_)
     if format_ == "parquet":
-        from fprobe.run.launcher.run_rows import prepare
-
-        prepare()
+        prepare_rows()
     program, counts, journal = start(settings)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher.report import report_after, status_after

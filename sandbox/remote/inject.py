@@ -276,7 +276,11 @@ def _ended(pid: int) -> str:
 def _tried(prepared: Prepared, pidfd: int) -> tuple[int, int]:
     """An errno, or 0 and the address of the mapping. A thread that ends meanwhile, or does not stop, is replaced by another."""
     number = errno.ESRCH
-    for thread in best_thread(prepared.process.pid, prepared.process.threads)[:_TRIES]:
+    try:
+        threads = best_thread(prepared.process.pid, prepared.process.threads)
+    except FileNotFoundError:  # it has ended, and its parent has taken notice
+        return number, 0
+    for thread in threads[:_TRIES]:
         try:
             stopped = StoppedThread(thread, prepared.process.system_call, prepared.sleeps.get(thread))
             return 0, _made_by(prepared, stopped, pidfd)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from sandbox.remote import refusals
+from sandbox.remote.inject import prepare, start
 from sandbox.remote.refusals import Refused, check, not_permitted
 
 STATUS = {"Name": "python3", "Tgid": "7", "State": "S (sleeping)", "VmSize": "1 kB", "TracerPid": "0", "Seccomp": "0"}
@@ -75,3 +77,15 @@ def test_this_process_is_refused_and_one_that_has_ended():
     ended.wait()
     with pytest.raises(Refused, match="there is no process"):
         check(ended.pid)
+
+
+def test_a_process_that_ends_after_it_was_looked_at_has_ended():
+    with subprocess.Popen(["sleep", "100"]) as sleeper:
+        while b"sleep" not in Path(f"/proc/{sleeper.pid}/cmdline").read_bytes():  # not yet executed
+            pass
+        prepared, pidfd = prepare(sleeper.pid, "pass"), os.pidfd_open(sleeper.pid)
+        sleeper.kill()
+    with pytest.raises(Refused, match="has ended, or has executed another program"):
+        start(prepared, pidfd)
+    prepared.process.close()
+    os.close(pidfd)

@@ -106,8 +106,10 @@ class RunRows:
             self._groups.finish(self.columns().schema, description(_CLOCK, self._offset, origins, self.lost))
         finally:
             self._groups.close()
-        if (failure := self._error or self._groups.failure) is not None:
-            raise failure
+        if (full := self._groups.failure) is not None:
+            raise OSError(full.errno, f"{full.strerror}: {self._groups.unwritten:,} rows were not written")
+        if self._error is not None:
+            raise self._error
 
     def columns(self) -> Columns:
         """Those for the events that are known when the first row is written."""
