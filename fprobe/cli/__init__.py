@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the program or the probe failed; 2 the command line or the
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -25,7 +26,16 @@ def main(prog_name: str | None = None) -> None:
         from fprobe.cli.verbs import verbs
 
         verbs(prog_name=prog_name)
+    except OSError as error:
+        from sandbox.process.writing import DISK_FULL
+
+        if error.errno not in DISK_FULL:
+            raise
+        sys.stderr.write(f"fprobe: {error.strerror}\n")
+        _give_up_output()
+        sys.exit(1)
     except SystemExit:
+        _give_up_output()
         ctrl_c.hold()
         if ctrl_c.pressed:
             ctrl_c.report()
@@ -33,3 +43,12 @@ def main(prog_name: str | None = None) -> None:
                 end_by_signal(signal.SIGINT)
             sys.exit(INTERRUPTED)
         raise
+
+
+def _give_up_output() -> None:
+    """Write what waits to be written, or drop it: Python's own end would fail with it, and change the exit code."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

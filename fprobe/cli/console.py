@@ -71,6 +71,11 @@ class Console:
             self.line(self.dim(text))
 
     @property
+    def width(self) -> int | None:
+        """The number of columns for text; None in a file, or where it is not known."""
+        return terminal.width(1) if self._file is None else None
+
+    @property
     def _file(self) -> TextIO | None:
         """The stream to print to; None for standard output."""
         if self._stream is None and self.output is not None:

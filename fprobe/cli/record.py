@@ -183,18 +183,22 @@ def record_command(
             path = output
         _summarise(console, call, outcome, events, recording, live, path, filter_text)
         if recording.is_incomplete:
-            raise disk_failure(path, "records are missing")
+            missing = f", and {output} was not made: `fprobe report {path}` shows the others" if path != output else ""
+            raise disk_failure(path, f"records are missing{missing}")
         conclude_events(outcome, events.values())
 
 
 def _convert(path: str, form: str, output: str) -> None:
     """Make the file of the finished trace.dat, which is removed. Raises Failure; the trace.dat is kept then."""
     from fprobe.cli.report import write
-    from fprobe.cli.surviving import disk_errors
     from fprobe.export.trace_dat_reader import Trace
 
-    with disk_errors(output):
+    try:
         write(Trace(path), form, output)
+    except Failure as failure:
+        raise Failure(
+            f"{failure.message}; the records are in {path}, which `fprobe report` reads", failure.exit_code
+        ) from None
     Path(path).unlink()
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
 from ftrace.core.glob import matches, parse, parse_owner
+from sandbox.elf.tables import SHT_DYNSYM
 from sandbox.process.near import did_you_mean
 from sandbox.remote.process import DELETED, Image, RemoteProcess
 from sandbox.remote.refusals import Refused
 from sandbox.symbols.file_names import names_of
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.names import split_owner
-from sandbox.x86_64.remote_thread import PYTHON
 
 if TYPE_CHECKING:
     from sandbox.elf.tables import ElfFile
@@ -115,9 +115,13 @@ def _program(process: RemoteProcess) -> list[Image]:
         path = os.readlink(f"/proc/{process.pid}/exe").removesuffix(DELETED)  # noqa: PTH115  # the text of the link
     except OSError:
         return []
-    if process.exporting(PYTHON[0], lambda name: name.startswith(("libpython", "python"))):
-        return []
-    return [image for image in process.images(lambda name: name == path.rpartition("/")[2]) if image.path == path]
+    found = process.images(lambda name: name == path.rpartition("/")[2])
+    return [image for image in found if image.path == path and not _is_python(image.file)]
+
+
+def _is_python(program: ElfFile) -> bool:
+    """Whether it exports or calls functions of Python; one that was brought into a program is not its own."""
+    return any(b"\0Py_" in bytes(program.strings(table)) for table in program.sections_of_type(SHT_DYNSYM))
 
 
 class Names:

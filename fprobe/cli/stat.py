@@ -126,7 +126,7 @@ def text(rows: list[Row], console: Console, by: str, order: Order, with_hist: bo
         StatRow(row.name, row.stat, group_text(by, row.origin)) for row in rows if row.stat.hits or row.stat.missed
     ]
     shown, left_out = order.apply(called)
-    yield from stat_lines(shown, by, console)
+    yield from stat_lines(shown, by, console, console.width, order.sort)
     if left_out:
         yield console.dim(f"# {order.left_out(left_out)}")
     if with_hist:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli.attaching import attached_to, pid_options
-from fprobe.cli.failure import Failure
+from fprobe.cli.failure import FAILED, Failure
 from fprobe.cli.formats import format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.run import PythonCommand, checked, program_words, refuse_program, start
 from fprobe.cli.selecting import asked_of, by_number, by_option, question_of, where_option
 from fprobe.cli.surviving import disk_errors
-from fprobe.run.launcher.columns import SORT_KEYS
+from fprobe.run.launcher.top_view import SORT_KEYS
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.attached import Targets
@@ -119,9 +119,15 @@ def _top_running(
     from fprobe.run.launcher.live import follow_attached
 
     report = report_file(output) if output is not None else None
+    failure: OSError | None = None
     with attached_to(targets, settings) as processes:
-        follow_attached(processes, view)
+        try:
+            follow_attached(processes, view)
+        except OSError as error:
+            failure = error
     if report is not None:
         with disk_errors(str(output)):
             AttachedReport(processes, selection, report, form).write()
+    if failure is not None:
+        raise Failure(f"the table could not be written: {failure.strerror}", FAILED)
     end_process(0)

@@ -169,8 +169,15 @@ def _content(path: str) -> bytes:
 
 
 def _out(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.flush()
+    from sandbox.process.writing import DISK_FULL
+
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise Failure(str(error.strerror), FAILED) from None
 
 
 def _cat(words: Sequence[str]) -> int:

@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fprobe.report.buckets import PERCENTILES, bars, powers
+from fprobe.report.columns import fitting, room, shortened
 from fprobe.report.counts import FunctionStat
 from fprobe.report.durations import duration
 from fprobe.report.order import FIELDS, value
 from fprobe.report.style import Plain, Style
 
 _WIDTH = 10
+_GIVING_WAY = ("min", "p90", "max", "p50", "average", "cpu", "p99", "self", "total", "hits")
+"""Which columns go on a narrow terminal, one after the other."""
 _BY_ARGUMENT = re.compile(r"arg\((.*)\)")
 
 
@@ -55,20 +58,36 @@ def origin_object(by: str, origin: str | int | None) -> dict[str, str | int | No
     return {key: origin} if key else {}
 
 
-def stat_lines(rows: Iterable[StatRow], by: str, style: Style | None = None) -> Iterator[str]:
-    """A line for each row, and one about calls that were not timed. Only what the rows have measured has a column."""
+def stat_lines(
+    rows: Iterable[StatRow], by: str, style: Style | None = None, width: int | None = None, sort: str = ""
+) -> Iterator[str]:
+    """A line for each row, and one about calls that were not timed. Only what the rows have measured has a column.
+
+    On a terminal of `width` columns, some give way and names are cut; that of the key `sort` stays.
+    """
     rows, style = list(rows), style or Plain()
     if not rows:
         return
     measured = {column for row in rows for column in measured_columns(row.stat)}
     times = [column for column in FIELDS if column in measured]
-    heads = " ".join(f"{head.upper():>{_WIDTH}}" for head in (*times, "hits"))
-    yield style.dim(f"{heads}  FUNCTION{group_heading(by)}")
-    for name, stat, group, _ in rows:
-        columns = " ".join(f"{duration(value(stat, column)):>{_WIDTH}}" for column in times)
-        yield f"{columns} {stat.hits:{_WIDTH},}  {style.bold(name)}{group}"
+    columns, names = [*times, "hits"], [f"{row.name}{row.group}" for row in rows]
+    heading = f"FUNCTION{group_heading(by)}"
+    if width is not None:
+        narrower = ({name: 0} for name in _GIVING_WAY if name != sort)
+        fit = fitting(dict.fromkeys(columns, _WIDTH), narrower, [*names, heading], width - 1)
+        columns, names = list(fit), shortened(names, room(fit, width - 1))
+        heading = heading[: room(fit, width - 1)]
+    yield style.dim(f"{''.join(f'{head.upper():>{_WIDTH}} ' for head in columns)} {heading}")
+    for (name, stat, group, _), shown in zip(rows, names, strict=True):
+        numbers = "".join(f"{_number(stat, column):>{_WIDTH}} " for column in columns)
+        yield f"{numbers} {style.bold(name)}{group}" if shown == f"{name}{group}" else f"{numbers} {style.bold(shown)}"
         if stat.missed:
-            yield style.bad(f"{'':{len(heads) + 2}}{stat.missed:,} of these calls were not timed")
+            lost = f"{stat.missed:,} of these calls were not timed"
+            yield style.bad(f"{'':{(_WIDTH + 1) * len(columns) + 1}}{lost}" if width is None else lost)
+
+
+def _number(stat: FunctionStat, column: str) -> str:
+    return f"{stat.hits:,}" if column == "hits" else duration(value(stat, column))
 
 
 def measured_columns(stat: FunctionStat) -> list[str]:

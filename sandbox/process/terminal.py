@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 _USUAL = 24, 80
 
@@ -19,6 +20,16 @@ def size(descriptor: int) -> tuple[int, int]:
     except OSError:
         columns = lines = 0
     return lines or _number("LINES", _USUAL[0]), columns or _number("COLUMNS", _USUAL[1])
+
+
+def width(descriptor: int) -> int | None:
+    """The number of columns for text that stays: as COLUMNS or the terminal says; None for a file, or where neither does."""
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        columns = 0 if is_file else _number("COLUMNS", 0) or os.get_terminal_size(descriptor).columns
+    except OSError:
+        return None
+    return columns or None
 
 
 def _number(variable: str, usual: int) -> int:

@@ -12,19 +12,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from fprobe.report.columns import fitting, room, shortened
 from fprobe.report.counts import Calls
 from fprobe.report.durations import duration, levels
 from fprobe.report.tables import group_heading
 from fprobe.run.launcher import results
 from fprobe.run.launcher.attached import AttachedProcesses
-from fprobe.run.launcher.columns import WIDTHS, fitting, room, shortened
 from fprobe.run.launcher.launching import Program, stop_by
 from fprobe.run.launcher.names import Named
 from fprobe.run.launcher.remarks import conclusion, troubles
-from fprobe.run.launcher.results import Results
+from fprobe.run.launcher.results import FAILED, Results
 from fprobe.run.launcher.screen import Screen
 from fprobe.run.launcher.start_up import StartUp
-from fprobe.run.launcher.top_view import TopView
+from fprobe.run.launcher.top_view import WIDTHS, TopView
 from fprobe.run.session import above_standard
 from sandbox.process.writing import write_all
 from sandbox.x86_64.tsc import Ticks
@@ -99,7 +99,7 @@ class Table:
         yield from (line[:width] for line in view.help)
         names = [row.text for row in shown]
         heading = f"FUNCTION{group_heading(self._by)}"
-        columns = fitting([*names, heading], width, view.sort)
+        columns = fitting(WIDTHS, view.narrower, [*names, heading], width)
         heads = "".join(f"{head:{'<' if head == 'GRAPH' else '>'}{space}} " for head, space in columns.items())
         yield f"{heads}{heading}"[:width]
         for row, name in zip(shown, shortened(names, room(columns, width)), strict=True):
@@ -187,13 +187,13 @@ def follow(
     screen.print([*table.text(view, ticks.per_nanosecond(), *screen.size), *_remarks(found)])
     if report is not None:
         report(found, ticks)
-    return found.exit_status
+    return found.exit_status or (FAILED if screen.failure is not None else 0)
 
 
 def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
     """Show the table on standard output as long as the processes are wanted, and once more at the end.
 
-    Keys of a terminal change the view.
+    Keys of a terminal change the view. Raises OSError in the end if the table could not be written.
     """
     table, screen, before = Table(view.by), Screen(1, with_keys=True), time.monotonic()
     view = view._replace(has_keys=screen.keys is not None)
@@ -221,6 +221,8 @@ def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
     found = update()
     view = view._replace(has_keys=False, is_typing=False)
     screen.print([*lines(), *_remarks(found)])
+    if screen.failure is not None:
+        raise screen.failure
 
 
 @contextlib.contextmanager

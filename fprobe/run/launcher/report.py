@@ -17,6 +17,7 @@ from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
 from fprobe.run.launcher.results import FAILED, Process, Results, has_total, read, total_of
 from fprobe.run.launcher.stack_tables import stack_lines
+from sandbox.process import terminal
 from sandbox.process.printable import printable_line
 from sandbox.process.writing import as_bytes, write_all
 from sandbox.x86_64.tsc import Ticks
@@ -32,11 +33,13 @@ _WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "csv", "ndjson")
 """Formats that cannot say why they are empty."""
 
 
-def text(results: Results, rate: float, selection: ReportSelection, recorded: Recorded) -> Iterator[str]:
-    """The report's lines. `rate`: ticks per nanosecond."""
+def text(
+    results: Results, rate: float, selection: ReportSelection, recorded: Recorded, width: int | None = None
+) -> Iterator[str]:
+    """The report's lines. `rate`: ticks per nanosecond; `width`: columns of the terminal on which tables are shown."""
     shown = [process for process in results.processes if process.has_anything or process.pid in recorded.events]
     for process in shown:
-        yield from _process(process, rate, selection)
+        yield from _process(process, rate, selection, width)
         yield from stack_lines(process, rate, selection)
         if process.pid in recorded.calls:
             calls = of_patterns(process, recorded.calls[process.pid], selection.traces)
@@ -45,7 +48,7 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
             yield from recorded.events[process.pid].lines()
         if selection.values is not None and process.pid in recorded.values:
             yield from values.lines(recorded.values[process.pid], selection.values, selection.order)
-    yield from _total(results, rate, selection)
+    yield from _total(results, rate, selection, width)
     if selection.values is not None and (total := values.total_over(recorded.values, selection.values)) is not None:
         yield f"# total of {len(recorded.values):,} processes"
         yield from values.lines(total, selection.values, selection.order)
@@ -53,19 +56,19 @@ def text(results: Results, rate: float, selection: ReportSelection, recorded: Re
     yield from conclusion(results, is_empty=not has_counted(results, recorded))
 
 
-def _total(results: Results, rate: float, selection: ReportSelection) -> Iterator[str]:
+def _total(results: Results, rate: float, selection: ReportSelection, width: int | None) -> Iterator[str]:
     """The table and the histograms of the calls of all processes, if there are several."""
     calling = [process for process in results.processes if process.calls]
     if len(calling) > 1 and (selection.stats or selection.hists) and has_total(selection.by):
         yield f"# total of {len(calling):,} processes"
-        yield from _counted(total_of(calling, selection.by), rate, selection)
+        yield from _counted(total_of(calling, selection.by), rate, selection, width)
 
 
-def _counted(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
+def _counted(process: Process, rate: float, selection: ReportSelection, width: int | None) -> Iterator[str]:
     """The table, and the histograms of durations."""
     shown, left_out = stat_rows(process, rate, selection, selection.stats)
     if shown or left_out:
-        yield from stat_lines(shown, selection.by)
+        yield from stat_lines(shown, selection.by, width=width, sort=selection.order.sort)
     if left_out:
         yield f"# {selection.order.left_out(left_out)}"
     yield from hist_lines(stat_rows(process, rate, selection, selection.hists)[0])
@@ -89,14 +92,14 @@ def _maps(maps: Mapping[int, Contents]) -> Iterator[str]:
         yield from contents.lines()
 
 
-def _process(process: Process, rate: float, selection: ReportSelection) -> Iterator[str]:
+def _process(process: Process, rate: float, selection: ReportSelection, width: int | None) -> Iterator[str]:
     origin = f" (forked by {process.parent})" if process.parent else ""
     yield f"# process {process.pid}{origin}: {shown_command(process.command)}"
     yield from troubles(process)
     if process.dropped:
         what = "functions" if selection.by == "function" else f"functions by {selection.by}"
         yield f"# {process.dropped:,} calls are not in this table: a thread has place for 2,048 different {what}"
-    yield from _counted(process, rate, selection)
+    yield from _counted(process, rate, selection, width)
 
 
 def report_after(
@@ -194,11 +197,13 @@ def write_rendered(
     output: int, found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str
 ) -> None:
     """Write the report in one of the formats. Raises OSError."""
-    write_all(output, rendered(found, selection, recorded, ticks, format_))
+    write_all(output, rendered(found, selection, recorded, ticks, format_, terminal.width(output)))
 
 
-def rendered(found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str) -> bytes:
-    """The report in one of the formats."""
+def rendered(
+    found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str, width: int | None = None
+) -> bytes:
+    """The report in one of the formats. `width`: see `text`."""
     rate = ticks.per_nanosecond()
     if format_ == "folded":
         return _text_of(folded_lines(found.processes, rate, selection))
@@ -217,7 +222,7 @@ def rendered(found: Results, selection: ReportSelection, recorded: Recorded, tic
     if format_ in ("json", "ndjson", "csv"):
         made = document(found, rate, selection, recorded, is_empty=not has_counted(found, recorded))
         return as_bytes("".join(f"{line}\n" for line in _lines_of(made, format_)))
-    return _text_of(text(found, rate, selection, recorded))
+    return _text_of(text(found, rate, selection, recorded, width))
 
 
 def _lines_of(made: dict[str, Any], format_: str) -> Iterator[str]:

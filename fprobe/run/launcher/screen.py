@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 
@@ -25,6 +26,8 @@ class Screen:
         self._descriptor = descriptor
         self.replaces = terminal.takes_escapes(descriptor)
         self.keys = Keys(descriptor) if with_keys and self.replaces and _is_readable(descriptor) else None
+        self.failure: OSError | None = None
+        """Why nothing can be written any more; nobody who reads it is none."""
         self._is_closed = False
 
     @property
@@ -65,8 +68,9 @@ class Screen:
             return
         try:
             write_all(self._descriptor, as_bytes(text))
-        except OSError:  # nobody reads it, or the disk is full: the program continues
+        except OSError as error:  # the program continues
             self._is_closed = True
+            self.failure = error if error.errno != errno.EPIPE else None
 
 
 def _is_readable(descriptor: int) -> bool:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from fprobe.run.launcher.columns import SORT_KEYS
-
+WIDTHS = {"CALLS": 10, "CALLS/S": 8, "TOTAL": 8, "SELF": 8, "AVERAGE": 8, "P50": 8, "P99": 8, "GRAPH": 16}
+"""The columns before the name, with their widths."""
+SORT_KEYS = ("calls", "rate", "total", "self", "average", "p50", "p99", "name")
+"""The columns by which rows are sorted, from left to right."""
+_SORTED = {"rate": "CALLS/S"}
+"""What a key of --sort is called, where that is not its own name."""
+_NARROW_GRAPH = 6
+_GIVING_WAY = ("P50", "AVERAGE", "P99", "SELF", "CALLS/S", "TOTAL", "CALLS")
+"""Which go, one after the other, after the graph."""
 _LETTERS = {
     "c": "calls", "p": "rate", "t": "total", "s": "self", "a": "average", "5": "p50", "9": "p99", "n": "name",
 }  # fmt: skip
@@ -35,6 +43,14 @@ class TopView(NamedTuple):
     has_keys: bool = False
     has_help: bool = False
     is_over: bool = False
+
+    @property
+    def narrower(self) -> Iterator[dict[str, int]]:
+        """Which columns become narrower or go, the first one first. The one that rows are sorted by stays."""
+        kept = _SORTED.get(self.sort, self.sort.upper())
+        yield {"GRAPH": _NARROW_GRAPH}
+        yield {"GRAPH": 0}
+        yield from ({name: 0} for name in _GIVING_WAY if name != kept)
 
     def after(self, key: str) -> TopView:
         """The view after a key."""

@@ -35,7 +35,7 @@ class Run:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-AMBIENT = ("NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED")
+AMBIENT = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONUNBUFFERED")
 """What must not reach the tests from outside. The last makes the C library write a line in pieces, between ours."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, environment
-from sampled import sampled
+from sampled import in_stress, sampled
 
 CASES = {
     "a verb that is gone": (["graph", "vfs_*"], 2, "fprobe graph is gone: `fprobe trace` shows nested calls"),
@@ -116,7 +116,9 @@ def test_errors_are_objects_with_json(run):
     [
         ["trace", "vfs_*"],
         ["stat", "vfs_*", "--json"],
-        *(pytest.param(words, marks=pytest.mark.stress) for words in (["list"], ["trace", "vfs_*", "--json"])),
+        ["--help"],
+        ["tracefs", "ls"],
+        *map(in_stress, (["list"], ["trace", "vfs_*", "--json"], ["completion", "bash"], ["help", "attach"])),
     ],
 )
 def test_output_that_cannot_be_written(words):

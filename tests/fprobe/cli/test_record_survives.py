@@ -163,6 +163,18 @@ def test_a_limit_of_the_file_size_that_costs_records_is_an_error(source, tmp_pat
     assert Path(path).stat().st_size <= limit
 
 
+def test_a_recording_that_could_not_be_converted_says_where_the_records_are(source, tmp_path):
+    limit = 100 << 10
+    path = tmp_path / "calls.csv"
+    limits = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
+    lost = record(source, path, "returns", 4000, **limits)
+    assert (lost.returncode, lost.stderr.count("\n")) == (1, 1)
+    assert f"{path} was not made: `fprobe report {path}.dat` shows the others" in lost.stderr
+    unmade = record(source, path, "returns", 1000, **limits)
+    assert (unmade.returncode, unmade.stderr.count("\n")) == (1, 1)
+    assert f"the records are in {path}.dat, which `fprobe report` reads" in unmade.stderr
+
+
 def test_records_survive_in_a_file_that_the_user_has_chosen(source, tmp_path):
     pages = str(tmp_path / "pages")
     words = command(source, tmp_path / "trace.dat", "aborts", 2000)

@@ -9,6 +9,14 @@ import re
 import pytest
 
 
+@pytest.mark.parametrize(("width", "sort", "shown"), [(40, "max", "MAX HITS"), (60, "total", "TOTAL SELF P99 HITS")])
+def test_on_a_narrow_terminal_columns_give_way_and_names_are_cut(run, width, sort, shown):
+    lines = run("stat", "vfs_*", "--sort", sort, COLUMNS=str(width)).out.splitlines()
+    _, heading, *rows = lines[: lines.index(next(each for each in lines if each.startswith("demo_main")))]
+    assert heading.split() == [*shown.split(), "FUNCTION"]
+    assert max(map(len, (heading, *rows))) <= width and len(rows) == 11
+
+
 def test_json_is_the_object_of_the_specification(run, programs):
     found = run("stat", "*", "--program", "prog.ll", "--call", "main", "4", "--json", cwd=programs).document
     assert list(found) == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fprobe.run.launcher.columns import shortened
+from fprobe.report.columns import shortened
 from fprobe.run.launcher.live import Table
 from fprobe.run.launcher.results import Calls, Process, Results
 from fprobe.run.launcher.top_view import TopView

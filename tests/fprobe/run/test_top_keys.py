@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -41,6 +42,14 @@ def test_a_filter_is_typed_kept_and_given_up():
 
 def test_other_keys_change_nothing():
     assert after("x", "\x1b[A", "\n", "\x7f") == USUAL
+
+
+def test_a_table_that_cannot_be_written_is_a_failure(target):
+    words = [*COMMAND, "top", "-p", str(target.pid), "--stat", "libz:*flate*", "--duration", "0.2"]
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nfprobe: the table could not be written: No space left on device\n")
 
 
 def opened(target, *options):

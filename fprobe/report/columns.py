@@ -1,38 +1,27 @@
-"""The columns of `fprobe top`: on a narrow terminal some give way to the names."""
+"""Columns of tables: on a narrow terminal some give way to the names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-WIDTHS = {"CALLS": 10, "CALLS/S": 8, "TOTAL": 8, "SELF": 8, "AVERAGE": 8, "P50": 8, "P99": 8, "GRAPH": 16}
-"""The columns before the name, with their widths."""
-SORT_KEYS = ("calls", "rate", "total", "self", "average", "p50", "p99", "name")
-"""The columns by which rows are sorted, from left to right."""
-_SORTED = {"rate": "CALLS/S"}
-"""What a key of --sort is called, where that is not its own name."""
-_NARROW_GRAPH = 6
-_GIVING_WAY = ("P50", "AVERAGE", "P99", "SELF", "CALLS/S", "TOTAL", "CALLS")
-"""Which go, one after the other, after the graph."""
 _CUT = "…"
 
 
-def fitting(names: Iterable[str], width: int, sort: str) -> dict[str, int]:
-    """The columns with their widths, such that the names fit, or get half of `width`. That of the key `sort` stays."""
-    columns = dict(WIDTHS)
+def fitting(
+    columns: Mapping[str, int], narrower: Iterable[Mapping[str, int]], names: Iterable[str], width: int
+) -> dict[str, int]:
+    """The columns before the names, with their widths, such that the names fit, or get half of `width`.
+
+    `narrower`: other widths that are tried one after the other; 0 is none.
+    """
+    columns = dict(columns)
     wanted = min(max(map(len, names), default=0), width // 2)
-    sorted_by = _SORTED.get(sort, sort.upper())
-    for narrower in _narrower(sorted_by):
+    for each in narrower:
         if width - _taken(columns) >= wanted:
             break
-        columns.update(narrower)
-        columns = {name: each for name, each in columns.items() if each}
+        columns |= {name: other for name, other in each.items() if name in columns}
+        columns = {name: kept for name, kept in columns.items() if kept}
     return columns
-
-
-def _narrower(kept: str) -> Iterator[dict[str, int]]:
-    yield {"GRAPH": _NARROW_GRAPH}
-    yield {"GRAPH": 0}
-    yield from ({name: 0} for name in _GIVING_WAY if name != kept)
 
 
 def _taken(columns: Mapping[str, int]) -> int:
