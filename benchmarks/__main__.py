@@ -7,6 +7,7 @@ import atexit
 import os
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from benchmarks import (
@@ -65,20 +66,20 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
 
 
 def choose(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows called `names`, or all of them."""
-    return [row for row in rows if not names or row.name in names]
+    """The rows called `names`, which may be globs, or all of them."""
+    return [row for row in rows if not names or any(fnmatchcase(row.name, name) for name in names)]
 
 
 def unknown(rows: Sequence[Row], names: Sequence[str]) -> str:
     """A sentence about the names that are no rows; empty if there are none."""
     known = [row.name for row in rows]
-    strange = [repr(name) for name in names if name not in known]
+    strange = [repr(name) for name in names if not any(fnmatchcase(row, name) for row in known)]
     return f"no row {', '.join(strange)}; there are: {', '.join(known)}" if strange else ""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What probes cost.")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to measure (default: all)")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to measure, such as attach.* (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--calls", type=int, default=300_000, help="calls in a sample (default: %(default)s)")
     parser.add_argument(
