@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
@@ -44,23 +45,33 @@ def ids_in_text(text: str) -> set[str]:
     return found
 
 
-def tests_in(source: str) -> Iterator[tuple[str, set[str]]]:
-    """Each test function of a file with the statements that it names."""
+class Test(NamedTuple):
+    """A test function. `ids`: the statements that it names; `is_heavy`: `make test` runs none of its cases."""
+
+    name: str
+    ids: set[str]
+    is_heavy: bool = False
+
+
+def tests_in(source: str) -> Iterator[Test]:
+    """Each test function of a file."""
     for node in ast.parse(source).body:
         if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test"):
             continue
-        if not any("xfail" in ast.dump(decorator) for decorator in node.decorator_list):
-            yield node.name, ids_in_name(node.name) | ids_in_text(ast.get_docstring(node) or "")
+        decorators = [*map(ast.unparse, node.decorator_list)]
+        if not any("xfail" in decorator for decorator in decorators):
+            ids = ids_in_name(node.name) | ids_in_text(ast.get_docstring(node) or "")
+            yield Test(node.name, ids, "pytest.mark.stress" in decorators)
 
 
 @cache
-def every_test() -> dict[str, set[str]]:
-    """Node -> the statements that it names, for every test function there is."""
-    found = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for name, ids in tests_in(path.read_text()):
-            found[f"{path.relative_to(ROOT).as_posix()}::{name}"] = ids
-    return found
+def every_test() -> dict[str, Test]:
+    """Node -> the test, for every test function there is."""
+    return {
+        f"{path.relative_to(ROOT).as_posix()}::{test.name}": test
+        for path in sorted(TESTS.rglob("test_*.py"))
+        for test in tests_in(path.read_text())
+    }
 
 
 def every_scenario() -> dict[str, set[str]]:
@@ -78,7 +89,8 @@ def by_statement() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """For each id the tests, and the scenarios, that name it."""
     tests: dict[str, list[str]] = defaultdict(list)
     scenarios: dict[str, list[str]] = defaultdict(list)
-    for target, source in ((tests, every_test()), (scenarios, every_scenario())):
+    named = {node: test.ids for node, test in every_test().items()}
+    for target, source in ((tests, named), (scenarios, every_scenario())):
         for name, ids in source.items():
             for id in ids:
                 target[id].append(name)

@@ -34,6 +34,15 @@ def test_every_entry_is_complete():
             assert statement.tests or tests.get(id) or scenarios.get(id), f"{id}: no test holds it"
 
 
+def test_what_holds_has_a_test_in_make_test():
+    tests, scenarios = found.by_statement()
+    quick = {node for node, test in found.every_test().items() if not test.is_heavy}
+    for id, statement in STATEMENTS.items():
+        if statement.status in (HOLDS, ADAPTED):
+            named = {*statement.tests, *tests.get(id, ())}
+            assert quick & named or scenarios.get(id), f"{id}: all of its tests are in stress"
+
+
 def test_the_page_is_up_to_date():
     assert FILE.read_text() == page(), f"run `{COMMAND}`"
 
@@ -49,11 +58,14 @@ def test_plain():
 @pytest.mark.xfail(strict=True)
 def test_fp11_not_yet(): pass
 def helper_fp12(): pass
+@pytest.mark.stress
+def test_kp1_for_hours(): pass
 '''
-    assert dict(found.tests_in(source)) == {
-        "test_fp10_ft9_something": {"FP-10", "FT-9"},
-        "test_plain": {"RH-3", "RH-4", "RH-5", "UF-1"},
-    }
+    assert list(found.tests_in(source)) == [
+        ("test_fp10_ft9_something", {"FP-10", "FT-9"}, False),
+        ("test_plain", {"RH-3", "RH-4", "RH-5", "UF-1"}, False),
+        ("test_kp1_for_hours", {"KP-1"}, True),
+    ]
 
 
 def test_numbers_are_ranges_and_single_ones():
