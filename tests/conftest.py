@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import fcntl
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -59,9 +61,25 @@ SECONDS = "fprobe/seconds"
 def pytest_collection():
     """Thousands of tests are made, none is dropped: the garbage collector would look at them again and again."""
     gc.disable()
+    if os.environ.get("PYTEST_XDIST_WORKER", "").endswith(tuple("13579")):
+        _import_from_the_last()
     yield
     process_state.freeze()
     gc.enable()
+
+
+def _import_from_the_last():
+    """In a first run the assertions of all files are rewritten, in 15 s: of each file by the worker that is there first.
+
+    What cannot be imported, or has to be imported as part of a package, is left to pytest.
+    """
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"), reverse=True):
+        if path.with_name("__init__.py").exists():
+            continue
+        sys.path.insert(0, str(path.parent))
+        with contextlib.suppress(BaseException):  # a module may be skipped
+            importlib.import_module(path.stem)
+        del sys.path[0]
 
 
 def _kept(config):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,26 +14,30 @@ ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"\b(FP|FT|KP|RH|RB|PE|TE)-\d|\bHAZARDS\b|\b[Ss]ection [A-Z]\b")
 
 
-def _docstrings(source: str) -> list[tuple[int, str]]:
+@cache
+def _nodes(package: str) -> list[tuple[Path, list[ast.AST]]]:
+    """All that each file of the package consists of."""
+    paths = sorted((ROOT / package).rglob("*.py"))
+    return [(path.relative_to(ROOT), list(ast.walk(ast.parse(path.read_text())))) for path in paths]
+
+
+def _docstrings(nodes: Iterable[ast.AST]) -> list[tuple[int, str]]:
     """Strings that are statements: docstrings of modules, classes, functions and attributes, with their lines."""
-    found = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
+    found = (node.value for node in nodes if isinstance(node, ast.Expr))
     return [(it.lineno, it.value) for it in found if isinstance(it, ast.Constant) and isinstance(it.value, str)]
 
 
 @pytest.mark.parametrize("package", ["sandbox", "ftrace", "kprobes", "fprobe"])
 def test_docstrings_cite_no_statement_numbers(package):
     citing = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for line, text in _docstrings(path.read_text())
-        if NUMBER.search(text)
+        f"{path}:{line}" for path, nodes in _nodes(package) for line, text in _docstrings(nodes) if NUMBER.search(text)
     ]
     assert citing == []
 
 
 def test_numbers_are_found_in_every_kind_of_docstring():
     source = 'class C:\n    """One (FP-1)."""\n    x = 1\n    """Two (PE-1.2)."""\n\ndef f():\n    """HAZARDS 6."""\n'
-    assert [line for line, text in _docstrings(source) if NUMBER.search(text)] == [2, 4, 7]
+    assert [line for line, text in _docstrings(ast.walk(ast.parse(source))) if NUMBER.search(text)] == [2, 4, 7]
 
 
 _EMPTY = re.compile(
@@ -54,9 +60,9 @@ def _repeats(name: str, text: str) -> bool:
 def test_docstrings_do_not_repeat_the_name(package):
     kinds = (ast.FunctionDef, ast.ClassDef)
     repeating = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{path}:{node.lineno}: {node.name}"
+        for path, nodes in _nodes(package)
+        for node in nodes
         if isinstance(node, kinds) and (text := ast.get_docstring(node)) and _repeats(node.name, text)
     ]
     assert repeating == []
