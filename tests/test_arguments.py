@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from isolation import isolated
 from programs import assert_untouched, basic
+from sampled import in_stress
 
 REFUSALS = (OSError, TypeError, ValueError, OverflowError)
 NUMBERS = [0, 1, 2, -1, 7, 64, 65, 4096, 1 << 18, 1 << 31, -(1 << 31), 1 << 32, 1 << 63, 1 << 64, -(1 << 64)]
@@ -47,15 +48,15 @@ def works(call, *arguments):
 
 
 @isolated(timeout=60)
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.stress)])
-def test_fprobes(seed):
+@pytest.mark.parametrize(("seed", "times"), [(1, 150), in_stress((1, 600)), in_stress((2, 600))])
+def test_fprobes(seed, times):
     import fprobe
 
     module, random = basic(), Random(seed)
     leaf = module.symbol("leaf").address
     addresses = [leaf, leaf + 4, leaf + 6, 0, -1, 1 << 63, 1 << 64, 5, None, "leaf", 1.5]
     registered = 0
-    for _ in range(600):
+    for _ in range(times):
         fields = {
             name: random.choice(ODD) for name in ("flags", "entry_data_size", "nr_maxactive", "thread", "max_hits")
         }
@@ -77,11 +78,11 @@ def test_fprobes(seed):
             fprobe.unregister_fprobe(fp)
         assert not fp.registered
     assert_untouched()
-    assert registered > 10
+    assert registered > times // 60
 
 
 @isolated(timeout=60)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, in_stress(2)])
 def test_kprobes(seed):
     import kprobes
 

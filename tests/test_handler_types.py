@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from later import later
 
 later("mypy")
@@ -45,6 +46,7 @@ kprobes.kretprobe(symbol_name="f", handler=returned, entry_handler=lambda ri, re
 """
 
 
+@pytest.mark.stress
 def test_mypy_finds_wrong_handlers(tmp_path):
     path = tmp_path / "handlers_to_check.py"
     path.write_text(TEXT)

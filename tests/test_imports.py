@@ -204,6 +204,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.stress
 def test_every_module_imports_without_the_extras():
     # The pytest plugin is loaded by pytest alone.
     names = [_name(path) for path in SOURCES if path.stem not in ("__main__", "pytest_plugin")]

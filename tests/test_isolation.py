@@ -129,6 +129,7 @@ def test_one_that_does_not_end_is_ended_with_its_child(company):
     assert done.returncode == -signal.SIGABRT and not company.lives
 
 
+@pytest.mark.stress
 def test_a_worker_that_dies_ends_the_run_as_failed_though_its_child_lives(tmp_path):
     """As the options of pyproject.toml and the conftest have it."""
     (tmp_path / "conftest.py").write_text(

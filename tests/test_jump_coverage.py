@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from isolation import run_module
+from sampled import in_stress
 
 from sandbox.memory.landings import MOST_PAGES
 
@@ -15,7 +16,7 @@ def run(*arguments: str, timeout: float = 100) -> subprocess.CompletedProcess[st
     return run_module("benchmarks.jump_coverage", *arguments, timeout=timeout)
 
 
-@pytest.mark.parametrize("target", ["libz.so.1", "demo"])
+@pytest.mark.parametrize("target", [in_stress("libz.so.1"), "demo"])
 def test_each_instruction_alone(target):
     """At least 95 % of the probeable instructions become jumps; each of the others has a rule against it"""
     done = run(target)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from sampled import in_stress
 
 from tests.mutants.changes import MUTANTS
 from tests.mutants.mutant import ROOT, Mutant
@@ -22,6 +23,7 @@ def test_each_mutants_old_text_occurs_exactly_once_and_differs_from_the_new():
         assert mutant.changed(text) != text, mutant.name
 
 
+@pytest.mark.stress
 def test_what_is_to_be_changed_into_is_python():
     for mutant in MUTANTS:
         ast.parse(mutant.changed((ROOT / mutant.file).read_text()), mutant.name)
@@ -86,8 +88,8 @@ def copy(tmp_path):
     ("old", "new", "test", "verdict"),
     [
         ("40 + 2", "40 - 2", "test_answer.py", Verdict.NOTICED),
-        ("return 1", "return 2", "test_answer.py", Verdict.NOT_NOTICED),
-        ("40 + 2", "40 - 2", "test_answer.py::test_nothing", Verdict.NO_TEST),
+        in_stress(("return 1", "return 2", "test_answer.py", Verdict.NOT_NOTICED)),
+        in_stress(("40 + 2", "40 - 2", "test_answer.py::test_nothing", Verdict.NO_TEST)),
     ],
 )
 def test_a_trial_says_whether_a_test_notices_and_puts_the_file_back(copy, old, new, test, verdict):

@@ -34,6 +34,7 @@ def test_pe7c_1_the_parameters_text():
     assert definitions("p:a,f,x=%di;;r:b,g ; ,") == ["p:a f x=%di", "r:b g "]
 
 
+@pytest.mark.stress
 def test_pe7c_1_definitions_wait_for_their_program_and_are_enabled():
     done = run_source(SOURCE.format(), FPROBE_EVENTS="p:a,one,x=%di:s32;p:b,two;f:c,tw*;p:never,three;q:d,one")
     assert done.returncode == 0, done.stderr
@@ -48,6 +49,7 @@ def test_pe7c_1_definitions_wait_for_their_program_and_are_enabled():
     assert len(reported) == 2 and "'q:d one'" in reported[1]
 
 
+@pytest.mark.stress
 def test_definitions_that_wait_for_a_library_to_the_end_are_reported():
     done = run_source("import fprobe.tracefs", FPROBE_EVENTS="p:z,libnone:f")
     assert "fprobe: z was attached to nothing: no module, library or other image 'libnone' is loaded" in done.stderr
@@ -86,6 +88,7 @@ def test_pe7c_1_definitions_wait_for_their_library():
     assert done.stderr == ""
 
 
+@pytest.mark.stress
 def test_pe7c_1_a_definition_can_delete_what_an_earlier_one_defined_and_the_rest_is_enabled_at_the_end():
     done = run_source(DELETING, FPROBE_EVENTS="p:a,early:one;p:b,early:one;-:a")
     assert (done.returncode, done.stderr) == (0, "")

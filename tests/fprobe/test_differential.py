@@ -132,6 +132,7 @@ def check(seeds: range) -> None:
         loaded.module.unload()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("first", [0, pytest.param(BATCH, marks=pytest.mark.stress)])
 @isolated(timeout=60)
 def test_generated_programs_do_the_same_when_probed(first):

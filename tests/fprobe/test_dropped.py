@@ -309,6 +309,7 @@ def grows(batch: Callable[[], None], most: Used) -> bool:
     return True
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.stress)])
 @isolated(timeout=110)
 def test_what_is_dropped_leaves_no_mapping_and_no_descriptor(share):
@@ -332,6 +333,7 @@ CASES = [
 ]
 
 
+@pytest.mark.stress
 @isolated(timeout=300, FPROBE_NO_PERF_MAP="1", MALLOC_ARENA_MAX="1")
 @pytest.mark.parametrize(("kind", "share"), CASES)
 def test_what_is_dropped_leaves_nothing(kind, share):

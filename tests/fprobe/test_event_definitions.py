@@ -246,7 +246,8 @@ def test_te5_2_set_event(program):
     assert tracefs.read("available_events").startswith("h:a\ng:b\ng:a\n")
 
 
-@pytest.mark.parametrize("times", [8, pytest.param(30, marks=pytest.mark.stress)])
+@pytest.mark.stress
+@pytest.mark.parametrize("times", [2, pytest.param(30, marks=pytest.mark.stress)])
 @isolated
 def test_definitions_and_deletions_while_the_function_runs(times):
     import threading

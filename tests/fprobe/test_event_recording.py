@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from isolation import isolated
+from sampled import in_stress, sampled
 
 import sandbox
 from fprobe.tracefs import tracefs
@@ -64,7 +65,7 @@ def texts(symbolize=hex):
 KINDS = ["p:k ev_add", "f:k ev_add"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_arguments_of_a_function(program, kind):
     event(f"{kind} a=$arg1 b=$arg2:u8 c=$arg2:s8 d=$arg1:x16 e=$arg1:u64 f=$arg2:char")
     program["ev_add"](0x12345, 0xFFFF_FF41)
@@ -110,7 +111,7 @@ def test_a_return_probe_has_the_result_and_what_the_arguments_were(program, line
     assert texts() == [("k", "a=0x10 b=255 r=271"), ("k", "a=0xfffffffffffffff9 b=2 r=-5")]
 
 
-@pytest.mark.parametrize("kind", ["p:k ev_self", "f:k ev_self"])
+@pytest.mark.parametrize("kind", ["p:k ev_self", in_stress("f:k ev_self")])
 def test_memory_strings_arrays_and_bitfields(program, kind):
     data = ctypes.create_string_buffer(bytes(range(1, 17)) + b"A text\0", 64)
     event(f"{kind} w=+0($arg1):x32 arr=+1($arg1):u8[3] t=+16($arg1):string b=+0($arg1):b4@8/16")
@@ -118,7 +119,7 @@ def test_memory_strings_arrays_and_bitfields(program, kind):
     assert texts() == [("k", 'w=0x4030201 arr={2,3,4} t="A text" b=2')]
 
 
-@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("filtered", [False, in_stress(True)])
 def test_texts_of_every_length_end_where_they_do_and_leave_what_follows(program, filtered):
     text = ctypes.create_string_buffer(64)
     event(f"p:lengths ev_add s=@{ctypes.addressof(text):#x}:string t=@{ctypes.addressof(text):#x}:string x=%di")

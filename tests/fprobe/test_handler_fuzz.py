@@ -70,6 +70,7 @@ def handler(random: Random, number: int) -> Any:
     return names["handler"]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("seed", "count"),
     [(0, 150), *(pytest.param(seed, 400, marks=pytest.mark.stress) for seed in range(2))],

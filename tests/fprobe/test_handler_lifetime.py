@@ -55,6 +55,7 @@ def names() -> list[str]:
         return [symbol.module for symbol in symbol_table if "count_call" in symbol.module]
 
 
+@pytest.mark.stress
 @isolated
 def test_the_room_of_variables_comes_back_zeroed() -> None:
     counted.module  # noqa: B018 (loads it)

@@ -1,6 +1,7 @@
 """The size of a Hash is the maximum number of keys, whichever they are."""
 
 import pytest
+from sampled import in_stress
 
 import fprobe
 import sandbox
@@ -15,7 +16,16 @@ def program():
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["per thread", "shared"])
-@pytest.mark.parametrize("keys", [(1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 0, 3), (1, 2, 3, 0), (2**64 - 1, 0, 7, 8)])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        in_stress(((1, 2, 3, 4),)),
+        (0, 1, 2, 3),
+        in_stress(((1, 2, 0, 3),)),
+        (1, 2, 3, 0),
+        in_stress(((2**64 - 1, 0, 7, 8),)),
+    ],
+)
 def test_the_key_0_counts_as_any_other(program, shared, keys):
     seen = fprobe.Hash(u64, u64, 3, shared=shared)
 

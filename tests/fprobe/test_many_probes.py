@@ -10,7 +10,7 @@ import shutil
 import pytest
 from isolation import isolated
 from programs import basic, load_c
-from sampled import sampled
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -34,7 +34,7 @@ def at_both_ends(number, seen, **fields):
     return fprobe.attach(["leaf"], entry=entry, exit=leave, entry_data_size=2, nr_maxactive=1, **fields).attach()
 
 
-@pytest.mark.parametrize("count", sampled([63, 64, 65, 128, 200, 1024], 3))
+@pytest.mark.parametrize("count", [63, 65, *map(in_stress, (64, 128, 200, 1024))])
 @isolated(shared=True)
 def test_exits_and_data_of_many_probes_on_one_function(count):
     """Beyond 64 a word of the node has no longer a bit for each."""
@@ -88,6 +88,7 @@ def test_calls_that_are_jumped_out_of_give_the_nodes_of_many_probes_back():
     assert all(probe.counts.missed == 0 for probe in probes)
 
 
+@pytest.mark.stress
 @isolated(shared=True)
 def test_65536_probes_for_a_process_and_each_counts_alone():
     from ftrace.core.probe import NativeProbe

@@ -17,6 +17,7 @@ def test_words_are_where_the_calling_convention_puts_them():
     assert [(p.vector, p.stack) for p in places(words)[4:]] == [(-1, 8), (0, 0), (-1, 16)]
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=120)
 def test_arguments_results_and_exceptions_are_what_the_program_has():
     import numpy as np

@@ -17,6 +17,7 @@ def _names(test):
     return f"numba:{__name__}.{test.__name__}.<locals>"
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=TIME)
 def test_entry_and_exit_of_every_call_are_seen_and_results_are_as_they_were():
     import numpy as np
@@ -104,6 +105,7 @@ def test_a_name_that_numba_does_not_know_is_refused():
         fprobe.attach(f"{prefix}.complied", action=fprobe.Count()).attach()
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kinds", ["numba_kinds", pytest.param("numba_more_kinds", marks=pytest.mark.stress)])
 @isolated(modules=NUMBA, timeout=280)
@@ -296,6 +298,7 @@ def _with_parts():
     return check
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=TIME)
 @pytest.mark.parametrize("is_compiled", sampled([False, True], 1))
 def test_parts_that_numba_compiles_apart_are_no_calls_of_the_function(is_compiled):

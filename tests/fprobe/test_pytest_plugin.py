@@ -140,6 +140,7 @@ FAILING = """
 """
 
 
+@pytest.mark.stress
 def test_what_fails_and_what_is_shown_then(run):
     outcome = run(FAILING, "--fprobe-trace", "*e*")
     outcome.assert_outcomes(passed=3, failed=2, errors=1)
@@ -157,6 +158,7 @@ def test_an_unknown_flavour_is_named(run):
     assert outcome.ret
 
 
+@pytest.mark.stress
 def test_the_documents_example(run):
     example = re.search(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     outcome = run(example[1])

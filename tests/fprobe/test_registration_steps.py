@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from isolation import isolated
 from program_generator import generate_flat
 from steps import steps
@@ -51,6 +52,7 @@ def steps_on(fp: fprobe.fprobe, pattern: str) -> int:
     return steps(cycle)
 
 
+@pytest.mark.stress
 @isolated
 def test_registering_on_one_function_takes_few_steps_and_on_all_no_more():
     """FP-10, FP-43: no check is left out, and none is made twice."""

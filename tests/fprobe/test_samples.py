@@ -7,6 +7,7 @@ import re
 import pytest
 from isolation import EXAMPLES, run_example
 from programs import BASIC
+from sampled import in_stress
 
 import sandbox
 
@@ -79,7 +80,9 @@ def test_us1_stackdump_shows_where_each_hit_came_from(probed):
     assert lines[-1].endswith("4 times hit, 0 times missed")
 
 
-@pytest.mark.parametrize(("symbol", "code"), [("nowhere", -2), ("leaf,,twice", -2), ("nowhere*", -22)])
+@pytest.mark.parametrize(
+    ("symbol", "code"), [("nowhere", -2), in_stress(("leaf,,twice", -2)), in_stress(("nowhere*", -22))]
+)
 def test_us1_what_cannot_be_registered(probed, symbol, code):
     lines, status, _ = probed(symbol)
     assert lines[-1] == f"fprobe_init: register_fprobe failed, returned {code}" and status == 1

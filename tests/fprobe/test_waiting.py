@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from isolation import isolated, run_forked
+from sampled import sampled
 
 JIT = """
 import ctypes, logging
@@ -29,7 +30,7 @@ ATTACH = {
 }
 
 
-@pytest.mark.parametrize("attach", ATTACH.values(), ids=ATTACH)
+@pytest.mark.parametrize("attach", sampled(ATTACH.values(), 1), ids=ATTACH)
 def test_a_name_that_no_compiler_makes(attach):
     source = f"""{JIT}
 attach = {attach}
@@ -53,6 +54,7 @@ import sys; sys.exit()
     assert done.stdout.count("'jit:nothing' was attached to nothing: no function of [jit] matches 'nothing'") == 1
 
 
+@pytest.mark.stress
 def test_one_name_of_a_list_is_there_and_the_other_is_not():
     source = f"""{JIT}
 engine, poly = compiled("poly")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def mutated(draw):
     return line
 
 
+@pytest.mark.stress
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(line=st.one_of(LINES, mutated()))
 def test_a_definition_is_refused_or_reads_back(machine, line):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from isolation import run_module
 from namespaces import needs_fuse
+from sampled import in_stress, sampled
 
 from tests.golden.transcript import Step, differs, normalised, parse
 
@@ -45,7 +46,7 @@ MORE = [
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the stand-in kernel is in C")
-@pytest.mark.parametrize("name", [*WHOLE, *(pytest.param(name, marks=pytest.mark.stress) for name in MORE)])
+@pytest.mark.parametrize("name", [*sampled(WHOLE, 4), *map(in_stress, MORE)])
 def test_the_kernels_transcript(name):
     done = run_module("tests.golden", "--here", str(DATA / f"{name}.txt"), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -214,6 +214,7 @@ gdb.execute("kill")
 """
 
 
+@pytest.mark.stress
 @needs_cc
 @needs_gdb
 @pytest.mark.parametrize("manner", ["both, a word", pytest.param("two probes", marks=pytest.mark.stress),

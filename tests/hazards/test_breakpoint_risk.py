@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from built_library import build_library, built_library, needs_compilers
 from isolation import isolated
 
@@ -43,6 +44,7 @@ def test_a_warning_names_functions_that_only_a_breakpoint_can_patch_once():
     assert "ends the process" in message
 
 
+@pytest.mark.stress
 def test_the_report_of_a_run_says_so(tmp_path):
     build_library(tmp_path / "libloops.so", SOURCE)
     program = f"import ctypes; each = ctypes.CDLL('{tmp_path}/libloops.so'); each.first_loop(3)"

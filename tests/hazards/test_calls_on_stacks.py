@@ -8,6 +8,7 @@ import sys
 import pytest
 from built_library import build_library, built_library, needs_compilers
 from isolation import isolated
+from sampled import in_stress
 
 from fprobe.calls.log import log_calls
 
@@ -89,6 +90,7 @@ def test_calls_that_an_exception_has_ended_are_around_no_other():
     ]
 
 
+@pytest.mark.stress
 @isolated
 def test_calls_that_end_by_exceptions_in_the_same_frame_follow_each_other():
     events = traced(lambda library: library.catchings(3))
@@ -103,7 +105,7 @@ def test_a_call_on_an_alternate_stack_is_inside_the_one_that_it_interrupts():
     assert events == [("> interrupted", 0), *inner, *inner, ("< interrupted", 0)]
 
 
-@pytest.mark.parametrize("low_first", [True, False])
+@pytest.mark.parametrize("low_first", [True, in_stress(False)])
 @isolated
 def test_calls_of_coroutines_end_in_any_order(low_first):
     events = traced(lambda library: library.coroutines(int(low_first)))
@@ -115,6 +117,7 @@ def test_calls_of_coroutines_end_in_any_order(low_first):
     assert events[-3:] == [("> plain", 1), ("< plain", 1), ("< coroutines", 0)]
 
 
+@pytest.mark.stress
 def test_a_recorded_run_shows_the_same_depths(tmp_path):
     build_library(tmp_path / "libstacks.so", SOURCE, "-xc++")
     program = (

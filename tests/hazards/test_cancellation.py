@@ -7,6 +7,7 @@ import ctypes
 import pytest
 from built_library import built_library, needs_compilers
 from isolation import isolated
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -91,7 +92,17 @@ def attached(kind, library, calls):
     return kprobes.attach("libcancel:work", pre=in_c if kind == "C at a breakpoint" else handle)
 
 
-@pytest.mark.parametrize("kind", ["Python", "C", "jump", "breakpoint", "C at a breakpoint", "kretprobe"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Python",
+        in_stress("C"),
+        in_stress("jump"),
+        in_stress("breakpoint"),
+        in_stress("C at a breakpoint"),
+        in_stress("kretprobe"),
+    ],
+)
 @isolated(timeout=60)
 def test_a_request_waits_until_the_program_reaches_a_cancellation_point(kind):
     library, calls = built_library("libcancel", SOURCE), []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from isolation import isolated, run
 from programs import basic, load_c
+from sampled import in_stress
 from test_tasks import THREADS, needs_cc
 
 READER = """
@@ -66,6 +67,7 @@ def test_a_file_without_counters_is_refused():
         counters.header_of(fd)
 
 
+@pytest.mark.stress
 @needs_cc
 @isolated(timeout=60)
 def test_1000_threads_take_a_page_each_and_readers_none():
@@ -189,7 +191,7 @@ print("file" if runtime().counters.readable else "memory")
 """
 
 
-@pytest.mark.parametrize("limit, value, kept_in", [("FSIZE", 1 << 24, "memory"), ("AS", 40 << 30, "file")])
+@pytest.mark.parametrize("limit, value, kept_in", [("FSIZE", 1 << 24, "memory"), in_stress(("AS", 40 << 30, "file"))])
 def test_under_a_limit(limit, value, kept_in):
     """ulimit -f, ulimit -v: no file may be so large, though it takes no room; so counters are private."""
     done = run([sys.executable, "-c", LIMITED.format(limit=limit, value=value)], 60)
@@ -209,7 +211,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize("limit, what", [(512, "takes 4096 bytes"), (1 << 20, "pool .* takes [0-9]+ bytes")])
+@pytest.mark.parametrize("limit, what", [(512, "takes 4096 bytes"), in_stress((1 << 20, "pool .* takes [0-9]+ bytes"))])
 def test_a_limit_of_the_size_of_files_is_named(limit, what):
     """It was `File too large`, of no file of the user's."""
     done = run([sys.executable, "-c", SHORT_FILES.format(limit=limit)], 60)

@@ -115,6 +115,7 @@ def test_returns_of_what_is_no_function_are_refused_with_the_reason(library, kin
         assert caught.value.errno == errno.EINVAL and "+0x0" in str(caught.value)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("most", [100, pytest.param(300, marks=pytest.mark.stress)])
 @isolated(timeout=100)
 def test_kprobes_on_each_instruction_of_linkage_tables_and_of_parts_of_functions(most):

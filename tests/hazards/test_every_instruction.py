@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sampled import in_stress
+from sampled import in_stress, sampled
 from stepped import MANNERS
 from stepped_events import MANNERS as EVENTS
 from stepped_kprobes import MANNERS as KPROBES
@@ -76,8 +76,8 @@ def hold(manner: str, times: int, rounds: int = ROUNDS) -> None:
     "manner",
     [
         "both, a word",
-        "registers",
-        "four probes",
+        in_stress("registers"),
+        in_stress("four probes"),
         *map(in_stress, ("jumps, a kretprobe", "both, 8 and 200 bytes", "one node", "mcount")),
     ],
 )
@@ -86,6 +86,7 @@ def test_a_signal_at_every_instruction(manner: str) -> None:
     hold(manner, ONCE, FEW_ROUNDS)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "manner",
     [each if each == "r" else in_stress(each) for each in EVENTS],
@@ -94,12 +95,13 @@ def test_a_signal_at_every_instruction_of_what_is_recorded_early(manner: str) ->
     hold(manner, ONCE, FEW_ROUNDS)
 
 
-@pytest.mark.parametrize("manner", SWITCHES)
+@pytest.mark.parametrize("manner", sampled(SWITCHES, 1))
 def test_a_pool_that_another_thread_switches_during_a_signal_keeps_its_nodes(manner: str) -> None:
     """Neither is one lost for ever, nor are there more of them."""
     hold(manner, ONCE)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("manner", MASKS)
 def test_a_signal_at_every_instruction_of_calls_that_block_signals(manner: str) -> None:
     hold(manner, ONCE, FEW_ROUNDS)
@@ -111,6 +113,7 @@ def test_a_signal_at_every_instruction_each_time(manner: str) -> None:
     hold(manner, ONCE if MANNERS[manner].jumping else EVERY)  # or each round of a search finds one more dead call
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "manner",
     [

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from sampled import in_stress
 from stepper import Denied, Died, Span, Stepper, started
 
 CHILD = Path(__file__).with_name("stepped_recording.py")
@@ -65,7 +66,8 @@ def step_through(manner: str, rounds: int, stride: int = 0) -> Stepper:
         return stepper
 
 
-@pytest.mark.parametrize("manner", ["room", "full"])
+@pytest.mark.stress
+@pytest.mark.parametrize("manner", ["room", in_stress("full")])
 def test_a_nested_record_at_every_instruction(manner: str) -> None:
     assert len(step_through(manner, 3).reached) > 80
 
@@ -73,10 +75,10 @@ def test_a_nested_record_at_every_instruction(manner: str) -> None:
 @pytest.mark.parametrize(
     ("manner", "rounds", "stride"),
     [
-        ("room", 12, 10),
-        ("full", 20, 26),
+        in_stress(("room", 12, 10)),
+        in_stress(("full", 20, 26)),
         ("full, pages", 9, 8),
-        ("jump, full", 28, 19),
+        in_stress(("jump, full", 28, 19)),
         pytest.param("direct", 14, 8, marks=pytest.mark.stress),
         pytest.param("room", 60, 2, marks=pytest.mark.stress),
         pytest.param("direct", 110, 1, marks=pytest.mark.stress),

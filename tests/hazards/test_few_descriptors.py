@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from isolation import TESTS, isolated, run_source
 from programs import basic, writable_and_executable
-from sampled import sampled
+from sampled import in_stress, sampled
 
 import fprobe
 import kprobes
@@ -123,7 +123,7 @@ def forked_with_few(module, probe):
 
 
 @isolated(timeout=60)
-@pytest.mark.parametrize("free", [0, pytest.param(1, marks=pytest.mark.stress), 2])
+@pytest.mark.parametrize("free", [0, pytest.param(1, marks=pytest.mark.stress), in_stress(2)])
 def test_fork_with_few_descriptors_leaves_both_sides_probed_with_text_of_their_own(free):
     module = basic()
     with fprobe.attach("leaf", entry=nothing) as probe:
@@ -170,6 +170,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.stress
 def test_a_first_kprobe_that_fails_leaves_nothing_to_do_at_exit():
     """What restores text at exit was there, and what it needs was not: a traceback."""
     paths = [str(Path(__file__).parent), str(TESTS)]

@@ -75,6 +75,7 @@ def test_following_decodes_each_record_once_though_they_arrive_one_by_one(progra
         assert len(decoded) == 1000
 
 
+@pytest.mark.stress
 def test_following_does_not_visit_the_pages_that_it_has_read(program, monkeypatch):
     visited = []
     real = RingView.meta_word
@@ -130,6 +131,7 @@ def test_the_next_event_gets_no_record_of_a_deleted_one(program, instance):
         tracefs.rmdir(instance)
 
 
+@pytest.mark.stress
 def test_trace_is_read_while_events_are_defined_and_deleted(program):
     lines = [LEAF, "f:leafs fo_leaf a=$arg1 b=$arg1 c=$arg1", "f:leafs fo_leaf%return t=+0($retval):string"]
     failed, done = [], threading.Event()

@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 
 import pytest
 from isolation import isolated
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -89,7 +90,7 @@ def _linked_in(path, named):
     assert probe.hits > 10 and probe.counts.missed == 0
 
 
-@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("strip", [False, in_stress(True)])
 def test_a_library_that_is_linked_in_statically_is_part_of_what_it_is_linked_into(strip):
     _linked_in(path=str(_compiled(USES_ZLIB, *STATIC, *["-s"] * strip)), named=not strip)
 

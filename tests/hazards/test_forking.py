@@ -111,6 +111,7 @@ def forks(threads):
     print("the test has ended")
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("threads", sampled(["brief", "lasting"], 1))
 def test_no_child_hangs_though_native_threads_come_to_python_handlers(threads, tmp_path):
     slow, paths = tmp_path / "slow.so", [str(Path(__file__).parent), str(TESTS)]

@@ -11,6 +11,7 @@ import time
 import pytest
 from isolation import isolated
 from programs import load_c
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -87,7 +88,7 @@ class Child:
 
 
 @isolated
-@pytest.mark.parametrize("first", ["the fork", "the probe"])
+@pytest.mark.parametrize("first", ["the fork", in_stress("the probe")])
 def test_fork_in_c_what_the_parent_patches_does_not_run_in_the_child(first):
     module = load_c(PROGRAM)
     if first == "the probe":
@@ -98,6 +99,7 @@ def test_fork_in_c_what_the_parent_patches_does_not_run_in_the_child(first):
     assert child.ends_well()
 
 
+@pytest.mark.stress
 @isolated(timeout=60)
 def test_fork_in_c_while_another_thread_patches():
     module = load_c(PROGRAM)

@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 import pytest
 from isolation import isolated, run
 from programs import load_c
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -116,7 +117,7 @@ def expect_quick_again():
         assert task.limit == task.nodes_end
 
 
-@pytest.mark.parametrize("optimized", [False, True], ids=["breakpoint", "jump"])
+@pytest.mark.parametrize("optimized", [False, in_stress(True)], ids=["breakpoint", "jump"])
 @isolated(timeout=60)
 def test_kretprobed_calls_of_greenlets_in_one_place_are_told_apart(optimized):
     kprobes.set_kprobes_optimization(int(optimized))

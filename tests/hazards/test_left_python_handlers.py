@@ -7,6 +7,7 @@ import sys
 import pytest
 from built_library import built_library, needs_compilers
 from isolation import isolated
+from sampled import in_stress, sampled
 
 import fprobe
 import kprobes
@@ -69,8 +70,8 @@ has_layout = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("way", ["leave", "by_signal"])
-@pytest.mark.parametrize("kind", ["entry", "exit", "pre", "return"])
+@pytest.mark.parametrize("way", ["leave", in_stress("by_signal")])
+@pytest.mark.parametrize("kind", ["entry", in_stress("exit"), in_stress("pre"), "return"])
 @isolated
 def test_a_longjmp_out_of_a_python_handler(kind, way):
     import os
@@ -159,7 +160,7 @@ HOWS = ["plainly", "while_an_exception_is_handled", "in_a_generator", "far_down"
 @has_layout
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [*(("exit", how) for how in HOWS), *((kind, "plainly") for kind in ("entry", "pre", "return"))],
+    sampled([*(("exit", how) for how in HOWS), *((kind, "plainly") for kind in ("entry", "pre", "return"))], 3),
 )
 @isolated
 def test_the_interpreter_goes_on_after_a_longjmp(kind, how):
@@ -174,7 +175,9 @@ def test_the_interpreter_goes_on_after_a_longjmp(kind, how):
 
 
 @has_layout
-@pytest.mark.parametrize(("calling", "leave"), [("CDLL", "PyDLL"), ("PyDLL", "CDLL"), ("PyDLL", "PyDLL")])
+@pytest.mark.parametrize(
+    ("calling", "leave"), [("CDLL", "PyDLL"), in_stress(("PyDLL", "CDLL")), in_stress(("PyDLL", "PyDLL"))]
+)
 @isolated
 def test_the_lock_is_held_after_a_longjmp_if_it_was_before(calling, leave):
     import ctypes

@@ -108,6 +108,7 @@ def test_what_hits_call_is_refused_under_each_of_its_names():
         assert address not in {location.ip for location in fprobe.registration.functions_of(probe.fp).each()}
 
 
+@pytest.mark.stress
 @isolated(timeout=60)
 def test_all_of_libc_at_both_ends_while_threads_end_and_processes_fork():
     """HAZARDS 1, 3: a thread's record is freed by a function of libc that returns once more, as its callers do."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from isolation import isolated
 
 
+@pytest.mark.stress
 @isolated
 def test_libraries_are_listed_while_threads_start_and_libraries_are_loaded():
     """A thread that has the GIL waits for the loader in pthread_create; the one that lists must not wait for the GIL there."""

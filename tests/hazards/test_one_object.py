@@ -186,7 +186,7 @@ def at_one(kind: str, rounds: int) -> None:
     assert_untouched()
 
 
-@pytest.mark.parametrize("kind", sampled(MADE, 5))
+@pytest.mark.parametrize("kind", sampled(MADE, 2))
 @isolated(timeout=100)
 def test_two_threads_at_one(kind):
     at_one(kind, ROUNDS)
@@ -298,6 +298,7 @@ def test_an_action_serves_one_attachment_at_a_time():
     assert stat.functions() == {}
 
 
+@pytest.mark.stress
 @isolated
 def test_counts_of_an_fprobe_that_is_being_taken_off_never_go_back():
     module = basic()
@@ -314,6 +315,7 @@ def test_counts_of_an_fprobe_that_is_being_taken_off_never_go_back():
         assert {*found, fp.hits} == {1}
 
 
+@pytest.mark.stress
 @isolated
 def test_a_module_that_several_threads_unload_and_call():
     errors: list[Any] = []

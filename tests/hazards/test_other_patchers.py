@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from isolation import isolated
+from sampled import in_stress
 
 import fprobe
 from sandbox.memory.mappings import write_through_kernel
@@ -148,6 +149,7 @@ def gdb(target):
     made._process.communicate()
 
 
+@pytest.mark.stress
 def test_a_breakpoint_of_gdb_that_is_there_first(target, gdb):
     """The function is refused as long as it is there."""
     gdb.count_at(target.address)
@@ -167,7 +169,8 @@ def test_a_breakpoint_of_gdb_that_is_there_first(target, gdb):
     target.end()
 
 
-@pytest.mark.parametrize("leaves", ["by deleting it", "by detaching"])
+@pytest.mark.stress
+@pytest.mark.parametrize("leaves", ["by deleting it", in_stress("by detaching")])
 def test_a_breakpoint_of_gdb_on_a_probed_entry(target, gdb, leaves):
     """Both count. The probe cannot be removed as long as it is there, and can be afterwards."""
     gdb.go()
@@ -263,7 +266,7 @@ def frida(target):
         yield listen
 
 
-@pytest.mark.parametrize("first_to_leave", ["frida", "fprobe"])
+@pytest.mark.parametrize("first_to_leave", ["frida", in_stress("fprobe")])
 def test_frida_on_a_probed_entry(target, frida, first_to_leave):
     """It follows our jump and patches the detour; the detours beside that one work nevertheless."""
     target.do("probe = attach()")
@@ -288,7 +291,8 @@ def test_frida_on_a_probed_entry(target, frida, first_to_leave):
     target.end()
 
 
-@pytest.mark.parametrize("first_to_leave", ["frida", "fprobe"])
+@pytest.mark.stress
+@pytest.mark.parametrize("first_to_leave", ["frida", in_stress("fprobe")])
 def test_frida_that_is_there_first(target, frida, first_to_leave):
     """Both count. When Frida leaves first, it takes our patch along, which is told; then the function can be probed again."""
     listener = frida()

@@ -65,6 +65,7 @@ def check_kills(times: int) -> None:
             assert len(row) == row[-1] or len(row) > 100
 
 
+@pytest.mark.stress
 @isolated(timeout=100)
 def test_after_kill_9_another_process_reads_every_committed_event_and_none_is_torn() -> None:
     check_kills(3)
@@ -127,6 +128,7 @@ def check_threads(at_a_time: int, batches: int) -> None:
     assert recorder.attachment.counts.missed == 0
 
 
+@pytest.mark.stress
 @isolated(timeout=100)
 def test_a_thousand_threads_lose_nothing_and_memory_stays_flat() -> None:
     check_threads(50, 2)
@@ -145,6 +147,7 @@ def blocks(recorder: Recorder) -> int:
     return os.fstat(arena().descriptor).st_blocks * 512
 
 
+@pytest.mark.stress
 @isolated(timeout=60, FPROBE_BUFFER_POOL_KB="512")
 def test_without_a_free_page_a_thread_overwrites_only_its_own_and_drops_what_it_has_no_page_for() -> None:
     from ftrace.ring_buffer.arena import arena

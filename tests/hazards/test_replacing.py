@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import in_stress
 from isolation import isolated
 from programs import assert_untouched, basic, text_of
 
@@ -23,7 +24,7 @@ def test_unregister_from_inside_a_handler_does_not_wait_for_itself():
     assert_untouched()
 
 
-@pytest.mark.parametrize("where", ["entry", "exit"])
+@pytest.mark.parametrize("where", [in_stress("entry"), "exit"])
 @pytest.mark.parametrize("position", [0, 1, 2])
 @isolated(shared=True)
 def test_unregister_from_inside_a_handler_the_list_being_walked_stays(where, position):
@@ -321,6 +322,7 @@ def test_unload_refused_by_somebody_else_leaves_the_probes_on():
     assert_untouched()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("times", [500, pytest.param(3000, marks=pytest.mark.stress)])
 @isolated
 def test_lists_and_counters_are_freed_when_the_last_call_has_returned(times):

@@ -94,6 +94,7 @@ def test_tail_calls_on_the_fast_path_get_the_real_return_address():
     assert all(caller.address < ret < caller.address + caller.size for _, ret in callers), (callers, caller)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("kind", ["Stat", pytest.param("Python", marks=pytest.mark.stress)])
 @isolated(shared=True)
 def test_mutual_tail_recursion_grows_the_shadow_stack_up_to_its_limit(kind):

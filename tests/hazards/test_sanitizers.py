@@ -81,6 +81,7 @@ def run(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("sanitizer", "name"), sampled([("address", "asan"), ("thread", "tsan"), ("undefined", "ubsan")], 1)
@@ -93,6 +94,7 @@ def test_programs_with_a_sanitizer_are_probed(sanitizer, name):
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
+@pytest.mark.stress
 @isolated(timeout=60, cold=True)
 def test_memory_is_placed_far_from_code_above_shadow_memory():
     """gcc 16's AddressSanitizer has 4 TB below the libraries, too: with other large memory there, code has no space near it."""

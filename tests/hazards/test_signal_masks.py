@@ -26,7 +26,7 @@ CALLS = {"by_mask": 2, "by_thread": 2}
 """How often they call count(), if not once."""
 
 
-@pytest.mark.parametrize("way", sampled(WAYS, 4))
+@pytest.mark.parametrize("way", sampled(WAYS, 2))
 @isolated
 def test_a_call_with_all_signals_blocked_meets_a_breakpoint(way):
     import fprobe
@@ -52,6 +52,7 @@ def test_a_sigtrap_that_is_sent_while_it_is_blocked_comes_when_it_is_not():
         assert library.sent() == 1
 
 
+@pytest.mark.stress
 @isolated
 def test_system_calls_are_replaced_and_given_back_while_threads_make_them():
     from ftrace.core.runtime import runtime
@@ -173,6 +174,7 @@ print(library.by_earlier_action(), library.by_mask())
 """
 
 
+@pytest.mark.stress
 def test_under_run(tmp_path):
     build_library(tmp_path / "libmasks.so", SOURCE.read_text())
     text = PROGRAM.format(path=tmp_path / "libmasks.so")
@@ -270,6 +272,7 @@ def test_children_of_posix_spawn_system_and_popen_meet_breakpoints():
     assert spawned(library) == plain
 
 
+@pytest.mark.stress
 @isolated
 def test_children_of_posix_spawn_leave_no_hooked_calls_behind():
     """execve() does not return in a child that has our memory: its call stays on the shadow stack of the parent's thread."""

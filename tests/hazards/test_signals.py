@@ -11,7 +11,7 @@ import sys
 import pytest
 from isolation import isolated, run, run_forked, run_source
 from programs import assert_untouched, basic, is_patched, load_c, text_of
-from sampled import sampled
+from sampled import in_stress, sampled
 
 needs_cc = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
@@ -61,7 +61,9 @@ __attribute__((noipa)) long blocked_leaf(long n) {
 
 
 @needs_cc
-@pytest.mark.parametrize("kind", ["Count", "Record", "Stat", "native", "foreign", "one node"])
+@pytest.mark.parametrize(
+    "kind", ["Count", in_stress("Record"), "Stat", in_stress("native"), in_stress("foreign"), "one node"]
+)
 @isolated(shared=True)
 def test_a_signal_at_any_instruction_of_a_hit_finds_its_way_back(kind):
     import ctypes
@@ -154,6 +156,7 @@ def test_a_thread_that_blocks_all_signals_is_safe_where_a_single_store_does():
     thread.join()
 
 
+@pytest.mark.stress
 @needs_cc
 @isolated(shared=True)
 def test_a_thread_that_blocks_sigtrap_is_reported_where_breakpoints_are_needed():

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from isolation import isolated
 from programs import load_c
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -55,7 +56,7 @@ def source_for(address, gil, how):
 
 
 @isolated
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", sampled(HOW, 1))
 @pytest.mark.parametrize("gil", PROTOTYPES)
 def test_a_python_handler_misses_the_hits_of_sub_interpreters(gil, how):
     module = sandbox.load(PROGRAM)

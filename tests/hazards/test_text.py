@@ -139,8 +139,9 @@ def test_a_breakpoint_planted_while_probed_is_noticed_at_detach():
     assert_untouched()
 
 
+@pytest.mark.parametrize("times", [6, pytest.param(20, marks=pytest.mark.stress)])
 @isolated(shared=True)
-def test_text_is_identical_after_the_last_of_many_detaches_in_any_order():
+def test_text_is_identical_after_the_last_of_many_detaches_in_any_order(times):
     import random
 
     import fprobe
@@ -148,7 +149,7 @@ def test_text_is_identical_after_the_last_of_many_detaches_in_any_order():
     module = basic()
     before = text_of(module)
     shuffle = random.Random(7)
-    for _ in range(20):
+    for _ in range(times):
         probes = [
             fprobe.attach(pattern, entry=lambda *hit: 0, exit=lambda *hit: None).attach()
             for pattern in shuffle.choices(["leaf", "l*", "*", "[fo]*", "twice"], k=6)
@@ -248,6 +249,7 @@ def test_fork_the_childs_text_is_its_own():
     assert_untouched()
 
 
+@pytest.mark.stress
 @isolated(shared=True)
 def test_fork_in_the_midst_of_hooked_calls_and_batches():
     import ctypes

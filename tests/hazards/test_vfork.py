@@ -7,6 +7,7 @@ import shutil
 import pytest
 from isolation import isolated
 from programs import load_c
+from sampled import in_stress
 
 import kprobes
 from sandbox.native import i32, void
@@ -91,7 +92,7 @@ def test_subprocess_without_its_switches():
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @isolated
-@pytest.mark.parametrize("blocks", [0, 1])
+@pytest.mark.parametrize("blocks", [0, in_stress(1)])
 def test_a_child_that_c_makes_by_vfork_meets_no_breakpoint(blocks):
     module = load_c(STARTS)
     assert (module["starts"](0, blocks), module["starts"](1, blocks)) == (0, 77 << 8)

@@ -305,11 +305,11 @@ def _called(hit: Probed, within: Probed, between: str, module: Any) -> Any:
 
 
 def cells(whole: bool) -> Iterator[tuple[Kind, Kind, str]]:
-    """All, or of each two kinds those with nothing between and with one other thing, by turns: then each kind still meets every
-    other, and each thing is between every kind and some others, on either side.
+    """All, or of each two kinds those with one thing between, by turns: then each kind still meets every other, and each thing
+    is between every kind and some others, on either side.
     """
     for (i, outer), (j, inner) in itertools.product(enumerate(OUTER), enumerate(INNER)):
-        chosen = BETWEEN if whole else (BETWEEN[0], BETWEEN[1 + (i + j) % (len(BETWEEN) - 1)])
+        chosen = BETWEEN if whole else (BETWEEN[(i + j) % len(BETWEEN)],)
         yield from ((outer, inner, between) for between in chosen)
 
 

@@ -100,6 +100,7 @@ def _gone():
         kprobes.attach("perf:goes", action=kprobes.Count()).attach()
 
 
+@pytest.mark.stress
 def test_code_that_goes_takes_its_probes_with_it():
     """HAZARDS 7: nothing reads or writes text that is not there any more."""
     _gone()
@@ -122,6 +123,7 @@ def _refused():
         fprobe.attach("perf:shared", action=fprobe.Count()).attach()
 
 
+@pytest.mark.stress
 def test_code_that_its_compiler_may_still_write_is_refused():
     """The pages that take the place of the compiler's are not writable: it would die of its next write."""
     _refused()

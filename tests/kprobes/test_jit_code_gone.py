@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from isolation import isolated
 
 TIME = 120
@@ -53,6 +54,7 @@ def _in_lljit(value):
     return result
 
 
+@pytest.mark.stress
 @isolated(timeout=TIME)
 def test_probes_of_an_engine_that_is_closed_are_gone_and_its_address_can_be_probed_again():
     import fprobe
@@ -135,6 +137,7 @@ def _compiled_handler(number):
     return kprobes.native(namespace["handler"])
 
 
+@pytest.mark.stress
 @isolated(timeout=TIME)
 def test_engines_close_while_another_thread_registers_probes_that_have_to_be_compiled():
     import kprobes
@@ -167,6 +170,7 @@ def _ours():
     return len(list(Path("/proc/self/fd").iterdir())), named
 
 
+@pytest.mark.stress
 @isolated(timeout=TIME)
 def test_probed_engines_take_no_descriptor_each_and_leave_no_mapping():
     """Many live at once, as the functions of Numba do; then they are closed, while the probes remain."""

@@ -8,7 +8,7 @@ import signal
 import pytest
 from instructions import boundaries
 from isolation import TESTS, isolated, run_forked
-from sampled import sampled
+from sampled import in_stress, sampled
 
 import fprobe
 import kprobes
@@ -100,9 +100,9 @@ none = None
 
 
 @isolated
-@pytest.mark.parametrize("preemptible", sampled([True, False], 4))
+@pytest.mark.parametrize("preemptible", sampled([True, False], 1))
 @pytest.mark.parametrize("fault", ["repair", "repair_in_c", "python_repair"])
-@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("stepped", [True, in_stress(False)])
 def test_kp90_a_fault_of_the_instruction_is_handled(preemptible, fault, stepped):
     """The handler puts a good address into the register, and the instruction is executed again, with its pre_handler."""
     module = load(preemptible)
@@ -381,7 +381,7 @@ def count_returns(ri, regs):
     told[1] += 1
 
 
-@pytest.mark.parametrize(("role", "name"), CRASHES[::2] + CRASHES[3:4])
+@pytest.mark.parametrize(("role", "name"), sampled(CRASHES[::2] + CRASHES[3:4], 2))
 def test_a_crash_that_ends_the_process_is_attributed_before(role, name):
     source = f"""
 import sys

@@ -13,6 +13,7 @@ import pytest
 from isolation import isolated
 from kprobe_targets import ARGUMENTS, FUNCTIONS, call, instructions, load, results
 from programs import basic
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -63,7 +64,7 @@ HANDLERS = {
 
 @isolated(shared=True)
 @pytest.mark.parametrize("kind", HANDLERS)
-@pytest.mark.parametrize("preemptible", [True, False])
+@pytest.mark.parametrize("preemptible", [True, in_stress(False)])
 def test_every_kind_of_instruction_does_what_it_does_unprobed(kind, preemptible):
     """KP-27..34, KP-38: stepped, boosted and emulated; red zone, flags and vectors are as they were."""
     optimization.set_kprobes_optimization(0)

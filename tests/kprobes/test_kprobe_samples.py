@@ -4,6 +4,7 @@ import re
 
 import pytest
 from isolation import EXAMPLES, run_example
+from sampled import in_stress
 
 
 def run(name, *words, code=0):
@@ -58,7 +59,9 @@ def test_us3_calls_of_threads_to_skip_are_passed_over(monkeypatch):
     assert lines[-1].endswith("Missed probing 0 instances of skipped")
 
 
-@pytest.mark.parametrize(("sample", "option"), [("kprobe_example", "--symbol"), ("kretprobe_example", "--func")])
+@pytest.mark.parametrize(
+    ("sample", "option"), [("kprobe_example", "--symbol"), in_stress(("kretprobe_example", "--func"))]
+)
 def test_a_symbol_that_is_not_there_is_the_kernels_errno(sample, option):
     lines, _ = run(sample, option, "no_such_function", code=1)
     assert len(lines) == 1 and lines[0].endswith("failed, returned -2")

@@ -11,6 +11,7 @@ import time
 import pytest
 from isolation import isolated
 from programs import basic
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -100,7 +101,7 @@ void here(void) { leave(0); }
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-@pytest.mark.parametrize("ends", ["thread", "process"])
+@pytest.mark.parametrize("ends", ["thread", in_stress("process")])
 @isolated
 def test_kp84_what_a_call_has_taken_that_never_returns_is_given_back(ends):
     """RH-24: when its thread ends, and in a child that does not have the thread: there by one that was never probed."""
@@ -158,7 +159,7 @@ void leave(void) { go_on = 1; }
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.parametrize("name", ["calls", "bare"])
-@pytest.mark.parametrize("with_kprobe", [False, True])
+@pytest.mark.parametrize("with_kprobe", [in_stress(False), True])
 @isolated(shared=True)
 def test_kp81_instances_of_threads_that_a_child_does_not_have_are_free(name, with_kprobe):
     import os

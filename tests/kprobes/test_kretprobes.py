@@ -13,6 +13,7 @@ import threading
 import pytest
 from isolation import TESTS, isolated, run_forked
 from programs import BASIC, basic
+from sampled import sampled
 
 import fprobe
 import kprobes
@@ -77,7 +78,7 @@ def test_kp74_kp78_entry_return_data_and_cancel(kind):
 
 
 @isolated
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_native_and_c_handlers_on_recursion_and_threads(kind):
     module = load(kind)
     rp = kprobes.kretprobe(symbol_name="factorial", handler=count_return, entry_handler=count_entry, maxactive=1000)
@@ -194,7 +195,7 @@ def test_a_handler_changes_what_the_function_returns(kind):
 
 
 @isolated
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_with_kprobes_on_the_same_entry_and_signals(kind):
     module = load(kind)
     seen = []
@@ -275,7 +276,7 @@ def test_kp84_kp86_never_registered():
 
 
 @isolated
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_longjmp_over_hooked_calls_gives_instances_back(kind):
     """RH-24 for instances: a call that never returns is found out by the next one."""
     optimization.set_kprobes_optimization(kind == "jump")

@@ -6,6 +6,7 @@ import ctypes
 import signal
 import threading
 
+import pytest
 from isolation import isolated
 from programs import basic
 
@@ -137,6 +138,7 @@ def test_kp79_kprobes_in_its_context_are_missed():
     kprobes.unregister_kretprobe(rp)
 
 
+@pytest.mark.stress
 @isolated
 def test_it_comes_and_goes_while_threads_call():
     module = basic(flavour="none")

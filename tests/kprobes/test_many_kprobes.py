@@ -37,6 +37,7 @@ def on(sites: Sequence[int], handler: Any = pre) -> list[kprobes.kprobe]:
     return [kprobes.kprobe(addr=site + STUB, pre_handler=handler) for site in sites]
 
 
+@pytest.mark.stress
 @isolated
 def test_a_batch_takes_few_steps_for_each_probe():
     """KP-17: no check is left out, and none is made twice."""

@@ -27,6 +27,7 @@ def _hits(target, *calls):
     return entered.hits, returned.hits
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=120)
 def test_all_copies_of_all_specialisations_are_meant():
     import numpy as np
@@ -55,6 +56,7 @@ def test_all_copies_of_all_specialisations_are_meant():
     assert _hits(f"{prefix}.calls_*", lambda: calls_fact(1)) == (1, 1)
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=120)
 def test_what_runs_a_body_that_was_inlined_has_the_functions_name():
     import numpy as np

@@ -495,6 +495,7 @@ def test_the_red_zone_vectors_and_flags_are_kept():
                 kprobes.wait_for_kprobe_optimizer()
 
 
+@pytest.mark.stress
 @isolated(timeout=60)
 def test_jumps_come_and_go_under_threads():
     """KP-65, KP-71: two threads in the code, probes on all instructions at random, neighbours' bytes borrowed"""

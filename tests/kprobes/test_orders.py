@@ -51,6 +51,7 @@ def refused(one: LibraryCall, native: bool) -> bool:
     return not native and one.name.startswith("libc:")
 
 
+@pytest.mark.stress
 @isolated
 def test_a_kprobe_then_a_kretprobe_before_the_optimiser_has_run():
     """Where the jump absorbs instructions its detour is made when it is written, for another set of probes."""
@@ -78,7 +79,7 @@ def places() -> dict[str, LibraryCall]:
 
 
 @pytest.mark.parametrize("every", [18, in_stress(1)])
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+@pytest.mark.parametrize("native", [True, in_stress(False)], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_functions_without_stubs(native, every):
     """Every eighteenth place with jumps that land on instructions, and others with such that absorb them; or all with both."""
@@ -91,7 +92,7 @@ def test_orders_at_the_entry_of_functions_without_stubs(native, every):
                 check(one.call, one.name, some_orders(ALL_KPROBES, 10, 1, (kind, native, absorbing)), native)
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+@pytest.mark.parametrize("native", [in_stress(True), False], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_a_function_with_a_stub_with_fprobes_too(native):
     module = basic()
@@ -101,7 +102,7 @@ def test_orders_at_the_entry_of_a_function_with_a_stub_with_fprobes_too(native):
 
 
 @pytest.mark.parametrize("every", [14, in_stress(1)])
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+@pytest.mark.parametrize("native", [True, in_stress(False)], ids=["native", "python"])
 @isolated
 def test_orders_at_the_entry_of_library_functions_with_fprobes_too(native, every):
     prepare("libm:nan", WITH_FPROBE, native)

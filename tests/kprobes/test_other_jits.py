@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from isolation import isolated
+from sampled import in_stress
 
 SOURCE = """
 #include <stdint.h>
@@ -146,6 +147,7 @@ def _unmapped(where):
     assert probe.hits == 1
 
 
+@pytest.mark.stress
 def test_code_that_is_unmapped_without_notice_is_reported_when_probes_are_detached(built):
     """HAZARDS 7: dropping an engine unmaps its code at once."""
     _unmapped(where=built)
@@ -198,9 +200,9 @@ def _unmapped_under_kprobes(where, optimized, leave):
 @pytest.mark.parametrize(
     ("optimized", "leave"),
     [
-        pytest.param(
-            optimized, leave, marks=[] if optimized == (leave in ("optimizer", "detach")) else pytest.mark.stress
-        )
+        (optimized, leave)
+        if (optimized, leave) in ((True, "detach"), (False, "exit"))
+        else in_stress((optimized, leave))
         for leave in ("detach", "disable", "optimizer", "exit")
         for optimized in (False, True)
     ],
@@ -228,6 +230,7 @@ def _unmapped_while_listed(where):
     assert raised.value.errno == errno.EINVAL, raised.value
 
 
+@pytest.mark.stress
 def test_code_that_is_listed_but_not_mapped_is_refused(built):
     _unmapped_while_listed(where=built)
 

@@ -13,6 +13,7 @@ import threading
 import pytest
 from isolation import isolated
 from programs import basic, site_of
+from sampled import in_stress, sampled
 
 import fprobe
 import kprobes
@@ -487,7 +488,7 @@ def relative(log, before):
 
 
 @isolated(timeout=60)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3), 1))
 def test_the_same_either_way(seed):
     for number in range(seed * 100, seed * 100 + 4):
         logs = []
@@ -500,7 +501,7 @@ def test_the_same_either_way(seed):
 
 @isolated(timeout=60)
 @pytest.mark.parametrize("times", [30, pytest.param(100, marks=pytest.mark.stress)])
-@pytest.mark.parametrize("kind", ["stub", "jump"])
+@pytest.mark.parametrize("kind", ["stub", in_stress("jump")])
 def test_going_to_and_fro_under_two_threads(kind, times):
     """Every call is seen by the kretprobe, on the fast way, on the other, and while they change."""
     module = basic(flavour="fentry" if kind == "stub" else "none")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from built_library import build_library, built_library, needs_compilers
+from sampled import in_stress
 
 import fprobe
 from fprobe.tracefs import tracefs
@@ -77,7 +78,11 @@ def line_of(text):
     return next(number for number, line in enumerate(SOURCE.splitlines(), 1) if text in line)
 
 
-@pytest.fixture(scope="module", params=[("-O0", "5"), ("-O1", "4"), ("-O2", "5"), ("-O2", "4")], ids="".join)
+@pytest.fixture(
+    scope="module",
+    params=[("-O0", "5"), *(in_stress((each,)) for each in (("-O1", "4"), ("-O2", "5"))), ("-O2", "4")],
+    ids="".join,
+)
 def built(request):
     return _built(*request.param)
 
@@ -231,6 +236,7 @@ def test_modules_that_name_no_such_file_are_not_read(built, monkeypatch):
     assert address_of_line(f"{built.name}.c", line_of("// add"))
 
 
+@pytest.mark.stress
 def test_a_line_in_several_functions_and_a_name_of_several_files():
     header = (
         '\n#line 1 "shared.h"\nstatic inline __attribute__((always_inline)) long half(long n) {\n    return n / 2;\n}\n'
@@ -247,7 +253,9 @@ def test_a_line_in_several_functions_and_a_name_of_several_files():
         assert len(list(event.records())) == 1
 
 
-@pytest.mark.parametrize("section", [".debug_info", ".debug_line", ".debug_loclists", ".debug_abbrev"])
+@pytest.mark.parametrize(
+    "section", [".debug_info", in_stress(".debug_line"), in_stress(".debug_loclists"), ".debug_abbrev"]
+)
 def test_damaged_debug_information(section, tmp_path):
     name = f"damaged{section[7:]}"
     path = tmp_path / f"{name}.so"

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable
 
 import pytest
+from sampled import in_stress
 
 from sandbox.compile.codegen import emit
 from sandbox.native.back.compile import compile_ir
@@ -32,7 +33,9 @@ def _in_use() -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library cannot tell what is in use")
 @pytest.mark.parametrize(
-    "make", [lambda: compile_ir(IR), lambda: emit(IR, 1), lambda: emit(IR, 3)], ids=["native", "program", "program-3"]
+    "make",
+    [lambda: compile_ir(IR), in_stress(lambda: emit(IR, 1)), in_stress(lambda: emit(IR, 3))],
+    ids=["native", "program", "program-3"],
 )
 def test_a_compiled_module_leaves_no_memory_in_use(make: Callable[[], bytes]) -> None:
     for _ in range(3):

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from sampled import in_stress
 
 from sandbox import load
 from sandbox.compile.codegen import ProgramError
@@ -192,7 +193,7 @@ def test_nested_functions_have_their_frame_in_r10(program):
 NESTED = "int outer(int n) { int inner(int x) { return x + n; } int (*volatile f)(int) = inner; return f(1); }"
 
 
-@pytest.mark.parametrize("flags", ["", "-gz", "-gdwarf-4", "-O2"])
+@pytest.mark.parametrize("flags", ["", in_stress("-gz"), in_stress("-gdwarf-4"), "-O2"])
 def test_nested_functions_are_found_in_debug_information_of_every_form(tmp_path, flags):
     (tmp_path / "nested.c").write_text(NESTED)
     # It is not run, so that its pointer to a function on the stack does no harm. glibc >= 2.41 has no executable stacks.

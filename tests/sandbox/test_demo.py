@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import demo_model
 import pytest
+from sampled import in_stress
 
 from sandbox import demo, load
 from sandbox.demo import structures, syscall
@@ -61,7 +62,7 @@ def test_model_sees_every_outcome_of_a_write():
 @pytest.mark.parametrize(
     ("flavour", "opt"),
     [
-        pytest.param(flavour, opt, marks=[] if (flavour == "none") == (opt in (0, 3)) else pytest.mark.stress)
+        pytest.param(flavour, opt, marks=[] if (flavour, opt) in (("none", 0), ("mcount", 2)) else pytest.mark.stress)
         for flavour in ("none", "mcount")
         for opt in range(4)
     ],
@@ -74,7 +75,7 @@ def test_optimization_and_stubs_do_not_change_the_checksum(flavour, opt):
         program.unload()
 
 
-@pytest.mark.parametrize("threads", [4, 24])
+@pytest.mark.parametrize("threads", [4, in_stress(24)])
 def test_threads_at_once_do_not_disturb_each_other(loaded, threads):
     files, ticks = peek(loaded, "nr_files").value, peek(loaded, "jiffies").value
     with ThreadPoolExecutor(threads) as pool:
@@ -113,6 +114,7 @@ print(*(result & (1 << 64) - 1 for result in results), data["interrupted"].value
 """
 
 
+@pytest.mark.stress
 def test_a_signal_handler_may_call_demo_main_inside_demo_main():
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED)], capture_output=True, text=True, timeout=60, check=False

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
+from sampled import sampled
 
 from sandbox.elf.ehframe import Kind
 from sandbox.images import process_text
@@ -82,7 +83,7 @@ def counted(path):
     return found
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", sampled(LIBRARIES, 4))
 def test_the_kinds_of_code_are_counted_as_by_another_reader(name):
     try:
         ctypes.CDLL(name)

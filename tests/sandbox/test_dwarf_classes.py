@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from sampled import in_stress, sampled
 
 from sandbox.abi import convention
 from sandbox.abi.signatures import Array, Complex, Integer, Record
@@ -87,8 +88,8 @@ Node built(int z) { return Node(nullptr, z); }
 """
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("flag", ["-O0", "-O2", "-gdwarf-4"])
+@pytest.mark.parametrize("compiler", sampled(COMPILERS, 1))
+@pytest.mark.parametrize("flag", [in_stress("-O0"), "-O2", "-gdwarf-4"])
 def test_the_location_of_a_parameter_agrees(compiled, compiler, flag):
     interface = compiled(compiler, CALLS, flag)
     expected = {"by_value": ["%di", "%si"], "referred": ["+0(%di)", "%si"], "built": ["%di"]}

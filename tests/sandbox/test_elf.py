@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
+from sampled import in_stress
 
 from sandbox.compile.program import Options, compile_ir
 from sandbox.compile.stubs import Flavour
@@ -25,7 +26,7 @@ define internal i64 @g(i64 %a) section ".text.other" {
 """
 
 
-@pytest.fixture(scope="module", params=["fentry", "patchable", "library"])
+@pytest.fixture(scope="module", params=["fentry", "patchable", in_stress("library")])
 def data(request):
     if request.param == "library":
         import llvmlite.binding

@@ -91,6 +91,7 @@ def test_images_come_and_go_in_any_order():
     assert entries() == before
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("objects", [60, pytest.param(200, marks=pytest.mark.stress)])
 @isolated
 def test_llvm_and_we_change_the_list_by_turns(objects):
@@ -128,6 +129,7 @@ def test_a_file_without_a_symbol_table_has_no_interface(tmp_path):
     assert gdbjit.static_symbols(stripped, ["nosuch_symbol"]) == {}
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("gdb"), reason="no gdb")
 def test_gdb_names_functions_and_lines(tmp_path):
     source = tmp_path / "crash.ll"

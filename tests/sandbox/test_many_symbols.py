@@ -25,7 +25,7 @@ def copies(name: str) -> tuple[LibraryImage, LibraryImage]:
     )
 
 
-@pytest.mark.parametrize("name", ["libz", "libcrypto", in_stress("libllvmlite")])
+@pytest.mark.parametrize("name", ["libz", in_stress("libcrypto"), in_stress("libllvmlite")])
 def test_searching_finds_what_reading_all_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "libllvmlite":
         import llvmlite.binding

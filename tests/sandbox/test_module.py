@@ -12,6 +12,7 @@ import llvmlite.binding as llvm
 import pytest
 from isolation import run_forked, run_source
 from llvmlite import ir
+from sampled import sampled
 
 import sandbox
 from sandbox import load
@@ -415,7 +416,7 @@ UNLINKABLE = {
 }
 
 
-@pytest.mark.parametrize("kind", UNLINKABLE)
+@pytest.mark.parametrize("kind", sampled(UNLINKABLE, 1))
 def test_a_file_that_llvm_dies_of_when_it_links_is_reported(tmp_path, kind):
     text, message = UNLINKABLE[kind]
     path = tmp_path / "unlinkable.ll"
@@ -492,6 +493,7 @@ def test_other_options_are_compiled_again(monkeypatch, tmp_path, changes):
     assert compiled
 
 
+@pytest.mark.stress
 def test_a_program_of_thousands_of_functions():
     count = 5000
     source = "\n".join(f"define i64 @f{i}(i64 %a) {{ %r = add i64 %a, {i} ret i64 %r }}" for i in range(count))

@@ -175,6 +175,7 @@ def test_constructors_run_by_priority():
     assert [places[place] for place in obj.constructors] == ["first", "second", "last"]
 
 
+@pytest.mark.stress
 def test_more_sections_than_the_header_can_count():
     """Past 65,280 sections ELF keeps their number elsewhere. (Were this quadratic, it would take minutes.)"""
     count = 2_000

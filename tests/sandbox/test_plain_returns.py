@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 from return_slots import REFUSED, assembled
+from sampled import in_stress, sampled
 
 from sandbox.images import process_text
 from sandbox.native import Unit, addressof, cast, native, ptr, u8, u64, zeroed
@@ -85,7 +86,7 @@ def functions_of(library):
     ]
 
 
-@pytest.mark.parametrize("library", ["libz.so.1", "libm.so.6"])
+@pytest.mark.parametrize("library", ["libz.so.1", in_stress("libm.so.6")])
 def test_lengths_of_instructions_are_capstones(library):
     seen = 0
     for start, code in functions_of(library)[::4]:
@@ -96,14 +97,14 @@ def test_lengths_of_instructions_are_capstones(library):
     assert seen > 2000
 
 
-@pytest.mark.parametrize("text", PLAIN)
+@pytest.mark.parametrize("text", sampled(PLAIN, 4))
 def test_code_of_compilers_is_plain(text):
     code = assembled(text)
     assert uses_its_return(code, 0x1000) == ""
     assert are_plain(image(), [code]) == [True]
 
 
-@pytest.mark.parametrize("text", [*REFUSED, *KNOWN_TO_THE_WALK])
+@pytest.mark.parametrize("text", sampled([*REFUSED, *KNOWN_TO_THE_WALK], 12))
 def test_code_that_uses_its_return_slot_or_is_not_understood_is_not_plain(text):
     assert are_plain(image(), [assembled(text)]) == [False]
 

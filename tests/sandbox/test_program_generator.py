@@ -8,6 +8,7 @@ import re
 import pytest
 from isolation import run_forked
 from program_generator import Feature, generate, generate_flat
+from sampled import in_stress, sampled
 
 EVIDENCE = {
     Feature.BRANCHES: r"^yes\d+:",
@@ -65,7 +66,7 @@ def test_a_program_of_some_size_has_every_feature(seed):
     assert [feature for feature in Feature if not shows(feature, ir)] == []
 
 
-@pytest.mark.parametrize("feature", Feature)
+@pytest.mark.parametrize("feature", sampled(Feature, 5))
 def test_a_feature_is_there_if_and_only_if_asked_for(feature):
     alone = [feature, *([Feature.TAIL_CALLS] if feature is Feature.INDIRECT else [])]
     assert shows(feature, generate(1, 120, alone).ir)
@@ -108,6 +109,7 @@ print(json.dumps([[result(program, *build) for build in builds] for program in p
 """
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("seeds", [(0, 2), pytest.param((2, 20), marks=pytest.mark.stress)])
 def test_results_do_not_depend_on_optimization_or_stubs(seeds):
     results = in_a_process(BUILDS, seeds)
@@ -135,6 +137,7 @@ print(json.dumps([first, once, results, list(counts)]))
 """
 
 
+@pytest.mark.stress
 def test_functions_count_their_calls_and_threads_do_not_disturb_each_other():
     first, once, results, after = in_a_process(COUNTS)
     assert results == [first] * 40
@@ -155,7 +158,7 @@ print(json.dumps([len(loaded.sites), [loaded[program.entry](x) & 2**64 - 1 for x
 """
 
 
-@pytest.mark.parametrize("opt", [0, 2])
+@pytest.mark.parametrize("opt", [0, in_stress(2)])
 def test_a_sweep_gives_the_sum_that_is_expected(opt):
     inputs = (0, 1, 999, 2**63 - 1)
     program = generate_flat(1003)

@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from sampled import in_stress
 
 from sandbox.remote import inject
 from sandbox.remote.process import RemoteProcess
@@ -61,7 +62,7 @@ class Loop:
         self.process.communicate()
 
 
-@pytest.mark.parametrize("kind", ["epoll_wait", "epoll_pwait", "nanosleep", "poll_"])
+@pytest.mark.parametrize("kind", ["epoll_wait", in_stress("epoll_pwait"), in_stress("nanosleep"), "poll_"])
 def test_a_wait_goes_on_for_the_rest_of_its_time(kind):
     loop = Loop(kind)
     try:

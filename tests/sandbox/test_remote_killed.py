@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sampled import sampled
+from sampled import in_stress, sampled
 
 from sandbox.remote import inject, ptrace
 from sandbox.remote.process import RemoteProcess
@@ -86,17 +86,18 @@ class Target:
 
 @pytest.mark.parametrize(
     ("kind", "stack"),
-    sampled([*((kind, True) for kind in ("hash", "sleep", "wait", "ask", "alarmed")), ("hash", False)], 3),
+    sampled([*((kind, True) for kind in ("hash", "sleep", "wait", "ask", "alarmed")), ("hash", False)], 1),
 )
-def test_a_tracer_that_is_killed_leaves_a_thread_that_continues(kind, stack, monkeypatch):
-    """`stack`: whether the way back is on the thread's stack, or in memory that nothing uses."""
+@pytest.mark.parametrize("every", [4, in_stress(1)])
+def test_a_tracer_that_is_killed_leaves_a_thread_that_continues(kind, stack, every, monkeypatch):
+    """Before each request, or `every` fourth. `stack`: whether the way back is there, or in memory that nothing uses."""
     target, real = Target(kind), ptrace.ptrace
     if not stack:
         monkeypatch.setattr(RemoteProcess, "is_stack", lambda *_: False)
     pidfd, blocked = os.pidfd_open(target.pid), target.blocked
     requests = 0
     try:
-        for last in range(1, 100):
+        for last in range(1, 100, every):
             requests = 0
 
             def counted(*arguments, last=last):

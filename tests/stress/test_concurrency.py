@@ -14,7 +14,7 @@ from pathlib import Path
 import isolation
 import pytest
 from isolation import isolated
-from sampled import sampled
+from sampled import in_stress, sampled
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 RUN = Path(__file__).with_name("stress_run.py")
@@ -71,7 +71,7 @@ def _program():
     return load_c(SOURCE)
 
 
-@pytest.mark.parametrize("where", ["entry", "exit"])
+@pytest.mark.parametrize("where", ["entry", in_stress("exit")])
 @isolated
 def test_fp44_unregistering_waits_for_a_handler_that_sleeps(where):
     import fprobe
@@ -93,7 +93,7 @@ def test_fp44_unregistering_waits_for_a_handler_that_sleeps(where):
     thread.join()
 
 
-@pytest.mark.parametrize("slowed", sampled(["fprobe", "breakpoint", "jump"], 2))
+@pytest.mark.parametrize("slowed", sampled(["fprobe", "breakpoint", "jump"], 1))
 @isolated
 def test_fp44_unregistering_does_not_wait_for_another_probes_handler(slowed):
     """... nor for a kprobe's."""

@@ -115,7 +115,7 @@ def test_errors_are_objects_with_json(run):
     "words",
     [
         ["trace", "vfs_*"],
-        ["stat", "vfs_*", "--json"],
+        in_stress(["stat", "vfs_*", "--json"]),
         ["--help"],
         ["tracefs", "ls"],
         *map(in_stress, (["list"], ["trace", "vfs_*", "--json"], ["completion", "bash"], ["help", "attach"])),
@@ -136,7 +136,7 @@ def test_output_that_cannot_be_written(words):
 
 
 @pytest.mark.parametrize(
-    "words", ["list", "stat 'vfs_*' --json", pytest.param("trace 'vfs_*'", marks=pytest.mark.stress)]
+    "words", ["list", in_stress("stat 'vfs_*' --json"), pytest.param("trace 'vfs_*'", marks=pytest.mark.stress)]
 )
 def test_a_closed_stdout_is_no_error(words):
     command = f"{shlex.join(COMMAND)} {words} >&-"

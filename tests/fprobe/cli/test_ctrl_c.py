@@ -81,6 +81,7 @@ def test_trace(programs, program, presses):
     assert "not returned: main" in tail
 
 
+@pytest.mark.stress
 def test_trace_json(programs):
     out = interrupted(programs, "trace", "*", "--program", "spin.ll", "--json", when='"entry"')
     objects = [json.loads(line) for line in out.splitlines()]
@@ -95,6 +96,7 @@ def test_stat(programs):
     assert "main() interrupted" in out
 
 
+@pytest.mark.stress
 def test_stat_json(programs):
     found = json.loads(interrupted(programs, "stat", "*", "--program", "endless.ll", "--json", when=None))
     assert found["result"] is None
@@ -143,7 +145,7 @@ if HAS_COMPILER:
     RUNS["stat of C"] = ("stat", "*", "--program", "prog.c", "--call", "fib", "40")
 
 
-@pytest.mark.parametrize("kind", sampled(RUNS, 2))
+@pytest.mark.parametrize("kind", sampled(RUNS, 1))
 @pytest.mark.parametrize("times", [1, pytest.param(8, marks=pytest.mark.stress)])
 def test_at_any_moment(programs, times, kind, tmp_path):
     """From before the first import to the end: the exit code is 130, and there is a summary."""
@@ -174,6 +176,7 @@ def has_summary(out, as_json):
         return last["type"] == "summary" and last["interrupted"]
 
 
+@pytest.mark.stress
 def test_a_reader_that_goes_away_ends_it(programs):
     process = subprocess.Popen(
         [*COMMAND, "trace", "*", "--program", "endless.ll"], cwd=programs, env=environment(), text=True,
@@ -186,6 +189,7 @@ def test_a_reader_that_goes_away_ends_it(programs):
     process.stderr.close()
 
 
+@pytest.mark.stress
 @needs_fuse
 @pytest.mark.parametrize(
     "script", sampled(["echo ready; call main", "echo ready; call main & wait", "echo ready; sleep 100"], 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command import HAS_COMPILER, environment, forked
 from isolation import run_forked
-from sampled import in_stress
+from sampled import in_stress, sampled
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / name for name in ("README.md", "docs/getting-started.md", "docs/cli.md")]
@@ -58,7 +58,7 @@ def in_order_of_time(command):
     return "fprobe stat" in command and "--sort" not in command
 
 
-@pytest.mark.parametrize(("name", "command", "expected"), list(commands()))
+@pytest.mark.parametrize(("name", "command", "expected"), sampled(commands(), 12))
 def test_a_command_prints_what_is_shown(name, command, expected, tmp_path):
     if not HAS_COMPILER and ".c" in command:
         pytest.skip("there is no C compiler")
@@ -72,6 +72,7 @@ def compare(command, found, expected):
     assert found == expected, command
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("page", [in_stress(PAGES[0]), *PAGES[1:]], ids=lambda page: page.name)
 def test_the_commands_of_a_page_print_what_is_shown(page, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -99,7 +100,7 @@ def printed_by_shell(command, tmp_path, directory=ROOT):
     ).stdout  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "source"), blocks("python", DOCUMENTS + PAGES))
+@pytest.mark.parametrize(("name", "source"), sampled(blocks("python", DOCUMENTS + PAGES), 5))
 def test_an_example_runs(name, source, tmp_path):
     script = tmp_path / "example.py"  # native functions are compiled from a file
     script.write_text(source)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, environment
+from sampled import in_stress
 
 import fprobe
 import kprobes
@@ -64,9 +65,9 @@ def test_explain_takes_globs_and_several_names(run):
     ("words", "writes"),
     [
         (["list"], False),
-        (["explain", "vfs_read"], False),
-        (["disasm", "vfs_read"], False),
-        (["doctor"], False),
+        in_stress((["explain", "vfs_read"], False)),
+        in_stress((["disasm", "vfs_read"], False)),
+        in_stress((["doctor"], False)),
         (["stat", "vfs_read"], True),
     ],
 )
@@ -96,6 +97,7 @@ def shown_on_a_terminal(*words):
     return shown.decode()
 
 
+@pytest.mark.stress
 def test_trace_without_a_limit_says_so_on_a_terminal_only(run):
     notice = "--limit N shows the first N"
     assert notice in shown_on_a_terminal("trace", "vfs_statfs")

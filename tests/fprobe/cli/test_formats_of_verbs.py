@@ -78,7 +78,7 @@ def kind_of_text(text):
     return "folded" if all(";" in stack and number.isdigit() for stack, _, number in stacks) else "text"
 
 
-@pytest.mark.parametrize(("verb", "form"), sampled(CASES, 14))
+@pytest.mark.parametrize(("verb", "form"), sampled(CASES, 4))
 def test_a_suffix_and_the_format_write_the_same(run, files, tmp_path, verb, form):
     if form in NEEDS or "{rows}" in verb:
         pytest.importorskip(NEEDS.get(form, "pyarrow"))
@@ -103,7 +103,7 @@ def test_what_contradicts_or_is_not_written_is_refused(run, files, tmp_path, ver
     assert "--format is ods; there are: " in absent.err and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("verb", sampled([each for each in VERBS if not each.startswith("record")], 4))
+@pytest.mark.parametrize("verb", sampled([each for each in VERBS if not each.startswith("record")], 2))
 def test_a_full_disk_is_a_sentence_with_the_file(run, files, verb):
     if "{rows}" in verb:
         pytest.importorskip("duckdb")

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from sampled import in_stress
 
 from fprobe.cli import doctor
 from sandbox.compile import cache
@@ -92,9 +93,9 @@ def test_explain_shows_the_places_of_arguments_and_results(run, tmp_path):
     ("name", "options", "reason"),
     [
         ("quiet", [], "notrace"),
-        ("twice", [], "returns twice"),
+        in_stress(("twice", [], "returns twice")),
         ("nested", [], "has an argument in r10 or r11"),
-        ("func1", ["--notrace", "func1"], "notrace"),
+        in_stress(("func1", ["--notrace", "func1"], "notrace")),
         ("func1", ["--flavour", "none"], "compiled without stubs"),
     ],
 )
@@ -119,6 +120,7 @@ def test_doctor_names_what_is_in_use(run):
     assert re.search(r"^ok +vectors +xsavec?,", found, re.MULTILINE)
 
 
+@pytest.mark.stress
 def test_doctor_says_what_is_missing(run):
     found = run("doctor", "--json", code=1, FPROBE_OFF="1").document
     assert found["ok"] is False
@@ -157,7 +159,7 @@ CONSTRUCTED_C = (
 )
 
 
-@pytest.mark.parametrize("name", ["constructed.ll", "constructed.c"])
+@pytest.mark.parametrize("name", ["constructed.ll", in_stress("constructed.c")])
 def test_a_program_whose_constructor_faults_can_be_looked_at(run, tmp_path, name, request):
     """Looking at it runs none of its code; running it reports the fault."""
     if name.endswith(".c"):

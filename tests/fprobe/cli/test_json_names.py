@@ -6,6 +6,7 @@ import json
 
 import pytest
 from command import forked
+from sampled import sampled
 
 PROGRAM = "--program", "examples/prog.ll", "--call", "main", "3"
 OTHER_NAMES = {"thread", "library", "durations", "from_ns"}
@@ -50,7 +51,7 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", sampled(VERBS, 4))
 def test_names(verb):
     done = command(*VERBS[verb])
     found = objects(done.stderr if verb.startswith("run") else done.stdout)
@@ -80,7 +81,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("verb", REFUSED)
+@pytest.mark.parametrize("verb", sampled(REFUSED, 4))
 def test_refusals_are_objects(verb):
     done = command(*REFUSED[verb], code=2)
     found = json.loads(done.stdout)

@@ -63,12 +63,14 @@ def test_options_are_completed():
     assert completed("trace", "vfs_*", "--color", "n") == ["never"]
 
 
+@pytest.mark.stress
 def test_functions_of_a_program_are_completed(programs):
     assert completed("trace", "--program", str(programs / "prog.ll"), "func") == ["func1", "func2"]
     assert completed("stat", "--program", str(programs / "prog.c"), "s") == ["scale", "sum", "sum8"]
     assert completed("stat", "--program", str(programs / "nothing.c"), "s") == []
 
 
+@pytest.mark.stress
 def test_fields_of_the_events_are_completed():
     event = ("-e", "'p:reads vfs_read count=%dx:u64 %si caller=@1'")
     assert completed("record", *event, "--filter", "c") == ["common_pid", "count", "caller"]
@@ -164,10 +166,12 @@ def seconds(*words):
     return min(once() for _ in range(5))
 
 
+@pytest.mark.stress
 def test_help_answers_at_once():
     assert seconds("--help") < 0.3
 
 
+@pytest.mark.stress
 def test_the_cached_demo_answers_in_a_second():
     assert seconds("trace", "vfs_*", "--exclude", "vfs_fsync") < 1
 

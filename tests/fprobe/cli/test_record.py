@@ -55,6 +55,7 @@ def test_the_suffix_means_the_format_and_removed_ones_say_what_to_give(run, reco
     assert "give --format perfetto" in removed.err and removed.err.count("\n") == 1
 
 
+@pytest.mark.stress
 def test_pandas_is_not_imported_to_write_parquet(run, recorded, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     path, _ = recorded
@@ -196,6 +197,7 @@ def test_ctrl_c_keeps_what_was_recorded(programs, tmp_path):
     assert sum(1 for _ in islice(Trace(str(path)).records(), 101)) == 101
 
 
+@pytest.mark.stress
 def test_live_shows_records_as_they_arrive(programs, tmp_path):
     """The program never returns: its only record is shown while it runs. Ctrl-C says what was lost, and keeps the file."""
     path = tmp_path / "live.dat"
@@ -222,6 +224,7 @@ def test_live_shows_every_record_of_the_file_once_and_in_order(run, programs, tm
     assert (summary["type"], summary["result"], summary["lost"]) == ("summary", 10, 0)
 
 
+@pytest.mark.stress
 def test_a_reader_that_leaves_ends_the_recording_and_keeps_the_file(programs, tmp_path):
     path = tmp_path / "left.dat"
     words = [
@@ -244,6 +247,7 @@ def test_a_terminal_shows_the_progress_of_a_recording(programs, tmp_path):
     job.close()
 
 
+@pytest.mark.stress
 def test_what_a_program_that_faults_recorded_is_kept(run, programs, tmp_path):
     path = tmp_path / "crash.dat"
     words = ["-e", "p:pokes poke n=%di", "--program", str(programs / "crash.ll")]
@@ -323,6 +327,7 @@ NEVER = {
 }
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("definition", sampled(NEVER, 1))
 def test_an_event_that_nothing_could_hit(run, tmp_path, definition):
     sentence = f"fprobe: z was attached to nothing: {NEVER[definition]}\n"
@@ -333,6 +338,7 @@ def test_an_event_that_nothing_could_hit(run, tmp_path, definition):
     assert done.document["absent"] == [{"event": "z", "reason": NEVER[definition]}] and done.document["hits"] == 11
 
 
+@pytest.mark.stress
 def test_a_histogram_of_an_event_that_nothing_could_hit(run):
     done = run("hist", "-e", "p:z dmo:vfs_read", "keys=common_pid", code=1)
     assert done.err == f"fprobe: z was attached to nothing: {NEVER['p:z dmo:vfs_read']}\n"
@@ -362,6 +368,7 @@ def _rows(path):
     return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
 
 
+@pytest.mark.stress
 def test_record_writes_parquet_while_the_program_runs(run, programs, tmp_path):
     path = tmp_path / "run.parquet"
     done = run(

@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from sampled import sampled
 
 
 @pytest.mark.parametrize(("width", "sort", "shown"), [(40, "max", "MAX HITS"), (60, "total", "TOTAL SELF P99 HITS")])
@@ -132,7 +133,7 @@ def test_histograms_are_of_functions(run):
 COLUMNS = ["total", "self", "average", "min", "p50", "p90", "p99", "max", "cpu"]
 
 
-@pytest.mark.parametrize("column", [*COLUMNS, "hits"])
+@pytest.mark.parametrize("column", sampled([*COLUMNS, "hits"], 4))
 def test_rows_are_sorted_by_any_column(run, column):
     rows = run("stat", "vfs_*", "--cpu", "--sort", column, "--json").document["functions"]
     values = [row["hits" if column == "hits" else f"{column}_ns"] for row in rows]

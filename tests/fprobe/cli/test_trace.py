@@ -164,6 +164,7 @@ def test_flavours(run, programs, flavour):
     )
 
 
+@pytest.mark.stress
 def test_colour(run):
     words = ("trace", "kfree", "--call", "demo_main", "1")
     assert "\x1b[" not in run(*words).out
@@ -172,6 +173,7 @@ def test_colour(run):
     assert "\x1b[" not in run(*words, "--color", "never").out
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("rounds", "hits"), [(15, 5_000), pytest.param(150, 50_000, marks=pytest.mark.stress)])
 def test_many_events_take_seconds(run, rounds, hits):
     found = run("trace", "*", "--call", "demo_main", rounds, timeout=30)

@@ -114,6 +114,7 @@ def damaged(data, chance):
     return bytes(result)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_damaged_file_gives_a_report_or_a_reason(files, tmp_path, rounds):
     chance, path = random.Random(1), tmp_path / "damaged.dat"
@@ -124,6 +125,7 @@ def test_a_damaged_file_gives_a_report_or_a_reason(files, tmp_path, rounds):
                 show(path)
 
 
+@pytest.mark.stress
 def test_a_file_that_is_cut_off_anywhere_says_so(files, tmp_path):
     path = tmp_path / "cut.dat"
     for data in files:

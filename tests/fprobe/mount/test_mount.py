@@ -163,6 +163,7 @@ def test_inode_numbers_modes_and_owners():
     """)
 
 
+@pytest.mark.stress
 @needs_fuse
 def test_a_killed_server_leaves_no_mount_even_with_a_child_that_has_the_device():
     run("""
@@ -437,6 +438,7 @@ def test_each_cpu_has_a_raw_file_with_the_records_of_its_slots():
     """)
 
 
+@pytest.mark.stress
 @needs_fuse
 @pytest.mark.parametrize(
     ("markers", "definitions"), [(50, 10), pytest.param(2500, 250, marks=pytest.mark.stress)], ids=["few", "many"]
@@ -486,6 +488,7 @@ def test_no_write_is_lost_and_memory_stays_flat_while_threads_record(markers, de
     """)
 
 
+@pytest.mark.stress
 @needs_fuse
 def test_a_directory_that_cannot_be_mounted_on_is_refused_with_a_reason():
     run("""

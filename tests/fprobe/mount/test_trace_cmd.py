@@ -105,6 +105,7 @@ def run(tmp_path_factory):
     return run
 
 
+@pytest.mark.stress
 @needs_fuse
 @needs_trace_cmd
 def test_list_start_show_extract_and_reset(run):

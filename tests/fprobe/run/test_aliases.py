@@ -45,7 +45,7 @@ libc.free(ctypes.c_void_p(libc.malloc(100)))
             ("libm:cos*", "cos", ["cosf32x", "cosf64"]),
             ("libm:cosf64", "cosf64", ["cos"]),
         ],
-        3,
+        1,
     ),
 )
 def test_an_alias_is_shown_as_it_was_asked_for(launch, pattern, name, others):

@@ -82,7 +82,7 @@ def test_a_terminal_that_goes_ends_it(target, number):
 
 
 @rounds
-@pytest.mark.parametrize("what", ["kill", "exec"])
+@pytest.mark.parametrize("what", ["kill", in_stress("exec")])
 def test_a_program_that_ends_or_executes_is_reported(number, what):
     for delay in moments(number):
         made = Target("-c", CHANGING)
@@ -105,8 +105,9 @@ def test_a_program_that_ends_or_executes_is_reported(number, what):
         assert process.returncode == 0 or err.count("\n") == 1, err
 
 
+@pytest.mark.stress
 @rounds
-@pytest.mark.parametrize("what", ["fork", "spawn"])
+@pytest.mark.parametrize("what", [in_stress("fork"), "spawn"])
 def test_a_program_that_starts_processes_all_the_time_loses_none(number, what):
     for delay in moments(max(number // 4, 1)):
         made = Target("-c", CHANGING)

@@ -23,6 +23,8 @@ import fprobe as fprobe_module
 from fprobe.run.launcher import attached as launcher
 from sandbox.native.back.compile import StateOfFiles
 
+times = pytest.mark.parametrize("times", [1, in_stress(2)])
+
 
 def test_load_between_armed_and_detached_is_counted_exactly(target):
     target.ask("stop")
@@ -43,6 +45,7 @@ def test_the_program_is_as_before_after_each_detachment(target):
         assert target.ask("text") == text
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("words", "most"),
     [
@@ -133,11 +136,12 @@ def test_a_second_attachment_is_refused_while_the_first_goes_on(target):
         assert "deflate [libz]" in interrupted(process)
 
 
-def test_calls_stacks_and_events_are_recorded_as_by_run_each_time(target):
+@times
+def test_calls_stacks_and_events_are_recorded_as_by_run_each_time(target, times):
     event = "r:packed libz:deflate result=$retval:s32"
     options = ("--trace", "libz:deflate*", "--stacks", "libz:deflate", "-e", event, "--json", "--duration", "0.3")
     before, text = target.ask("state"), target.ask("text")
-    for _ in range(2):
+    for _ in range(times):
         done = fprobe("run", "-p", target.pid, *options)
         assert target.ask("state") == before and target.ask("text") == text
         assert done.returncode == 0, done.stderr
@@ -148,6 +152,7 @@ def test_calls_stacks_and_events_are_recorded_as_by_run_each_time(target):
         assert any(frame.startswith("work (attached_target.py:") for frame in process["stacks"][0]["frames"])
 
 
+@pytest.mark.stress
 def test_native_handlers_of_a_file_find_fprobe_in_the_program(target, tmp_path):
     file = tmp_path / "counting.py"
     file.write_text(
@@ -164,6 +169,7 @@ def test_top_shows_the_calls_while_they_are_made(target):
     assert done.returncode == 0 and done.stdout.count("calls/s; 2 shown") >= 2, done.stderr
 
 
+@pytest.mark.stress
 def test_two_processes_are_one_report_that_ends_with_a_total(target):
     other = Target()
     words = ("stat", "-p", target.pid, "-p", other.pid, "libz:deflate", "--duration", "0.2")
@@ -271,6 +277,7 @@ void begin(void) { pthread_t thread; pthread_create(&thread, 0, work, 0); }
 """
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
 def test_threads_that_block_sigtrap_are_named_and_not_killed(tmp_path):
     (tmp_path / "blocking.c").write_text(BLOCKING)
@@ -354,6 +361,7 @@ def test_python_attaches_and_reads_inside_the_block_and_after_it(target):
     assert process.event()[0]["fields"]["result"] == 1
 
 
+@pytest.mark.stress
 def test_an_update_of_fprobe_between_two_attachments_is_named(target, monkeypatch):
     with fprobe_module.attach_to(target.pid, stat="libz:deflate"):
         pass
@@ -403,15 +411,18 @@ def test_modules_and_loggers_of_the_program_with_our_names_stay_its_own(tmp_path
         made.end()
 
 
-def test_hits_are_counted_by_fields_each_time(target):
+@pytest.mark.stress
+@times
+def test_hits_are_counted_by_fields_each_time(target, times):
     words = ("-e", "p:sizes libz:adler32_z size=%dx:u64", "keys=size", "--duration", "0.3", "--json")
-    for _ in range(2):
+    for _ in range(times):
         done = fprobe("hist", "-p", target.pid, *words, "--filter", "size > 3")
         (process,) = json.loads(done.stdout)["processes"]
         (entry,) = process["histograms"]["sizes"]
         assert entry["key"] == "size: 1000" and entry["hitcount"] > 0, done.stderr
 
 
+@pytest.mark.stress
 def test_ctrl_c_while_it_attaches_leaves_the_program_as_before(target):
     before, text = target.ask("state"), target.ask("text")
     process = subprocess.Popen([*COMMAND, "stat", "-p", str(target.pid), "libz:*"], stderr=subprocess.PIPE, text=True)
@@ -436,6 +447,7 @@ def test_functions_of_its_libraries_are_listed_from_their_files(target):
         assert done.returncode == 2 and said in done.stderr
 
 
+@pytest.mark.stress
 def test_calls_of_the_thread_that_attaches_are_not_counted():
     made = Target("-c", "import zlib; print('ready', flush=True); input()")  # which calls no malloc meanwhile
     try:

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from fprobe.run.launcher.commands import of_other_python, with_command
 
 SCRIPT = f"#!{sys.executable}\nimport sys, zlib\nzlib.compress(b'x')\nprint(sys.argv)\nsys.exit(3)\n"
@@ -21,6 +23,7 @@ def test_a_console_script_is_run_by_its_name(launch, directory):
     assert done.functions()["deflate"]["hits"] == 1
 
 
+@pytest.mark.stress
 def test_a_program_in_machine_code_is_run_by_its_name(launch):
     done = launch("--stat", "libc:write", words=("true",))
     assert done.returncode in (0, 1) and "no such file" not in done.err
@@ -37,6 +40,7 @@ def test_what_is_here_goes_first(directory):
     assert with_command(["./bin/none"]) == ["./bin/none"]
 
 
+@pytest.mark.stress
 def test_a_command_of_another_python(launch, directory):
     path = command(directory, "elsewhere", "#!/opt/other/bin/python3.9 -I\nprint(1)\n")
     assert of_other_python("elsewhere", path).startswith(
@@ -49,6 +53,7 @@ def test_a_command_of_another_python(launch, directory):
     assert of_other_python("general", general) == "" and of_other_python(path, path) == ""
 
 
+@pytest.mark.stress
 def test_a_command_in_another_language(launch, directory):
     path = command(directory, "shell", "#!/bin/sh\nif true; then ls; fi\n")
     done = launch("--stat", "libz:deflate", words=("shell",), as_json=False)

@@ -34,6 +34,7 @@ def test_the_report_is_the_text_of_the_file_trace(launch):
         assert re.fullmatch(pattern, line), line
 
 
+@pytest.mark.stress
 def test_what_a_killed_program_and_its_forked_child_recorded(launch):
     source = (
         PACKS
@@ -66,6 +67,7 @@ ODD = "".join(
 )
 
 
+@pytest.mark.stress
 @needs_compilers
 def test_symbols_that_look_like_more_than_a_name(launch, tmp_path):
     build_library(library := tmp_path / "libodd.so", ODD)
@@ -85,6 +87,7 @@ def test_a_wrong_definition_is_told_and_the_program_runs(launch):
     assert "-e is 'x:asked libz:deflate'; give a line p, r or f, such as 'p:asked libz:deflate strm=%di'" in done.err
 
 
+@pytest.mark.stress
 def test_a_function_that_never_comes_is_named(launch):
     done = launch("-e", "p:asked libz:deflat", source="pass", as_json=False)
     assert done.returncode == 1

@@ -40,6 +40,7 @@ def rows(directory, options, program, **environment):
     return [row for process in processes for row in process["functions"]]
 
 
+@pytest.mark.stress
 def test_the_programs_exit_handlers_are_traced(tmp_path):
     """Of a library that is there before the probes, and of one that the program loads: three calls at the exit of each."""
     early, late = build(tmp_path, "early"), build(tmp_path, "late")
@@ -60,6 +61,7 @@ def test_events_of_the_programs_exit_handlers_are_recorded(tmp_path):
     assert [line.rpartition("n=")[2] for line in works] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("function", sampled(["free", "qsort", "munmap"], 1))
 def test_exit_handlers_of_what_the_probes_bring_are_not_traced(function, tmp_path):
     found = rows(tmp_path, ["--by", "caller", "--stat", f"libc:{function}"], "pass")
@@ -67,12 +69,14 @@ def test_exit_handlers_of_what_the_probes_bring_are_not_traced(function, tmp_pat
     assert not [each for each in callers if "llvm" in each or "crypto" in each]
 
 
+@pytest.mark.stress
 def test_a_program_without_openssl_runs_without_it(tmp_path):
     program = "import zlib; zlib.compress(b'x'); print(open('/proc/self/maps').read().count('libcrypto'))"
     words = ["run", "-o", str(tmp_path / "report"), "--stat", "libz:deflate", "-c", program]
     assert forked(words, 60).stdout == "0\n"
 
 
+@pytest.mark.stress
 def test_what_fprobe_does_in_the_program_is_not_traced(tmp_path):
     """It opens files as it arms, as a library comes and at the end; the program opens one of them later."""
     late = build(tmp_path, "late")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from attaching import LIMIT, Target, attached, has_interpreter, interrupted, rows, wait_until
+from sampled import in_stress
 
 SOURCE = Path(__file__).with_name("fork_server.c")
 COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
@@ -89,6 +90,7 @@ def test_processes_that_it_forks_are_counted_and_detached_from(server):
         early = late
 
 
+@pytest.mark.stress
 def test_a_process_that_was_forked_meanwhile_is_attached_to_afterwards(server):
     pid, connect = server
     with attached("stat", "-p", pid, "own_work") as command:
@@ -100,6 +102,7 @@ def test_a_process_that_was_forked_meanwhile_is_attached_to_afterwards(server):
             assert rows(interrupted(command))["own_work"]["hits"] == 3
 
 
+@pytest.mark.stress
 def test_what_it_has_forked_is_without_probes_when_the_attacher_is_killed(server):
     pid, connect = server
     span = code(pid)
@@ -139,7 +142,10 @@ def test_what_it_has_forked_is_without_probes_when_it_has_ended_and_the_attacher
         assert rows(interrupted(command))["own_odd"]["hits"] == 3
 
 
-@pytest.mark.parametrize("verb", [["run"], ["hist"], ["record", "-o", "trace.dat"]], ids=lambda words: words[0])
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    "verb", [["run"], in_stress(["hist"]), in_stress(["record", "-o", "trace.dat"])], ids=lambda words: words[0]
+)
 def test_events_that_are_not_recorded_in_what_it_forks_are_said(server, verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pid, connect = server
@@ -164,7 +170,7 @@ while sys.stdin.readline():
 """
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["detached", "killed"])
+@pytest.mark.parametrize("is_killed", [False, in_stress(True)], ids=["detached", "killed"])
 def test_what_c_code_of_a_python_program_has_forked_is_without_probes_afterwards(is_killed):
     """No Python of ours runs there: the program restores that text, too."""
     made = Target("-c", C_FORK)

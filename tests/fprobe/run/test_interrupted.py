@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from sampled import sampled
+from sampled import in_stress, sampled
 
 from fprobe.run.launcher.launching import START
 
@@ -67,7 +67,7 @@ def run(*words, **options):
     return subprocess.run([sys.executable, *words], **given, **options)
 
 
-@pytest.mark.parametrize("verb", sampled(["run", "top"], 2))
+@pytest.mark.parametrize("verb", sampled(["run", "top"], 1))
 @pytest.mark.parametrize(
     ("module", "says"), [("fprobe.cli.interrupting", ""), ("click.core", INTERRUPTED), ("fprobe.run.session", INTERRUPTED)]
 )  # fmt: skip
@@ -88,7 +88,7 @@ def test_while_the_start_file_is_imported(file):
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-@pytest.mark.parametrize(("send", "whom"), [("kill", "os.getppid()"), ("killpg", "0")])
+@pytest.mark.parametrize(("send", "whom"), [("kill", "os.getppid()"), in_stress(("killpg", "0"))])
 def test_while_probes_are_attached(tmp_path, send, whom):
     (tmp_path / "handlers.py").write_text(WHILE_ARMED.format(send=send, whom=whom))
     options = ("--trace", "libz:deflate", "--native", f"{tmp_path}/handlers.py:entry")
@@ -104,7 +104,8 @@ def test_before_the_program_is_forked(send, name):
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.stress
+@pytest.mark.parametrize("send", [in_stress(os.kill), os.killpg])
 @pytest.mark.parametrize(
     "milliseconds",
     [pytest.param(range(60, 660, 200)), pytest.param(range(0, 800, 20), marks=pytest.mark.stress)],

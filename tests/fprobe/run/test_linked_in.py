@@ -42,6 +42,7 @@ def with_zlib_inside(directory, name, *flags):
     return {"PYTHONPATH": str(directory)}
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("flags", [(), pytest.param(("-s",), marks=pytest.mark.stress)])
 def test_the_probed_library_is_another_than_the_one_linked_in(launch, tmp_path, flags):
     """llvmlite loads libz."""
@@ -158,6 +159,7 @@ def test_zlib_in_the_executable_is_counted_at_both_ends(build, tmp_path, name, o
     assert len(rows) > 5 and all(row["returns"] == row["hits"] and not row["missed"] for row in rows.values())
 
 
+@pytest.mark.stress
 def test_the_message_for_a_wrong_name_of_the_executable_has_the_right_one(build, tmp_path):
     done = run(build(PYTHON_NAME), "-m", "fprobe.cli", "run", "--stat", "python:deflate", "-c", "import zlib")
     assert done.returncode == 1

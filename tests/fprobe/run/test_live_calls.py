@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import pytest
 from attaching import COMMAND, LIMIT, attached, fprobe, wait_until
 
 
@@ -14,6 +15,7 @@ def depth(line):
     return len(re.search(r"\| ( *)", line)[1]) // 2
 
 
+@pytest.mark.stress
 def test_lines_arrive_before_the_end_and_are_nested(target):
     with attached("trace", "-p", target.pid, "libz:deflate*") as process:
         lines = [process.stdout.readline() for _ in range(30)]
@@ -47,6 +49,7 @@ def test_every_call_is_shown_once(target):
     assert "overwritten" not in out
 
 
+@pytest.mark.stress
 def test_a_reader_that_leaves_ends_it_and_the_next_can_attach(target):
     text = target.ask("text")
     process = subprocess.Popen([*COMMAND, "trace", "-p", str(target.pid), "libz:*"], stdout=subprocess.PIPE)

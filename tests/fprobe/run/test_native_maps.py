@@ -45,6 +45,7 @@ def handlers(tmp_path):
     return str(path)
 
 
+@pytest.mark.stress
 def test_maps_of_killed_processes_are_told_apart(launch, handlers):
     done = launch("--trace", "libz:crc32", "--native", f"{handlers}:asked", source=PROGRAM, as_json=False)
     assert done.returncode == -9
@@ -58,6 +59,7 @@ def test_maps_of_killed_processes_are_told_apart(launch, handlers):
         assert text.split("total:")[1].split() == ["0", str(size)]
 
 
+@pytest.mark.stress
 def test_maps_as_json(launch, handlers):
     done = launch("--trace", "libz:crc32", "--native", f"{handlers}:asked", source=PROGRAM)
     first, second = done.report["processes"]
@@ -71,6 +73,7 @@ def test_maps_as_json(launch, handlers):
         assert callers["dropped"] == sizes["dropped"] == total["dropped"] == 0
 
 
+@pytest.mark.stress
 def test_what_the_file_imports_is_not_the_programs(launch, tmp_path):
     """Hazard: a module of the file's directory has the name of a module of the program."""
     probes = tmp_path / "probes"
@@ -85,6 +88,7 @@ def test_what_the_file_imports_is_not_the_programs(launch, tmp_path):
     assert done.report["processes"][0]["maps"][0]["entries"][0]["value"] == 1
 
 
+@pytest.mark.stress
 def test_an_interrupt_while_probes_are_armed(launch, tmp_path):
     """Hazard: Python ends with a fatal error and exit code 1 if an exception comes out of `site`."""
     file = tmp_path / "handlers.py"
@@ -110,6 +114,7 @@ def test_a_bad_command_line(launch, options, message):
     assert (done.returncode, done.out, done.err) == (2, "", f"fprobe: {message}\n")
 
 
+@pytest.mark.stress
 def test_a_handler_that_is_not_there(launch, handlers):
     done = launch("--trace", "libz:crc32", "--native", f"{handlers}:askd", source="print(1)", as_json=False)
     assert (done.returncode, done.out) == (1, "1\n")
@@ -125,6 +130,7 @@ assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0 and ctypes.CDLL(None).prctl(
 """
 
 
+@pytest.mark.stress
 def test_where_mremap_is_denied_a_childs_maps_are_not_counted_as_the_parents(launch, handlers):
     """Hazard: a system call is denied: the report says what is missing."""
     done = launch("--trace", "libz:crc32", "--native", f"{handlers}:asked", source=NO_MREMAP + PROGRAM)

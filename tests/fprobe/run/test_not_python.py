@@ -18,6 +18,7 @@ def command(directory, name, content):
     (directory / "bin" / name).chmod(0o755)
 
 
+@pytest.mark.stress
 def test_machine_code_that_cannot_be_run_is_refused_before_anything_is_written(launch, directory):
     (directory / "server").write_bytes(ELF)
     (directory / "server").chmod(0o755)

@@ -24,6 +24,7 @@ def asked(fp, ip, ret_ip, regs, data):
 """
 
 
+@pytest.mark.stress
 def test_a_pattern_without_match_is_told_beside_what_is_counted(launch):
     options = ("--stat", "libz:deflate", "--stat", "libnone:foo", "--stat", "libz:deflat")
     lines = launch(*options, source=COMPRESSES, as_json=False).err.splitlines()
@@ -33,6 +34,7 @@ def test_a_pattern_without_match_is_told_beside_what_is_counted(launch):
     assert len(lines) == 5
 
 
+@pytest.mark.stress
 def test_a_pattern_that_a_child_finds_is_not_told(launch):
     source = """
     import subprocess, sys
@@ -86,6 +88,7 @@ def test_a_report_in_a_file_leaves_standard_error_alone_and_the_programs_own_fai
     assert "fprobe: nothing was counted: no probed function was called" in path.read_text()
 
 
+@pytest.mark.stress
 def test_each_function_that_cannot_be_probed_is_told(launch):
     (process,) = launch("--stat", "libc:*setjmp*", source="pass").report["processes"]
     assert len(process["skipped"]) >= 2 and process["attached"] == 0
@@ -143,6 +146,7 @@ def test_handlers_that_end_the_program(launch, tmp_path):
     assert f"NativeFileError: {tmp_path}/handlers.py: it ends with SystemExit(9) when it is executed" in done.err
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("format_", sampled(["text", "json", "folded", "flame", "perfetto"], 1))
 def test_a_program_whose_name_is_no_utf_8(launch, tmp_path, format_):
     if format_ == "perfetto":
@@ -165,6 +169,7 @@ def test_top_tells_why_nothing_is_counted(launch):
     )
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("full", sampled([1, 2], 1))
 def test_top_without_space_for_its_output(full):
     source = COMPRESSES + "; print('out'); exit(5)"
@@ -231,6 +236,7 @@ def test_histograms_by_thread(launch):
     assert len(lines) == 2 and all(": 1 calls, " in line for line in lines)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("to_file", sampled([False, True], 1))
 @pytest.mark.parametrize("format_", sampled(["folded", "flame"], 1))
 def test_a_report_without_words_says_on_standard_error_what_was_not_probed(launch, tmp_path, format_, to_file):
@@ -241,6 +247,7 @@ def test_a_report_without_words_says_on_standard_error_what_was_not_probed(launc
     assert "none of the functions that match can be probed; the reasons are above\n" in done.err
 
 
+@pytest.mark.stress
 def test_a_report_as_json_says_why_nothing_was_counted(launch):
     done = launch("--stat", "libnone:foo", source="pass")
     assert done.returncode == 1
@@ -252,6 +259,7 @@ def test_a_program_that_is_interrupted(launch):
     assert done.report["interrupted"] and done.report["processes"]
 
 
+@pytest.mark.stress
 def test_top_fails_where_nothing_is_counted(launch):
     assert launch("--stat", "libnone:foo", source="pass", verb="top", as_json=False).returncode == 1
 

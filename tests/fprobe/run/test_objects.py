@@ -80,6 +80,7 @@ def directory(tmp_path):
     return str(tmp_path)
 
 
+@pytest.mark.stress
 @isolated  # as a command attaches: what earlier tests have left in this process must not tell which objects are sent
 def test_nothing_is_compiled_in_the_target(directory):
     check(Path(directory) / "theirs")
@@ -112,6 +113,7 @@ def test_nothing_is_compiled_in_a_target_of_another_version(own, theirs):
         made.end()
 
 
+@pytest.mark.stress
 def test_a_rehearsal_ends_with_a_killed_command(own, target):
     command = subprocess.Popen([sys.executable, "-m", "fprobe.cli", "stat", "-p", str(target.pid), "libz:*"])
     children = Path(f"/proc/{command.pid}/task/{command.pid}/children")

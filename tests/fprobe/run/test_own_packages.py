@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sampled import sampled
+from sampled import in_stress, sampled
 
 ROOT = Path(__file__).parents[3]
 RUN = [str(Path(sys.executable).with_name("fprobe")), "run", "--stat", "libz:crc32", "-o", os.devnull]
@@ -53,6 +53,7 @@ def test_a_script_finds_its_own(tmp_path):
     assert _printed(_run(str(app / "main.py"), cwd=tmp_path)) == OWN
 
 
+@pytest.mark.stress
 def test_with_m_those_of_the_current_directory(tmp_path):
     _written(tmp_path, **{"main.py": CALLS + USES + PRINTS})
     assert _printed(_run("-m", "main", cwd=tmp_path)) == OWN
@@ -117,8 +118,9 @@ def test_libraries_that_are_loaded_later_are_probed(tmp_path):
     assert [line.split()[-3] for line in done.stderr.splitlines() if line.endswith("crc32 [libz]")] == ["3"]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("run", sampled([True, False], 1))
-@pytest.mark.parametrize("first", ["import sandbox\n", ""])
+@pytest.mark.parametrize("first", ["import sandbox\n", in_stress("")])
 def test_import_fprobe_names_the_two_files_that_meet(tmp_path, run, first):
     text = f"{CALLS}{first}try:\n    import fprobe\nexcept ImportError as error:\n    print(error)\n"
     text += "import sandbox\nprint(sandbox.name())\n"
@@ -129,6 +131,7 @@ def test_import_fprobe_names_the_two_files_that_meet(tmp_path, run, first):
     assert name == "own sandbox"
 
 
+@pytest.mark.stress
 def test_without_own_ones_the_program_gets_the_modules_that_probe_it(tmp_path):
     """One runtime a process: a second set of modules would be refused."""
     text = (

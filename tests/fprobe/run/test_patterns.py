@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from built_library import build_library, needs_compilers
-from sampled import sampled
+from sampled import in_stress, sampled
 
 from fprobe.run.tracee.patterns import Pattern, new_functions
 from sandbox.images.library_images import LibraryImage
@@ -77,6 +77,7 @@ def asking(tmp_path):
     return library
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.parametrize("end", sampled(["", "os._exit(0)", "os.kill(os.getpid(), 9)"], 1))
 def test_a_caller_in_a_library_that_is_loaded_later_and_has_no_pattern(launch, asking, end):
@@ -87,6 +88,7 @@ def test_a_caller_in_a_library_that_is_loaded_later_and_has_no_pattern(launch, a
     assert not [caller for caller in callers if caller.startswith("0x")]
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_callers_in_recorded_calls(launch, asking):
     done = launch("--trace", "libc:malloc", source=CALLS.format(module="bz2", path=asking, end=""))
@@ -111,8 +113,11 @@ def jumping(tmp_path_factory):
     return library
 
 
+@pytest.mark.stress
 @needs_compilers
-@pytest.mark.parametrize("options", [["--stat", "libjumping:*", "--by", "caller"], ["--trace", "libjumping:*"]])
+@pytest.mark.parametrize(
+    "options", [["--stat", "libjumping:*", "--by", "caller"], in_stress(["--trace", "libjumping:*"])]
+)
 def test_a_function_that_was_jumped_to_has_its_true_caller(launch, jumping, options):
     source = f"import ctypes; library = ctypes.CDLL({str(jumping)!r}); [library.outer(3) for _ in range(5)]"
     (process,) = launch(*options, source=source).report["processes"]
@@ -137,6 +142,7 @@ assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(engine.get_function_ad
 """
 
 
+@pytest.mark.stress
 def test_a_caller_in_code_of_a_jit_compiler(launch):
     options = ("--stat", "libm:erf", "--stacks", "libm:erf", "--by", "caller")
     (process,) = launch(*options, source=COMPILED).report["processes"]

@@ -68,6 +68,7 @@ def test_what_needs_a_probe_is_refused(target, options):
     assert done.returncode == 2 and f"{options[0]} is not for a running process" in done.stderr
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
 @pytest.mark.parametrize("way", sampled(["replaced", "deleted"], 1))
 def test_a_library_that_is_replaced_on_disk_is_read_and_probed_as_it_is_in_memory(tmp_path, way):

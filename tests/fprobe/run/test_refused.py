@@ -180,6 +180,7 @@ def test_a_process_of_another_user_is_refused_simulated(monkeypatch, target):
         process.RemoteProcess(target.pid)
 
 
+@pytest.mark.stress
 @root_only
 def test_root_attaches_to_a_process_of_another_user_that_can_read_fprobe():
     made = started(BECOME_NOBODY, PYTHON)
@@ -334,6 +335,7 @@ def test_yama_is_explained_simulated(monkeypatch, target, scope, said):
         process.RemoteProcess(target.pid)
 
 
+@pytest.mark.stress
 def test_a_tracer_that_is_denied_at_the_system_call_is_explained_simulated(monkeypatch, target):
     """As by a security module that lets memory be read, but no thread be stopped."""
     monkeypatch.setattr(ptrace, "ptrace", _raising(PermissionError(errno.EPERM, "denied")))
@@ -386,6 +388,7 @@ def test_other_namespaces_work(tmp_path, options):
         made.end()
 
 
+@pytest.mark.stress
 def test_libraries_that_only_its_mount_namespace_has_are_read_below_its_root(tmp_path):
     real = next(Path(f"/{each}") for each in _mapped_libraries() if "/libz.so" in each)
     shutil.copy(real, tmp_path / "libz.so.1")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from attaching import COMMAND, LIMIT, Target, attached, fprobe, wait_until
-from sampled import sampled
+from sampled import in_stress, sampled
 
 RETURNS = "r:packed libz:deflate result=$retval:s32"
 
@@ -38,6 +38,7 @@ def test_every_call_is_recorded(target, tmp_path):
     assert [record["time_ns"] for record in records] == sorted(record["time_ns"] for record in records)
 
 
+@pytest.mark.stress
 def test_records_are_written_as_columns_too(target, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "calls.parquet"
@@ -57,6 +58,7 @@ def test_records_are_written_as_columns_too(target, tmp_path):
     assert process["pid"] == target.pid
 
 
+@pytest.mark.stress
 def test_what_a_small_buffer_has_lost_is_marked(target, tmp_path):
     path = tmp_path / "calls.dat"
     target.ask("stop")
@@ -83,7 +85,8 @@ def test_records_that_do_not_pass_the_filter_are_not_recorded(target, tmp_path):
     assert done.returncode == 0 and json.loads(done.stdout)["records"] == 0, done.stderr
 
 
-@pytest.mark.parametrize("killed", ["attacher", "target"])
+@pytest.mark.stress
+@pytest.mark.parametrize("killed", ["attacher", in_stress("target")])
 def test_what_was_recorded_survives(tmp_path, killed):
     path, made = tmp_path / "calls.dat", Target()
     try:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from sampled import sampled
 
 from sandbox.elf.tables import ElfFile
 
@@ -72,6 +73,7 @@ def test_a_result_is_read_by_its_type(launch, tmp_path):
     assert {name: found.get(name) for name in EXPECTED} == EXPECTED
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_without_a_signature_the_register_is_shown_by_its_name(launch, tmp_path):
     done = traced(launch, tmp_path)
@@ -80,6 +82,7 @@ def test_without_a_signature_the_register_is_shown_by_its_name(launch, tmp_path)
     assert all(re.fullmatch(r" /\* ax=0x[0-9a-f]+ \*/", rest) for name, rest in lines if name in EXPECTED)
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_results_in_json(launch, tmp_path):
     done = traced(launch, tmp_path, "-g", as_json=True)
@@ -98,8 +101,9 @@ DAMAGED = {
 }
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-@pytest.mark.parametrize("section", list(DAMAGED))
+@pytest.mark.parametrize("section", sampled(list(DAMAGED), 1))
 def test_damaged_debug_information_ends_nothing(launch, tmp_path, section):
     """Of each call there is the value, `?`, or only the register."""
     (tmp_path / "kinds.c").write_text(SOURCE)
@@ -118,6 +122,7 @@ def test_damaged_debug_information_ends_nothing(launch, tmp_path, section):
     assert all(found[name] in ("", "?", value) for name, value in EXPECTED.items())
 
 
+@pytest.mark.stress
 def test_the_status_of_numba_is_no_result(launch):
     pytest.importorskip("numba")
     source = """

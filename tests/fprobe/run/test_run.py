@@ -157,6 +157,7 @@ def test_a_program_that_makes_errors_of_warnings_and_takes_our_signals(launch):
     assert set(done.functions()) == {"deflate", "BZ2_bzCompressInit", "lzma_code"}
 
 
+@pytest.mark.stress
 def test_modules_that_the_program_loads_into_the_sandbox(launch):
     source = """
     import sandbox, sandbox.demo
@@ -207,6 +208,7 @@ def test_processes_are_told_apart(launch):
     assert missing["command"][:2] == [sys.executable, "-I"]
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_a_fork_in_c_is_told_apart(launch, tmp_path):
     source = """
@@ -284,6 +286,7 @@ def test_a_script_that_does_not_exist(launch, tmp_path):
     assert done.err == f"fprobe: can't open file '{tmp_path}/none.py': no such file\n"
 
 
+@pytest.mark.stress
 def test_a_library_that_does_not_come_a_function_that_is_not_there_and_a_name_without_a_library(launch):
     patterns = ("--stat", "libnone:*", "--stat", "libz:deflat", "--stat", "compress")
     done = launch(*patterns, source="print(1)", as_json=False)
@@ -316,12 +319,14 @@ def test_address_space_that_is_limited(launch):
     assert "Cannot allocate memory" in done.stderr
 
 
+@pytest.mark.stress
 def test_a_disk_that_is_full(launch):
     done = launch("--stat", "libz:deflate", "-o", "/dev/full", source="exit(4)", as_json=False)
     assert done.returncode == 4
     assert done.err == "fprobe: /dev/full: the report could not be written: No space left on device\n"
 
 
+@pytest.mark.stress
 def test_standard_descriptors_that_are_closed():
     source = "import os, zlib; zlib.compress(b'x'); os._exit(5)"
     ours = [sys.executable, "-m", "fprobe.cli", "run", "--stat", "libz:deflate", "-c", source]
@@ -329,6 +334,7 @@ def test_standard_descriptors_that_are_closed():
     assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("children", [10, in_stress(300)])
 def test_children_that_only_execute_something_take_no_place(launch, children):
     """There are places for 256."""
@@ -401,6 +407,7 @@ def test_every_call_is_shown_with_what_it_calls(launch):
     assert re.search(r"\| deflateInit2_ \[libz\]\(strm=0x\w+, level=-1, .*\) \{$", lines[0])
 
 
+@pytest.mark.stress
 def test_patterns_of_several_options_overlap(launch):
     done = launch("--trace", "libz:deflate*", "--stat", "libz:deflate", "--stat", "libz:inflate", source=NESTED)
     (process,) = done.report["processes"]

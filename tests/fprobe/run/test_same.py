@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from run_corpus import PROGRAMS
-from sampled import sampled
+from sampled import in_stress, sampled
 
 QUICK = (
     "SIGSEGV",
@@ -66,11 +66,12 @@ def write(program, directory):
         (directory / path).write_bytes(source if isinstance(source, bytes) else source.encode())
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", sampled(QUICK, 1))
 def test_same_as_python(name, tmp_path):
     check(name, tmp_path)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", sampled(["signals wait", "the list of threads"], 1))
 def test_threads_of_ours_are_not_the_programs(name, tmp_path):
     """Hazard: a thread that blocks no signals takes what the program's threads wait for, and dies of it."""
@@ -85,6 +86,7 @@ def test_faulthandler_lists_no_module_of_ours(tmp_path):
     assert seen[0] == seen[1]
 
 
+@pytest.mark.stress
 def test_signals_that_are_ignored_stay_so(tmp_path):
     """As in a job that a shell runs in the background."""
     source = "import os, signal; print([n for n in range(1, 32) if signal.getsignal(n) is signal.SIG_IGN])"
@@ -126,6 +128,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("own", sampled([False, True], 1))
 def test_sub_interpreters_are_as_under_python(own, tmp_path):
     """Environment, path, and the user's sitecustomize; their calls are counted."""
@@ -158,7 +161,7 @@ with open(path, "a") as lines:
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--perf-map",)])
+@pytest.mark.parametrize("options", [(), in_stress((("--perf-map",),))])
 def test_a_perf_map_is_written_if_asked_for_and_never_removed(options, tmp_path):
     """Other compilers in the program write the same file."""
     report = str(tmp_path / "report")
@@ -186,6 +189,7 @@ def test_a_perf_map_is_written_if_asked_for_and_never_removed(options, tmp_path)
     assert (len(lines) > 1) == bool(options)
 
 
+@pytest.mark.stress
 def test_a_program_leaves_no_perf_map(tmp_path):
     """Nor do its children."""
     program = "import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', sys.argv[1]])"

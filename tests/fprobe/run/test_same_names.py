@@ -44,6 +44,7 @@ def test_a_name_is_extended_only_as_far_as_it_has_to_be():
     assert child.function(4) == Named("g", "jit", "", "0x4", "g")
 
 
+@pytest.mark.stress
 def test_specialisations_of_a_numba_function(launch):
     pytest.importorskip("numba")
     source = """

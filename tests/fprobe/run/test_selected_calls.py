@@ -6,7 +6,7 @@ import json
 
 import pytest
 from attaching import fprobe
-from sampled import sampled
+from sampled import in_stress, sampled
 
 from fprobe.run.values import Values
 
@@ -38,8 +38,8 @@ def rows(done, process=0):
 @pytest.mark.parametrize(
     ("where", "hits"),
     [
-        ("arg1:s64 > 3 && arg1 < 100", 2),
-        ("retval > 6", 3),  # decided at the return
+        in_stress(("arg1:s64 > 3 && arg1 < 100", 2)),
+        in_stress(("retval > 6", 3)),  # decided at the return
         ("comm != 'nobody' && arg1:s64 < 0", 2),  # of a record
     ],
 )
@@ -56,11 +56,13 @@ def test_calls_are_told_apart_by_an_argument_and_by_the_result(launch):
     assert " FUNCTION BY retval\n" in done.err and " 2  labs [libc] retval=7\n" in done.err
 
 
+@pytest.mark.stress
 def test_calls_that_pass_are_told_apart_by_caller(launch):
     (row,) = rows(launch("--stat", "libc:labs", "--where", "arg1 == 5", "--by", "caller", source=CALLS))
     assert row["hits"] == 1 and "ffi" in row["caller"]
 
 
+@pytest.mark.stress
 def test_processes_that_fork_and_are_killed_count_apart_and_together(launch):
     done = launch("--stat", "libc:labs", "--by", "arg(arg1:s64)", source=FORKS)
     assert [{row["arg1"]: row["hits"] for row in rows(done, number)} for number in (0, 1)] == [
@@ -70,6 +72,7 @@ def test_processes_that_fork_and_are_killed_count_apart_and_together(launch):
     assert {row["arg1"]: row["hits"] for row in done.report["total"]} == {-1: 2, 2: 1, 30: 1}
 
 
+@pytest.mark.stress
 def test_what_has_no_place_is_said(launch):
     source = "import ctypes\nlabs = ctypes.CDLL(None).labs\nfor each in range(2400): labs(each)"
     done = launch("--stat", "libc:labs", "--by", "arg(arg1)", "--top", "1", source=source, as_json=False)
@@ -77,6 +80,7 @@ def test_what_has_no_place_is_said(launch):
     assert "rows are not shown: after the first 1 (--top)" in done.err.replace("# ", "")
 
 
+@pytest.mark.stress
 def test_functions_whose_calls_cannot_be_selected_are_named(launch):
     done = launch("--stat", "libc:labs", "--by", "arg(nothing)", source=CALLS)
     (skipped,) = done.report["processes"][0]["skipped"]
@@ -85,12 +89,14 @@ def test_functions_whose_calls_cannot_be_selected_are_named(launch):
     assert "Invalid value (did you forget quotes)?\n  arg1 >\n" in done.err
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("option", sampled(["--hist", "--stacks", "--stat"], 1))
 def test_a_filter_that_no_call_passes_is_named(launch, option):
     done = launch(option, "libc:labs", "--where", "arg1 == 77", source=CALLS, as_json=False)
     assert "nothing was counted: no probed function was called, or no call passed 'arg1 == 77'" in done.err
 
 
+@pytest.mark.stress
 def test_a_running_process(target):
     words = ("stat", "-p", target.pid, "libz:deflate", "--where", "arg2:s32 == 4", "--by", "arg(arg2)")
     done = fprobe(*words, "--duration", "0.2", "--json")

@@ -50,6 +50,7 @@ def test_stacks_are_the_same_under_perf(launch, tmp_path, option):
     assert names == ["<module>", "outer", "inner", *WRAPPER, "deflate"]
 
 
+@pytest.mark.stress
 def test_stacks_as_json(launch):
     (process,) = launch("--stacks", "libz:deflate", source=CALLERS).report["processes"]
     (most,) = [stack for stack in process["stacks"] if stack["calls"] == 50]
@@ -75,6 +76,7 @@ def test_objects_are_made_by_no_frame_of_the_interpreters_own(launch):
     assert names == ["<module>", "make", "__init__", *WRAPPER, "deflate"] and stack["calls"] == 100
 
 
+@pytest.mark.stress
 def test_folded_stacks_have_the_time_without_what_is_inside(launch, tmp_path):
     path = tmp_path / "folded"
     launch("--stacks", "libz:deflate*", "--format", "folded", "-o", str(path), source=CALLERS, as_json=False)
@@ -88,6 +90,7 @@ def test_folded_stacks_have_the_time_without_what_is_inside(launch, tmp_path):
         assert any(names[-len(end) :] == end for names in named), named
 
 
+@pytest.mark.stress
 def test_children_have_stacks_of_their_own(launch, tmp_path):
     path = tmp_path / "folded"
     source = """
@@ -106,6 +109,7 @@ def test_children_have_stacks_of_their_own(launch, tmp_path):
     assert sorted(stack[2].partition(" ")[0] for stack in found) == ["both", "both", "child"]
 
 
+@pytest.mark.stress
 def test_a_flame_graph_of_a_deep_recursion(launch, tmp_path):
     """Hazard: JSON that is nested as deeply."""
     path = tmp_path / "graph.html"

@@ -36,6 +36,7 @@ def test_run_says_what_it_does_and_erases_that_before_the_program_begins():
     assert after.startswith("begun\r\n") and "deflate [libz]" in after
 
 
+@pytest.mark.stress
 def test_attaching_says_what_it_does_until_it_is_done(target):
     words = ["stat", "-p", str(target.pid), "libz:deflate", "--duration", "0.1"]
     shown, _, after = on_terminal(*words).rpartition("\r\x1b[K")
@@ -43,6 +44,7 @@ def test_attaching_says_what_it_does_until_it_is_done(target):
     assert after.startswith(f"fprobe: attached to {target.pid} ")
 
 
+@pytest.mark.stress
 def test_top_says_it_in_the_first_line_of_the_table():
     words = ["top", "--stat", "libz:deflate", "-d", "0.05", "-c", PROGRAM]
     drawn, _, after = on_terminal(*words).partition("\x1b[?1049l")
@@ -50,6 +52,7 @@ def test_top_says_it_in_the_first_line_of_the_table():
     assert "preparing" not in after
 
 
+@pytest.mark.stress
 def test_a_dumb_terminal_shows_nothing():
     assert on_terminal("run", "--stat", "libz:deflate", "-c", PROGRAM, term="dumb").startswith("begun\r\n")
 

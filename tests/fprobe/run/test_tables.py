@@ -29,12 +29,14 @@ def test_self_time_is_without_other_counted_functions_of_any_pattern(launch):
     assert "cpu_ns" not in rows["deflate"]
 
 
+@pytest.mark.stress
 def test_cpu_time_of_a_call_that_waits(launch):
     source = "import os, threading\nr, w = os.pipe()\nthreading.Timer(0.05, os.write, (w, b'x')).start()\nos.read(r, 1)"
     row = launch("--stat", "libc:read", "--cpu", source=source).functions()["read"]
     assert row["max_ns"] >= 10_000_000 and row["cpu_ns"] < row["total_ns"] / 2
 
 
+@pytest.mark.stress
 def test_calls_that_are_recorded_have_self_and_cpu_time_too(launch):
     found = launch("--stat", "libz:deflate", "--trace", "libz:deflate*", "--cpu", source=COMPRESSES)
     (row,) = found.report["processes"][0]["functions"]
@@ -52,6 +54,7 @@ def test_tables_are_ordered_and_cut_in_processes_and_in_total(launch):
     assert "not shown: fewer than 2 hits (--min-hits) or after the first 1 (--top)" in text
 
 
+@pytest.mark.stress
 def test_histograms_of_durations_have_a_total_over_processes(launch):
     source = (
         "import os, zlib\nfor _ in range(3): zlib.crc32(b'')\nif not os.fork(): zlib.crc32(b''); os._exit(0)\nos.wait()"
@@ -82,6 +85,7 @@ def test_orders_that_cannot_be_are_refused(launch, words, message):
     assert done.returncode == 2 and message in done.err
 
 
+@pytest.mark.stress
 def test_rows_as_csv_and_ndjson_and_stacks_for_speedscope(launch, tmp_path):
     for name in ("rows.csv", "rows.ndjson", "app.speedscope.json"):
         words = ("--stacks", "libz:deflate") if name.endswith("e.json") else ("--stat", "libz:deflate*")

@@ -67,6 +67,7 @@ def test_ctrl_c_interrupts_the_program_once(terminal, tmp_path):
     assert "deflate [libz]" in (tmp_path / "report").read_text()
 
 
+@pytest.mark.stress
 def test_ctrl_z_stops_launcher_and_program(terminal, tmp_path):
     seen = []
     for given in ((), options(tmp_path)):
@@ -92,6 +93,7 @@ def test_ctrl_z_that_the_program_handles_stops_nothing(tmp_path):
     job.close()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("signal_name", "ends"), sampled([("SIGCONT", "goes on\n"), ("SIGKILL", "")], 1))
 def test_a_stopped_program_that_another_process_continues_or_kills(tmp_path, signal_name, ends):
     """Hazard: the launcher, which has stopped too, would wait for a SIGCONT of its own."""
@@ -142,6 +144,7 @@ def test_a_program_that_stops_itself_stops_the_launcher(tmp_path):
     assert launcher.communicate(timeout=30)[0] == b"goes on\n"
 
 
+@pytest.mark.stress
 def test_the_program_outlives_a_launcher_that_is_killed(tmp_path):
     source = "import os, sys, time, zlib; print(os.getppid(), flush=True); input(); zlib.compress(b'x'); print('done')"
     ours = [sys.executable, "-m", "fprobe.cli", "run", *options(tmp_path), "-c", source]
@@ -152,6 +155,7 @@ def test_the_program_outlives_a_launcher_that_is_killed(tmp_path):
     assert launcher.communicate(b"\n", timeout=30)[0] == b"done\n"
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("send", sampled([os.kill, os.killpg], 1))
 def test_signals_reach_the_program_once(tmp_path, send):
     """Those that a process sends to the launcher alone, and those to its process group, which the program gets itself."""
@@ -174,6 +178,7 @@ print("ready", flush=True); input(); print(seen)
     assert launcher.returncode == 0
 
 
+@pytest.mark.stress
 def test_ctrl_z_stops_top_and_gives_the_terminal_back(tmp_path):
     """The terminal shows the shell's screen meanwhile, and the table again, of another size, when it goes on."""
     source = "import time, zlib\nfor _ in range(60): zlib.compress(b'x'); time.sleep(0.02)\nprint('out')"
@@ -204,6 +209,7 @@ def test_top_is_drawn_in_place(tmp_path):
     assert row.split()[0] == "50" and row.endswith("deflate [libz]")
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("term", sampled(["dumb", "", "unknown"], 1))
 def test_a_terminal_that_has_no_escapes_gets_none(term):
     source = "import time, zlib\nfor _ in range(30): zlib.compress(b'x'); time.sleep(0.02)"

@@ -59,6 +59,7 @@ def test_a_program_with_musl_is_refused_and_lives_on(tmp_path, started, options)
     assert done.returncode == 2 and re.search("is statically linked" if options else r"not glibc \(musl\)", done.stderr)
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not RUST, reason="no rustc")
 @pytest.mark.skipif(not has_interpreter(), reason="no shared libpython: see fprobe doctor")
 def test_a_program_in_rust_is_counted_exactly(tmp_path, started):

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from attaching import COMMAND
+from sampled import in_stress
 from terminal import Terminal
 
 from fprobe.run.launcher.top_view import TopView
@@ -89,7 +90,9 @@ def test_the_table_obeys_keys(target):
     assert "by name, reversed; with 'init'" in last and "deflateInit2_ [libz]" in last and "deflate [libz]" not in last
 
 
-@pytest.mark.parametrize(("sends", "ends"), [(b"\x03", "ended 0"), (signal.SIGTERM, f"ended {-signal.SIGTERM}")])
+@pytest.mark.parametrize(
+    ("sends", "ends"), [(b"\x03", "ended 0"), in_stress((signal.SIGTERM, f"ended {-signal.SIGTERM}"))]
+)
 def test_the_terminal_is_restored_at_the_end(target, sends, ends):
     job = opened(target)
     if isinstance(sends, bytes):
@@ -103,6 +106,7 @@ def foreground(job):
     return os.tcgetpgrp(job.master)
 
 
+@pytest.mark.stress
 def test_the_terminal_is_restored_while_the_command_is_stopped(target):
     job = opened(target)
     press(job, b"\x1a", "stopped")
@@ -113,6 +117,7 @@ def test_the_terminal_is_restored_while_the_command_is_stopped(target):
     end_of(job, target, "ended 0")
 
 
+@pytest.mark.stress
 def test_a_dumb_terminal_has_no_keys(target):
     job = Terminal(*COMMAND, "top", "-p", str(target.pid), "--stat", "libz:deflate", "--duration", "0.3", term="dumb")
     seen = job.wait_for("ended 0")
@@ -120,6 +125,7 @@ def test_a_dumb_terminal_has_no_keys(target):
     assert "\x1b" not in seen and "h: help" not in seen
 
 
+@pytest.mark.stress
 def test_a_command_in_the_background_leaves_the_terminal_alone(target):
     """Reading it, or changing it, would stop the command."""
     source = f"""

@@ -41,6 +41,7 @@ def test_values_are_counted_by_powers_of_two_and_added_up(launch):
     ]  # fmt: skip
 
 
+@pytest.mark.stress
 def test_arguments_have_the_names_of_the_header(launch):
     """With debug information or without: glibc calls that of malloc `bytes`, and its manual `size`."""
     source = "import ctypes; ctypes.CDLL(None).calloc(3, ctypes.c_long(7_000_003))"
@@ -58,6 +59,7 @@ def test_the_product_of_two_arguments_is_added_up(launch):
     assert (row["hits"], row["sum"]) == (3, {"nmemb*size": 6 * 7_000_003})
 
 
+@pytest.mark.stress
 def test_only_calls_that_pass_the_filter_count(launch):
     (row,) = values(launch("--hist", "libc:labs", "--where", "arg1 > 3 && arg1 < 100", source=CALLS))
     assert row["hits"] == 2 and "sum" not in row and "values" not in row
@@ -102,6 +104,7 @@ def test_calls_are_grouped_by_an_argument_largest_sum_first(launch):
     )
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("by", ["caller", in_stress("thread")])
 def test_calls_are_grouped_by_caller_and_thread(launch, by):
     done = launch("--hist", "libc:labs", "--of", "arg1", "--by", by, source=CALLS)
@@ -110,11 +113,13 @@ def test_calls_are_grouped_by_caller_and_thread(launch, by):
     assert row["tid"] == done.report["processes"][0]["pid"] if by == "thread" else "ffi" in row["caller"]
 
 
+@pytest.mark.stress
 def test_results_are_values_too(launch):
     (row,) = values(launch("--hist", "libc:labs", "--sum", "retval", "--where", "retval > 3", source=CALLS))
     assert (row["hits"], row["sum"]) == (4, {"retval": 1016})
 
 
+@pytest.mark.stress
 def test_processes_that_fork_and_are_killed_count_apart_and_together(launch):
     done = launch("--hist", "libc:labs", "--sum", "arg1", source=FORKS)
     assert [values(done, number)[0]["sum"]["arg1"] for number in (0, 1)] == [7, 30]
@@ -122,11 +127,13 @@ def test_processes_that_fork_and_are_killed_count_apart_and_together(launch):
     assert (row["hits"], row["sum"]) == (4, {"arg1": 37})
 
 
+@pytest.mark.stress
 def test_tables_of_times_are_shown_beside(launch):
     done = launch("--stat", "libc:labs", "--hist", "libc:labs", "--of", "arg1", source=CALLS, as_json=False)
     assert " 7  labs [libc]\n" in done.err and "\nlabs [libc]: 7 calls\n" in done.err
 
 
+@pytest.mark.stress
 def test_what_has_no_place_is_said(launch):
     source = "import ctypes\nlabs = ctypes.CDLL(None).labs\nfor each in range(2100): labs(each)"
     done = launch("--hist", "libc:labs", "--by", "arg(arg1)", "--top", "1", source=source, as_json=False)
@@ -138,15 +145,15 @@ def test_what_has_no_place_is_said(launch):
     ("words", "code", "message"),
     sampled(
         [
-            (["--of", "nothing"], 1, "nothing=nothing"),
+            (["--of", "a b"], 2, "'a b' is not an argument; give its name, or arg1"),
+            (["--by", "argument"], 2, "'argument' is not one of function, caller, thread, or arg(NAME)"),
+            (["--by", "arg()"], 2, "'' is not an argument"),
             (["--of", "arg1:u9"], 1, "arg1=$arg1:u9"),
             (["--where", "arg1 >"], 1, "arg1 >"),
-            (["--of", "a b"], 2, "'a b' is not an argument; give its name, or arg1"),
-            (["--by", "arg()"], 2, "'' is not an argument"),
             (["--of", "arg1:string"], 2, "arg1:string is a text; --by 'arg(arg1:string)' counts by the text itself"),
-            (["--by", "argument"], 2, "'argument' is not one of function, caller, thread, or arg(NAME)"),
+            (["--of", "nothing"], 1, "nothing=nothing"),
         ],
-        4,
+        1,
     ),
 )
 def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
@@ -178,6 +185,7 @@ def test_values_need_a_function(launch):
     assert done.returncode == 2 and "--sum: for the calls of --hist and --stacks; give one of them, too" in done.err
 
 
+@pytest.mark.stress
 def test_fields_of_a_filter_may_have_types(launch):
     (row,) = values(launch("--hist", "libc:labs", "--where", "arg1:s64 < 0 && comm != 'arg1:u8 < 9'", source=CALLS))
     assert row["hits"] == 1

@@ -77,6 +77,7 @@ def test_arguments_results_and_errors(launch, tmp_path):
     assert shown(calls, "unlink")[-1] == ('name="made"', "-1 ENOENT (No such file or directory)", None)
 
 
+@pytest.mark.stress
 def test_socket_addresses_and_structures(launch, tmp_path):
     calls = trace(launch, tmp_path)
     (inet, inet_result, _), (unix, unix_result, _) = shown(calls, "connect")[-2:]
@@ -94,6 +95,7 @@ OF_SCRIPT = re.compile(r'"(missing.*|absent/x|made.*|\.|nobody)"|sa_family|"hell
 """What the calls have that the script makes itself."""
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 def test_strace_shows_the_same(launch, tmp_path):
     """Paths, flags, texts, structures, results and errno of open, openat, read, write, stat, connect and unlink."""
@@ -137,12 +139,14 @@ def comparable(calls):
     ]
 
 
+@pytest.mark.stress
 def test_without_strings_nothing_behind_pointers_is_recorded(launch, tmp_path):
     calls = trace(launch, tmp_path, "--no-strings")
     assert not [call for call in calls if '"' in f"{call[1]}{call[3]}"]
     assert re.fullmatch(r"fd=\d+, buf=0x\w+, \w+=108", shown(calls, "write")[0][0])
 
 
+@pytest.mark.stress
 def test_values_in_json(launch, tmp_path):
     (tmp_path / "text").write_text("abc")
     source = f"import os\nos.read(os.open({str(tmp_path / 'text')!r}, os.O_RDONLY), 9)\nos.path.exists('/no/such')\n"
@@ -156,6 +160,7 @@ def test_values_in_json(launch, tmp_path):
     assert (missing["result"], missing["errno"]) == (-1, "ENOENT")
 
 
+@pytest.mark.stress
 def test_a_child_that_c_code_has_forked_records_its_own_calls(launch):
     source = """
 import ctypes, os, zlib
@@ -183,6 +188,7 @@ def test_the_newest_values_are_kept(launch):
     assert "older events were overwritten" in done.err
 
 
+@pytest.mark.stress
 def test_floats_by_prototype(launch):
     source = "import math\nassert math.pow(2.0, 0.5) > 1\nassert math.fmod(7.5, 2.0) == 1.5\n"
     done = launch("--trace", "libm:fmod", source=source, as_json=False)

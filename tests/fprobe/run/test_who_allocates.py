@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from built_library import build_library, needs_compilers
 from isolation import isolated
+from sampled import in_stress
 
 from fprobe.calls.stack_memory import Code, line_at
 
@@ -93,17 +94,20 @@ def test_bytes_by_line(launch):
     assert {"generator", "coroutine"} <= callers
 
 
+@pytest.mark.stress
 def test_a_thread_without_the_interpreters_lock(launch):
     """ctypes releases it around the call."""
     done = launch("--stacks", "libc:calloc", "--sum", "arg2", "--where", "arg2 == 70000", source=SIZES)
     assert lines_of(done.report) == {("calloc", "without_the_lock", 23): (1, 70_000)}
 
 
+@pytest.mark.stress
 def test_the_product_of_two_arguments_is_added_up(launch):
     done = launch("--stacks", "libc:calloc", "--sum", "nmemb:u64*size", "--where", "size == 700", source=CALLOCS)
     assert lines_of(done.report) == {("calloc", "<module>", 4): (10, 55 * 700)}
 
 
+@pytest.mark.stress
 def test_the_table_and_the_stacks_as_text(launch):
     options = ("--stacks", "libc:malloc", "--sum", "arg1", "--where", f"arg1 == {50_000 + HEAD}")
     done = launch(*options, source=SIZES, as_json=False)
@@ -117,6 +121,7 @@ def test_the_table_and_the_stacks_as_text(launch):
     ]
 
 
+@pytest.mark.stress
 def test_the_example_of_the_page(launch, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[3])
     shown = re.search(r"\$ fprobe run (--stacks libc:malloc .*)\n([^`]*)```", Path("docs/run.md").read_text())
@@ -139,6 +144,7 @@ def _comparable(text):
     return [line for line in lines if not line.startswith("# process")]
 
 
+@pytest.mark.stress
 def test_calls_that_pass_a_filter_are_counted_where_nothing_is_added_up(launch):
     done = launch(
         "--stacks",
@@ -162,11 +168,13 @@ def test_calls_that_pass_a_filter_are_counted_where_nothing_is_added_up(launch):
         (("--stacks", "libc:malloc", "--of", "arg1"), "give --hist PATTERN, too"),
         (("--stacks", "libc:malloc", "--sum", "arg1*arg1*arg1"), "'arg1*arg1' is not an argument"),
         (("--stacks", "libc:malloc", "--sum", "arg1*"), "'' is not an argument"),
-        (("--stacks", "libc:malloc", "--sum", "nope"), "This variable is not found at this probe point"),
-        (("--stacks", "libm:pow", "--sum", "x"), "x is not in a general register or on the stack: a float, perhaps"),
-        (("--stacks", "libz:inflateResetKeep", "--sum", "nope"), "are not known; give $arg1, $arg2"),
-        (("--stacks", "libc:open64", "--sum", "file:string"), "only numbers can be added up"),
-        (("--stacks", "libc:malloc", "--sum", "arg1", "--where", "arg1 ~~ 3"), "arg1 ~~ 3"),
+        in_stress((("--stacks", "libc:malloc", "--sum", "nope"), "This variable is not found at this probe point")),
+        in_stress(
+            (("--stacks", "libm:pow", "--sum", "x"), "x is not in a general register or on the stack: a float, perhaps")
+        ),
+        in_stress((("--stacks", "libz:inflateResetKeep", "--sum", "nope"), "are not known; give $arg1, $arg2")),
+        in_stress((("--stacks", "libc:open64", "--sum", "file:string"), "only numbers can be added up")),
+        in_stress((("--stacks", "libc:malloc", "--sum", "arg1", "--where", "arg1 ~~ 3"), "arg1 ~~ 3")),
     ],
 )
 def test_what_cannot_be_added_up(launch, options, sentence):

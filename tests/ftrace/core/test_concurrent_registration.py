@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from isolation import isolated
 
 
@@ -39,12 +40,14 @@ def test_with_membarrier():
     _three_threads()
 
 
+@pytest.mark.stress
 @isolated(FPROBE_DENY="membarrier")
 def test_without_membarrier():
     """The page whose protection is changed instead is everybody's: none may fault when another has taken the right away."""
     _three_threads()
 
 
+@pytest.mark.stress
 @isolated(FPROBE_DENY="memfd,membarrier")
 def test_without_membarrier_and_memfd():
     _three_threads()

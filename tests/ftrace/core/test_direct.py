@@ -221,7 +221,8 @@ def test_ft74_ft75_listed_with_d_and_the_direct_function(program, direct, ops):
     assert line == f"leaf [{program.name}] (0)         M  ->ftrace_stub+0x0/0x0"
 
 
-def test_ft77_while_threads_call_the_direct_function_comes_goes_and_changes(program, direct, ops):
+@pytest.mark.parametrize("times", [10, pytest.param(50, marks=pytest.mark.stress)])
+def test_ft77_while_threads_call_the_direct_function_comes_goes_and_changes(program, direct, ops, times):
     stop, results = threading.Event(), set()
 
     def call():
@@ -231,7 +232,7 @@ def test_ft77_while_threads_call_the_direct_function_comes_goes_and_changes(prog
     threads = [threading.Thread(target=call) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(50):
+    for _ in range(times):
         on(ops, program, "leaf", direct, "direct_counts")
         program["loop"](5)
         unregister_ftrace_direct(ops, address(direct, "direct_counts"))

@@ -161,6 +161,7 @@ def test_ft65_functions_may_be_added_while_they_are_hit(program):
     grown.unload()
 
 
+@pytest.mark.stress
 def test_ft65_threads_that_add_and_remove(program):
     """Every registration has a line, and what is taken back is gone."""
     stop, wrong = threading.Event(), []

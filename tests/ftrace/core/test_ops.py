@@ -100,6 +100,7 @@ def test_ft27_a_live_filter_only_the_difference_is_patched(program, ops):
     assert is_patched(program, "other")
 
 
+@pytest.mark.stress
 def test_ft27_a_filter_that_cannot_be_changed_to_leaves_the_sites_as_they_are(program, ops):
     seen = []
     full = [ftrace_ops(lambda *_: None) for _ in range(MAX_PROBES_PER_SITE)]
@@ -185,6 +186,7 @@ def test_ft39_unregister_what_is_not_registered(program, ops):
     fails(errno.EBUSY, ftrace.unregister_ftrace_function, ops)
 
 
+@pytest.mark.stress
 def test_1024_probes_on_a_function_and_no_more(program):
     import fprobe
 

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 TIME = 60
 IR = """
@@ -70,7 +71,7 @@ def _blocks():
     return {type(block).__name__ for block in tracer().table.of_images}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", sampled(ENGINES, 1))
 @isolated(timeout=TIME)
 def test_compiled_before_attaching_and_closed_under_the_probes(engine):
     import fprobe
@@ -91,7 +92,7 @@ def test_compiled_before_attaching_and_closed_under_the_probes(engine):
             attachment.detach()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", sampled(ENGINES, 1))
 @isolated(timeout=TIME)
 def test_compiled_after_attaching(engine):
     import fprobe

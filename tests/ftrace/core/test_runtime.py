@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from isolation import run_source
 
 START = """
@@ -34,6 +35,7 @@ def start(keys: int) -> tuple[int, int]:
     return offset, compiled
 
 
+@pytest.mark.stress
 def test_processes_that_find_their_tasks_at_different_offsets_share_the_objects() -> None:
     """Each library that makes a pthread key first would otherwise have the whole runtime compiled once more."""
     first, _ = start(keys=0)

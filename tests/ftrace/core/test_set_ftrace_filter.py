@@ -368,7 +368,7 @@ def check_pieces(parts, data):
     assert read_filter() == expected
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(200, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("examples", [6, pytest.param(200, marks=pytest.mark.stress)])
 def test_ft63_the_pieces_in_which_a_text_is_written_make_no_difference(program, examples):
     check = given(st.lists(st.tuples(_TOKENS, _BLANKS), max_size=6), st.data())(check_pieces)
     settings(max_examples=examples, deadline=None)(check)()

@@ -65,6 +65,7 @@ def test_cfi_backtrace_sees_every_function_below_a_hooked_one():
     assert sum("level" in name for name in named) == 6, named
 
 
+@pytest.mark.stress
 @needs_cc
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
 def test_cfi_gdb_walks_through_hooked_calls():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from isolation import isolated
 from programs import load_c
+from sampled import in_stress
 
 from ftrace.hit import assembly
 from sandbox.x86_64.save_area import SaveArea
@@ -196,7 +197,7 @@ def test_a_probe_in_the_middle_of_a_function_keeps_what_is_in_use_there():
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize("width", [16, 32, pytest.param(64, marks=WITH_MASKS)])
+@pytest.mark.parametrize("width", [16, in_stress(32), in_stress(pytest.param(64, marks=WITH_MASKS))])
 @pytest.mark.parametrize("masks", [0, pytest.param(1, marks=WITH_MASKS)])
 @isolated(shared=True)
 def test_every_register_and_mask_is_kept_around_a_handler_in_the_middle_of_a_function(width, masks):

@@ -10,6 +10,7 @@ import threading
 import pytest
 from isolation import isolated
 from programs import load_c
+from sampled import in_stress
 
 import fprobe
 
@@ -90,7 +91,7 @@ long at_rest(void) { return inside; }
 """
 
 
-@pytest.mark.parametrize("size", [1, 4, 10])
+@pytest.mark.parametrize("size", [1, in_stress(4), in_stress(10)])
 @isolated
 def test_four_threads_at_the_limit(size):
     """Never above it, all back at rest, and afterwards one thread alone gets exactly all of them again."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from isolation import isolated
+from sampled import sampled
 
 import fprobe
 from ftrace.core.handlers.registers import regs_get_kernel_argument, regs_return_value
@@ -200,7 +201,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "exit_", "size", "expected"), CHOICES)
+@pytest.mark.parametrize(("entry", "exit_", "size", "expected"), sampled(CHOICES, 6))
 def test_trampolines_are_chosen_by_what_the_handlers_use(program, entry, exit_, size, expected):
     with fprobe.attach("leaf", entry=entry, exit=exit_, entry_data_size=size):
         assert trampolines(program, "leaf") == expected

@@ -10,6 +10,7 @@ import ctypes
 import pytest
 from isolation import isolated
 from programs import nodes_lost
+from sampled import in_stress
 
 from ftrace.hit.records import Probe
 from ftrace.hit.x86_64.pt_regs import pt_regs
@@ -186,7 +187,7 @@ def test_recursion_shortage_and_threads_leave_the_fast_path_and_come_back():
     assert flat.count(106) == probe.counts.missed_nodes
 
 
-@pytest.mark.parametrize("flavour", ["mcount", "patchable", "fentry"])
+@pytest.mark.parametrize("flavour", ["mcount", in_stress("patchable"), "fentry"])
 def test_every_flavour_runs_both_handlers(flavour):
     import fprobe
     import sandbox

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from isolation import isolated
+from sampled import in_stress, sampled
 
 import sandbox
 import sandbox.demo
@@ -65,7 +66,9 @@ def test_in_a_program_of_llvm_ir():
 
 
 @needs_cc
-@pytest.mark.parametrize("flags", [("-O2",), ("-O0",), ("-O1", "-fno-omit-frame-pointer"), ("-O2", "-mavx2")])
+@pytest.mark.parametrize(
+    "flags", [("-O2",), in_stress((("-O0",),)), in_stress((("-O1", "-fno-omit-frame-pointer"),)), ("-O2", "-mavx2")]
+)
 @isolated
 def test_in_c(flags):
     import tempfile
@@ -275,7 +278,7 @@ def _walked_without_and_with(code):
 
 
 @needs_cc
-@pytest.mark.parametrize("code", WITHOUT_TABLES.values(), ids=WITHOUT_TABLES)
+@pytest.mark.parametrize("code", sampled(WITHOUT_TABLES.values(), 1), ids=WITHOUT_TABLES)
 @isolated
 def test_perfs_trampolines_and_frames_of_the_jit_are_crossed(code):
     """The frames on both sides are those of a call without the code between, which has none itself."""

@@ -30,6 +30,7 @@ def test_it_cannot_be_made_shorter_under_its_users() -> None:
     assert not os.get_inheritable(arena().descriptor)
 
 
+@pytest.mark.stress
 @isolated(FPROBE_DENY="memfd")
 def test_without_memfd_a_file_in_no_directory_serves() -> None:
     from ftrace.ring_buffer.arena import arena
@@ -78,6 +79,7 @@ def test_a_file_that_is_asked_for_is_read_after_a_kill_and_is_only_the_users(tmp
     assert path.read_bytes() == before
 
 
+@pytest.mark.stress
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     link, target = tmp_path / "link", tmp_path / "target"
     link.symlink_to(target)

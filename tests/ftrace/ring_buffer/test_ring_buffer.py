@@ -265,6 +265,7 @@ def test_te4_5_a_slot_keeps_a_size_of_its_own_until_the_size_of_all_is_set() -> 
     assert not held()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "sizes",
     [((1, 4), (4, 4), (5, 8), (300, 512)), pytest.param(((64, 64), (512, 512)), marks=pytest.mark.stress)],

@@ -65,6 +65,7 @@ def test_every_clock_stamps_events_in_its_units() -> None:
         check_stamps(name)
 
 
+@pytest.mark.stress
 @isolated(FPROBE_DENY="tsc")
 def test_without_a_usable_counter_the_systems_clocks_are_read() -> None:
     from ftrace.ring_buffer import clock

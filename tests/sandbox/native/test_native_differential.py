@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_machine import Machine
 from native_model import model
-from sampled import sampled
+from sampled import in_stress, sampled
 
 from sandbox.native.types import Bool, Int
 
@@ -21,7 +21,7 @@ PYTHON = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "and": 
 RELATIONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt}
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["unoptimised", "optimised"])
+@pytest.fixture(scope="module", params=[in_stress(0), 2], ids=["unoptimised", "optimised"])
 def machine(request: Any) -> Iterator[Machine]:
     with Machine(CORPUS.values(), request.param, checked=True) as machine:
         yield machine
@@ -63,7 +63,7 @@ def test_the_corpus_is_large() -> None:
     assert len(CORPUS) > 700
 
 
-@pytest.mark.parametrize("most", [20, pytest.param(700, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("most", [8, pytest.param(700, marks=pytest.mark.stress)])
 def test_edge_values_agree(machine: Machine, most: int) -> None:
     for name, function in CORPUS.items():
         limit = most // 7 if is_loop(name) else most

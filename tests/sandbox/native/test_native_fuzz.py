@@ -131,6 +131,7 @@ def mutated_programs(seed: int, count: int) -> dict[str, int]:
     return outcomes
 
 
+@pytest.mark.stress
 @isolated
 def test_mutated_programs_are_compiled_or_refused() -> None:
     outcomes = mutated_programs(1, 200)

@@ -94,6 +94,7 @@ def ask(copy: Path, later: int = LATER, *others: str) -> tuple[str, bool]:
     return key, has_read == "True"
 
 
+@pytest.mark.stress
 def test_an_edit_is_noticed_even_if_length_and_date_stay(copy: Path) -> None:
     first, has_read = ask(copy)
     assert has_read and ask(copy) == (first, False)
@@ -113,6 +114,7 @@ def test_files_that_may_have_changed_since_they_were_loaded_are_read(copy: Path)
     assert not (copy / "cache").exists()
 
 
+@pytest.mark.stress
 def test_a_neighbour_whose_name_begins_like_ours_is_not_ours(copy: Path) -> None:
     mine = copy / "sandbox_of_mine.py"
     text = "from sandbox.native import native, u64\n\n@native\ndef function(a: u64) -> u64:\n    return a + {}\n"

@@ -12,6 +12,7 @@ import pytest
 from native_machine import define
 from native_model import model
 from native_rejected import Case, cases, prelude
+from sampled import in_stress
 
 from sandbox.native import (
     NativeError,
@@ -105,7 +106,9 @@ print(fprobe.attach("libz:crc32", entry=entry).attach())
 """
 
 
-@pytest.mark.parametrize("words", [["-c", SHELL], ["-i", "-q"], ["-"]], ids=["-c", "shell", "standard input"])
+@pytest.mark.parametrize(
+    "words", [["-c", SHELL], in_stress(["-i", "-q"]), in_stress(["-"])], ids=["-c", "shell", "standard input"]
+)
 def test_handlers_without_a_file_work_where_python_keeps_their_text(words) -> None:
     ran = subprocess.run(
         [sys.executable, *words],

@@ -97,6 +97,7 @@ def functions_without_cache(name: str) -> Any:
     return function
 
 
+@pytest.mark.stress
 def test_generated_text_is_gone_with_its_function() -> None:
     filler = "".join(f"# line {{0}} of {number}, which is of no use but takes memory\n" for number in range(200))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from native_programs import ALL, unit
+from sampled import in_stress
 
 from sandbox.native.back.compile import compile_ir, compile_unit
 from sandbox.native.back.module import TRIPLE
 from sandbox.native.back.verify import verify_object
 
 
-@pytest.mark.parametrize("opt", [0, 1, 2, 3])
+@pytest.mark.parametrize("opt", [0, in_stress(1), in_stress(2), 3])
 @pytest.mark.parametrize("checked", [False, True])
 def test_loops_and_copies_stay_free_of_calls_and_vectors(opt: int, checked: bool) -> None:
     assert verify_object(compile_unit(unit(*ALL, checked=checked), opt)) == []

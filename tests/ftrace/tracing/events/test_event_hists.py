@@ -674,6 +674,7 @@ def test_an_entry_that_a_signal_left_half_made_is_passed_over(event):
     ]
 
 
+@pytest.mark.stress
 def test_what_hits_run_touches_no_vector_registers_and_calls_only_what_it_may():
     functions = (*table_records.FUNCTIONS, *map_records.FUNCTIONS, *synthetic_records.FUNCTIONS, *records.FUNCTIONS)
     made = compile_unit(Unit("verified", functions, bounded=False))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from isolation import isolated
+from sampled import in_stress
 from traced import program, shown, tracing
 
 THREADS = """
@@ -183,7 +184,7 @@ def test_te9_7_a_list_that_all_threads_have_left_is_still_set() -> None:
         assert shown() == ["leaf <-sandbox_guard"]
 
 
-@pytest.mark.parametrize("on", (True, False))
+@pytest.mark.parametrize("on", (True, in_stress(False)))
 @isolated
 def test_te9_7_the_child_of_a_fork_joins(on: bool) -> None:
     from fprobe.tracefs import tracefs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def test_te9_2_calls_are_drawn_as_they_are_nested(call):
     assert lines == drawn(call, 0)
 
 
+@pytest.mark.stress
 @given(calls, calls, st.randoms())
 @settings(max_examples=50, deadline=None)
 def test_calls_of_two_slots_are_told_apart(one, other, random):

@@ -61,6 +61,7 @@ def test_calls_in_signal_handlers_are_nested_where_they_interrupted() -> None:
     assert depths == [] and lines[-1].endswith("|  leaf();")
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("rounds", [12, pytest.param(40, marks=pytest.mark.stress)])
 @isolated(timeout=60)
 def test_tracers_are_switched_while_four_threads_run(rounds: int) -> None:
