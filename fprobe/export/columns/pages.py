@@ -12,6 +12,7 @@ from fprobe.export.formats import EventFormat
 
 ROWS = 1 << 16
 """Calls that wait to be written."""
+_FIRST_ROWS = 1 << 10
 _SMALLEST = 8
 """Bytes of the smallest record in a sub-buffer."""
 _FRAMES = 1 << 8
@@ -121,30 +122,11 @@ class Chosen:
             yield ctypes.string_at(each.data, each.length)
 
 
-class Pages:
-    """Finds the records of sub-buffers, and makes calls of them. `is_full`: called when `capacity` calls wait; it takes them.
+class Kinds:
+    """What records of each type are to calls, and where they have the function's address."""
 
-    `offset` is added to all times. Raises ValueError for a damaged sub-buffer.
-    """
-
-    def __init__(self, offset: int, is_full: Callable[[], None], capacity: int = ROWS) -> None:
-        self.functions, self.stacks, self._returning = Numbers(), Numbers(), Numbers()
-        self._is_full = is_full
-        self.arrays = {name: (kind * capacity)() for name, kind in _COLUMNS.items()}
-        self.rows: Any = native.Rows.ctypes()
-        for name, array in self.arrays.items():
-            setattr(self.rows, name, ctypes.addressof(array))
-        self.rows.capacity = capacity
-        self._seen, self._types = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
-        self._kinds, self._address_at = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
-        self._pairing: Any = native.Pairing.ctypes()
-        record = self._pairing
-        record.kinds, record.address_at = ctypes.addressof(self._kinds), ctypes.addressof(self._address_at)
-        record.functions, record.stacks = self.functions.address, self.stacks.address
-        record.returning, record.rows = self._returning.address, ctypes.addressof(self.rows)
-        record.offset = offset
-        self._threads: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._space: Any = (RecordPlace.ctypes * 0)()
+    def __init__(self) -> None:
+        self.kinds, self.address_at = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
 
     def know(self, formats: Mapping[int, EventFormat]) -> None:
         """Take the entries and returns of calls from the formats of events."""
@@ -152,7 +134,7 @@ class Pages:
             for kind, name in _KINDS.get(event.name, _OF_PROBES) if event.group == "ftrace" else _OF_PROBES:
                 place = next((field.offset for field in event.fields if field.name == name), None)
                 if place is not None:
-                    self._kinds[number], self._address_at[number] = kind, place
+                    self.kinds[number], self.address_at[number] = kind, place
                     break
 
     def know_calls(self) -> None:
@@ -160,25 +142,73 @@ class Pages:
         from ftrace.hit.call_records import ENTRY, EXIT
 
         for number, kind in (ENTRY, native.CALL_ENTRY), (EXIT, native.CALL_RETURN):
-            self._kinds[number], self._address_at[number] = kind, _COMMON
+            self.kinds[number], self.address_at[number] = kind, _COMMON
+
+
+class Located:
+    """Space for the records that are being taken, and for their types: one for all `Pages` of a thread."""
+
+    def __init__(self) -> None:
+        self.seen, self.types = (ctypes.c_uint8 * _TYPES)(), (ctypes.c_uint16 * _TYPES)()
+        self.records: Any = (RecordPlace.ctypes * 0)()
+
+
+class Pages:
+    """Finds the records of sub-buffers, and makes calls of them. `is_full`: called when `most` calls wait; it takes them.
+
+    `offset` is added to all times. Raises ValueError for a damaged sub-buffer.
+    """
+
+    def __init__(
+        self, offset: int, is_full: Callable[[], None], kinds: Kinds, most: int = ROWS, located: Located | None = None
+    ) -> None:
+        self.functions, self.stacks, self._returning = Numbers(), Numbers(), Numbers()
+        self._is_full, self._most, self._kinds, self._located = is_full, most, kinds, located or Located()
+        self.rows: Any = native.Rows.ctypes()
+        self.arrays: dict[str, Any] = {}
+        self._have_rows(min(most, _FIRST_ROWS))
+        self._pairing: Any = native.Pairing.ctypes()
+        record = self._pairing
+        record.kinds, record.address_at = ctypes.addressof(kinds.kinds), ctypes.addressof(kinds.address_at)
+        record.functions, record.stacks = self.functions.address, self.stacks.address
+        record.returning, record.rows = self._returning.address, ctypes.addressof(self.rows)
+        record.offset = offset
+        self._threads: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def _have_rows(self, capacity: int) -> None:
+        """Have space for so many calls that wait."""
+        before, self.arrays = self.arrays, {name: (kind * capacity)() for name, kind in _COLUMNS.items()}
+        for name, array in self.arrays.items():
+            if before:
+                ctypes.memmove(array, before[name], ctypes.sizeof(before[name]))
+            setattr(self.rows, name, ctypes.addressof(array))
+        self.rows.capacity = capacity
+
+    def _more_rows(self) -> None:
+        if self.rows.capacity == self._most:
+            self._is_full()
+        else:
+            self._have_rows(min(self._most, 4 * self.rows.capacity))
 
     def record(self, index: int) -> bytes:
         """A record of the sub-buffers that are being taken."""
-        each = self._space[index]
+        each = self._located.records[index]
         return ctypes.string_at(each.data, each.length)
 
     def take(self, origin: int, slot: int, data: bytearray, page_size: int) -> Batch:
         """The records of consecutive sub-buffers of a slot, of which calls are made. They are valid while `data` is."""
-        if len(self._space) * _SMALLEST < len(data):
-            self._space = (RecordPlace.ctypes * (len(data) // _SMALLEST))()
-        image, pairing = native.image(), ctypes.addressof(self._pairing)
-        where = ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data), page_size
-        count = image.call("locate_all", *where, ctypes.addressof(self._space))
+        located = self._located
+        if len(located.records) * _SMALLEST < len(data):
+            located.records = (RecordPlace.ctypes * (len(data) // _SMALLEST))()
+        image, pairing, records = native.image(), ctypes.addressof(self._pairing), ctypes.addressof(located.records)
+        count = image.call(
+            "locate_all", ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data), page_size, records
+        )
         if count == native.DAMAGED:
             raise ValueError("damaged sub-buffer")
-        seen, types = ctypes.addressof(self._seen), ctypes.addressof(self._types)
-        number = image.call("other_types", pairing, ctypes.addressof(self._space), count, seen, types)
-        batch = Batch(self._space, count, tuple(self._types[:number]))
+        seen, types = ctypes.addressof(located.seen), ctypes.addressof(located.types)
+        number = image.call("other_types", pairing, records, count, seen, types)
+        batch = Batch(located.records, count, tuple(located.types[:number]))
         while image.call("note_returning", pairing, batch.address, count) < count:
             self._returning.grow()
         self._pair(self._thread(origin, slot), batch)
@@ -194,7 +224,7 @@ class Pages:
 
     def _make_space(self, thread: Any) -> None:
         if self.rows.count == self.rows.capacity:
-            self._is_full()
+            self._more_rows()
         elif thread.depth == MOST_FRAMES:
             self._give_up(thread)
         elif thread.depth == thread.capacity:
@@ -223,7 +253,7 @@ class Pages:
 
     def _give_up(self, thread: Any) -> None:
         while not native.image().call("give_up", ctypes.addressof(self._pairing), ctypes.addressof(thread), 0):
-            self._is_full()
+            self._more_rows()
 
     def end(self) -> None:
         """Nothing follows: calls in progress become rows without durations."""

@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
 from fprobe.export.columns.layout import Origin, description, wall_clock_offset
-from fprobe.export.columns.pages import Batch, Pages
+from fprobe.export.columns.pages import Batch, Kinds, Pages
 from fprobe.export.columns.tables import Place, Source, Tables
 from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.clock import find as find_clock
@@ -101,8 +101,9 @@ class ParquetFile:
         self._offset = wall_clock_offset() if anchored and find_clock(clock).in_ns else None
         self._places: list[Place] = []
         self._origins: dict[Place, int] = {}
-        self._pages = Pages(self._offset or 0, self._write_calls)
-        self._pages.know(source.formats)
+        self._kinds = Kinds()
+        self._pages = Pages(self._offset or 0, self._write_calls, self._kinds)
+        self._kinds.know(source.formats)
         self._known = len(source.formats)
         self._tables: Tables | None = None
         self._pending, self._pending_of = bytearray(), (0, 0)
@@ -124,7 +125,7 @@ class ParquetFile:
         data, self._pending = self._pending, bytearray()
         origin, slot = self._pending_of
         if len(self._source.formats) != self._known:
-            self._pages.know(self._source.formats)
+            self._kinds.know(self._source.formats)
             self._known = len(self._source.formats)
         batch = self._pages.take(origin, slot, data, self.page_size)
         missing = [_lost_before(data[at : at + self.page_size]) for at in range(0, len(data), self.page_size)]

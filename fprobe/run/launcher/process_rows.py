@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.export.columns.layout import Columns
-from fprobe.export.columns.pages import Pages
+from fprobe.export.columns.pages import Kinds, Located, Pages
 from fprobe.export.columns.parquet import losses
 from fprobe.export.columns.tables import Place, Tables
 from fprobe.export.formats import EventFormat, parse_format
@@ -29,13 +29,16 @@ _TAKEN = 1 << 18
 
 
 class File(NamedTuple):
-    """What is written to. `columns`: asked for when the first row is made; `write`: takes calls, and records of events."""
+    """What is written to. `columns`: asked for when the first row is made; `write`: takes rows."""
 
     columns: Callable[[], Columns]
     write: Callable[[pyarrow.Table], None]
     comm: Callable[[int], str]
     offset: int
     """Added to times."""
+    of_calls: Kinds
+    of_events: Kinds
+    located: Located
 
 
 class _Source(NamedTuple):
@@ -51,9 +54,8 @@ class ProcessRows:
 
     def __init__(self, process: Process, file: File) -> None:
         self._process, self._file = process, file
-        self._calls = Pages(file.offset, self._write_calls, _CALLS)
-        self._calls.know_calls()
-        self._events = Pages(file.offset, lambda: None, 0)
+        self._calls = Pages(file.offset, self._write_calls, file.of_calls, _CALLS, file.located)
+        self._events = Pages(file.offset, lambda: None, file.of_events, 0, file.located)
         self._formats: dict[int, EventFormat] = {}
         self._tables: tuple[Tables, Tables] | None = None
         self._values = CallValues(process.names)

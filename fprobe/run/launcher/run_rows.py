@@ -8,17 +8,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.export.columns import transposing
 from fprobe.export.columns.layout import Columns, Origin, columns_for, description, origin_of, wall_clock_offset
+from fprobe.export.columns.pages import Kinds, Located
 from fprobe.export.columns.parquet import RowGroups, Sink, joined
 from fprobe.export.formats import parse_format
 from fprobe.report.tree import folded_stack
 from fprobe.run.launcher.call_records import ring_of
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.followed import FollowedProcesses
-from fprobe.run.launcher.probe_events import Comms, RingsOf
+from fprobe.run.launcher.probe_events import Comms, Ring, RingsOf
 from fprobe.run.launcher.process_rows import File, ProcessRows
 from fprobe.run.launcher.report_selection import ReportSelection
 from fprobe.run.launcher.results import Process, Results
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 _CLOCK = "local"
 _PAUSE = 0.005
 """Seconds between two looks at the rings: a thread that makes a million calls a second fills its part in some 60 ms."""
-_ROWS = 1 << 16
-"""Rows of events in a row group."""
+_ROWS = 1 << 15
+"""Rows in a row group."""
 
 
 def prepare() -> None:
@@ -57,11 +59,13 @@ class RunRows:
     """Writes rows inside the block `while_running`, and the rest in `finish`."""
 
     def __init__(self, output: int, programs: Iterable[Memory]) -> None:
-        self._offset = wall_clock_offset()
+        self._offset, self._located = wall_clock_offset(), Located()
+        self._of_calls, self._of_events = Kinds(), Kinds()
+        self._of_calls.know_calls()
         self._groups = RowGroups(Sink("", output))
         self._columns: Columns | None = None
         self._programs = [_Program(each, self) for each in programs]
-        self._events: list[pyarrow.Table] = []
+        self._waiting: list[pyarrow.Table] = []
         self._error: Exception | None = None
 
     @property
@@ -100,7 +104,7 @@ class RunRows:
                 self._drain(with_newest=True)
                 for program in self._programs:
                     program.end()
-                self._write_events()
+                self._write_waiting()
                 self._write_rows(_stack_rows(found.processes, selection, rate))
             origins = [origin for program in self._programs for origin in program.origins()]
             self._groups.finish(self.columns().schema, description(_CLOCK, self._offset, origins, self.lost))
@@ -120,21 +124,22 @@ class RunRows:
 
     def file_for(self, comms: Comms) -> File:
         """What the rows of a program's processes are written to."""
-        return File(self.columns, self._groups.write, comms.find, self._offset)
+        kinds = self._of_calls, self._of_events
+        return File(self.columns, self.add, comms.find, self._offset, *kinds, self._located)
 
-    def add_events(self, tables: Iterable[pyarrow.Table]) -> None:
-        """Take records of events."""
-        self._events += tables
-        if sum(each.num_rows for each in self._events) >= _ROWS:
-            self._write_events()
+    def add(self, *tables: pyarrow.Table) -> None:
+        """Take rows."""
+        self._waiting += tables
+        if sum(each.num_rows for each in self._waiting) >= _ROWS:
+            self._write_waiting()
 
     def _drain(self, *, with_newest: bool) -> None:
         for program in self._programs:
             program.drain(with_newest=with_newest)
 
-    def _write_events(self) -> None:
-        if self._events:
-            tables, self._events = self._events, []
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            tables, self._waiting = self._waiting, []
             self._groups.write(joined(tables))
 
     def _write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
@@ -151,11 +156,14 @@ class _Program:
         self._memory, self._whole = memory, whole
         self._followed = FollowedProcesses(*memory)
         self._rings, self._file = RingsOf(memory.counts), whole.file_for(Comms(memory.counts))
-        self._calls: dict[int, tuple[int, RingView]] = {}
-        """By the number of a part: its process, and its ring of calls."""
+        self._of_calls: dict[int, tuple[int, RingView] | None] = {}
+        """By the number of a part: its process, and its ring of calls; None if nothing more comes there."""
+        self._parts = set[int]()
         self._slots: dict[tuple[bool, int, int], SlotPages] = {}
         self._made: dict[int, ProcessRows] = {}
         self._origins: dict[int, Origin] = {}
+        self._seen = set[int]()
+        """Processes that have been seen in /proc: they have ended when they are there no more."""
 
     @property
     def found(self) -> Iterable[Process]:
@@ -167,22 +175,18 @@ class _Program:
         return sum(each.lost for each in self._slots.values())
 
     def drain(self, *, with_newest: bool) -> None:
-        """Write what the rings have."""
-        for part in self._followed.update():
-            if part.number not in self._calls and (ring := ring_of(self._memory.counts, part.number)) is not None:
-                self._calls[part.number] = part.pid, ring
-        for process in self.found:
-            if process.pid not in self._origins:
-                self._origins[process.pid] = origin_of(process.pid, process.command)
-        for number, (pid, view) in self._calls.items():
-            for slot in view.slots():
-                reader = self._reader(False, number, view, slot)
-                self._rows(pid).take_calls(reader.number, reader.take(with_newest=with_newest))
+        """Write what the rings have. What a process that has ended is known by, and its space, are given up."""
+        ended = {pid for pid in self._made if self._has_ended(pid)}  # before its last records are taken
+        self._follow()
+        for part, ring in self._of_calls.items():
+            if ring is not None:
+                self._take_calls(part, *ring, with_newest=with_newest or ring[0] in ended)
         for number, of_events in enumerate(self._rings.all()):
-            for slot in of_events.view.slots():
-                reader = self._reader(True, number, of_events.view, slot)
-                taken = reader.take(with_newest=with_newest)
-                self._whole.add_events(self._rows(of_events.pid).take_events(reader.number, taken))
+            if of_events.pid in self._made or of_events.pid not in self._seen:
+                self._take_events(number, of_events, with_newest=with_newest or of_events.pid in ended)
+        for pid in ended:
+            self._made.pop(pid).end()
+            self._of_calls = {part: None if ring and ring[0] == pid else ring for part, ring in self._of_calls.items()}
 
     def end(self) -> None:
         """Nothing follows."""
@@ -194,6 +198,34 @@ class _Program:
         for process in self.found:
             known = self._origins[process.pid]
             yield known._replace(command=process.command or known.command)
+
+    def _has_ended(self, pid: int) -> bool:
+        if Path(f"/proc/{pid}").exists():
+            self._seen.add(pid)
+            return False
+        return pid in self._seen  # else it is of another PID namespace, perhaps
+
+    def _follow(self) -> None:
+        for part in self._followed.update():
+            if part.number not in self._parts:
+                self._parts.add(part.number)
+                self._seen.discard(part.pid)  # another one had the number
+            if part.number not in self._of_calls and (ring := ring_of(self._memory.counts, part.number)) is not None:
+                self._of_calls[part.number] = part.pid, ring
+        for process in self.found:
+            if process.pid not in self._origins:
+                self._origins[process.pid] = origin_of(process.pid, process.command)
+
+    def _take_calls(self, part: int, pid: int, view: RingView, *, with_newest: bool) -> None:
+        for slot in view.slots():
+            reader = self._reader(False, part, view, slot)
+            self._rows(pid).take_calls(reader.number, reader.take(with_newest=with_newest))
+
+    def _take_events(self, number: int, ring: Ring, *, with_newest: bool) -> None:
+        for slot in ring.view.slots():
+            reader = self._reader(True, number, ring.view, slot)
+            taken = reader.take(with_newest=with_newest)
+            self._whole.add(*self._rows(ring.pid).take_events(reader.number, taken))
 
     def _reader(self, is_of_events: bool, ring: int, view: RingView, slot: int) -> SlotPages:
         key = is_of_events, ring, slot

@@ -114,6 +114,28 @@ def test_a_program_makes_more_calls_than_the_ring_has_place_for(launch, built, t
     assert table["duration_ns"].null_count == 0
 
 
+FORKS = """
+import os, time, zlib
+for number in range(30):
+    if not os.fork():
+        for _ in range(10):
+            zlib.compress(b"x")
+        os._exit(0)
+    os.wait()
+    time.sleep(number % 3 / 100)  # some have ended before they are seen, and some are seen before they end
+"""
+
+
+def test_processes_that_end_while_rows_are_written(launch, tmp_path):
+    path = tmp_path / "run.parquet"
+    done = launch("--trace", "libz:deflate", "-e", "f:ends libz:deflateEnd", "-o", path, source=FORKS, as_json=False)
+    assert (done.returncode, done.err) == (0, "")
+    rows = parquet.read_table(path).to_pylist()
+    found = Counter((row["pid"], row["kind"]) for row in rows)
+    assert sorted(found.values()) == [10] * 60
+    assert all(row["duration_ns"] is not None for row in rows if row["kind"] == "call")
+
+
 @needs_compilers
 def test_lost_calls_are_said_also_where_the_report_is_a_file(launch, built, tmp_path):
     program = built(FAST)
