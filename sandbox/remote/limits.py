@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from sandbox.remote.refusals import Refused
 
@@ -16,6 +17,35 @@ _MEMORY = 32 << 20
 _THREADS = 2
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = ("unlimited", "max")
+_NEEDED = {"memory": (_MEMORY, errno.ENOMEM, "bytes of memory"), "pids": (_THREADS, errno.EAGAIN, "threads")}
+
+
+class Limit(NamedTuple):
+    """The files of a control group's limit. `reclaimed`: statistics of what is used and given up when it is needed."""
+
+    most: str
+    used: str
+    statistics: str = os.devnull
+    reclaimed: tuple[str, ...] = ()
+
+
+_PIDS = Limit("pids.max", "pids.current")
+_LIMITS = {
+    False: {
+        "memory": Limit("memory.max", "memory.current", "memory.stat", ("active_file", "inactive_file")),
+        "pids": _PIDS,
+    },
+    True: {
+        "memory": Limit(
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "memory.stat",
+            ("total_active_file", "total_inactive_file"),
+        ),
+        "pids": _PIDS,
+    },
+}
+"""By whether a controller has a tree of its own (version 1): its limits."""
 
 
 def check(pid: int) -> None:
@@ -24,8 +54,8 @@ def check(pid: int) -> None:
         _check_process(pid, dict(_limits(pid)))
     except FileNotFoundError:
         raise Refused(f"there is no process {pid}", errno.ESRCH) from None
-    for group in _groups(pid):
-        _check_group(pid, group)
+    for group, limits in _groups(_membership(pid)):
+        _check_group(pid, group, limits)
 
 
 def _check_process(pid: int, limits: dict[str, str]) -> None:
@@ -59,38 +89,53 @@ def _limits(pid: int) -> Iterator[tuple[str, str]]:
         yield line[:26].strip(), line[26:47].strip()
 
 
-def _groups(pid: int) -> Iterator[Path]:
-    """The directories of the control groups (version 2) that the process is in, innermost first."""
+def _membership(pid: int) -> str:
+    """What /proc says of the control groups that the process is in."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+        return Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
     except OSError:
-        return
-    for line in lines:
-        if line.startswith("0::"):
-            path = _CGROUPS / line[3:].strip("/")
-            while path.is_relative_to(_CGROUPS):
-                yield path
-                path = path.parent
+        return ""
 
 
-def _check_group(pid: int, group: Path) -> None:
-    for name, needed, number, shown in (
-        ("memory", _MEMORY, errno.ENOMEM, "bytes of memory"),
-        ("pids", _THREADS, errno.EAGAIN, "threads"),
-    ):
-        left = _left(group, name)
+def _groups(membership: str) -> Iterator[tuple[Path, Mapping[str, Limit]]]:
+    """The directories of control groups, innermost first, and the limits that each may have."""
+    for line in membership.splitlines():
+        _, controllers, inside = line.split(":", 2)
+        known = _LIMITS[bool(controllers)]
+        limits = {name: known[name] for name in controllers.split(",") if name in known} if controllers else known
+        top = _CGROUPS / controllers
+        path = top / inside.strip("/")
+        while limits and path.is_relative_to(top):
+            yield path, limits
+            path = path.parent
+
+
+def _check_group(pid: int, group: Path, limits: Mapping[str, Limit]) -> None:
+    for name, limit in limits.items():
+        needed, number, shown = _NEEDED[name]
+        left = _left(group, limit)
         if left is not None and left < needed:
             raise Refused(
                 f"process {pid} is in a control group with {max(left, 0):,} {shown} left, and fprobe needs {needed:,}:"
-                f" raise {group / name}.max",
+                f" raise {group / limit.most}",
                 number,
             )
 
 
-def _left(group: Path, name: str) -> int | None:
-    """What is left of a limit; None if there is none."""
+def _left(group: Path, limit: Limit) -> int | None:
+    """What is left of a limit, counting what can be reclaimed; None if there is none."""
     try:
-        most = (group / f"{name}.max").read_text().strip()
-        return None if most in _UNLIMITED else int(most) - int((group / f"{name}.current").read_text())
+        most = (group / limit.most).read_text().strip()
+        if most in _UNLIMITED:
+            return None
+        return int(most) - int((group / limit.used).read_text()) + _reclaimed(group, limit)
     except (OSError, ValueError):
         return None
+
+
+def _reclaimed(group: Path, limit: Limit) -> int:
+    try:
+        statistics = dict(line.split() for line in (group / limit.statistics).read_text().splitlines())
+    except OSError:
+        return 0
+    return sum(int(statistics.get(name, 0)) for name in limit.reclaimed)

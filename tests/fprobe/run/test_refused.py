@@ -457,17 +457,41 @@ def test_a_process_at_its_limits_is_refused(target, limit, value, said):
 
 
 @pytest.mark.parametrize(
-    ("name", "most", "said"),
-    [("memory", 100 << 20, "bytes of memory left"), ("pids", 11, "threads left, and fprobe needs 2")],
+    ("membership", "files", "said"),
+    [
+        (
+            "0::/inner/group\n",
+            {"inner/memory.max": 100 << 20, "inner/memory.current": (100 << 20) - 1},
+            "1 bytes of memory left",
+        ),
+        ("0::/inner\n", {"inner/pids.max": 11, "inner/pids.current": 10}, "1 threads left, and fprobe needs 2"),
+        (
+            "4:memory:/group\n1:cpu,cpuacct:/\n0::/\n",
+            {"memory/group/memory.limit_in_bytes": 50 << 20, "memory/group/memory.usage_in_bytes": 45 << 20},
+            "5,242,880 bytes of memory left",
+        ),
+    ],
+    ids=["memory", "pids", "version 1"],
 )
-def test_a_control_group_without_space_is_refused_simulated(monkeypatch, tmp_path, target, name, most, said):
+def test_a_control_group_without_space_is_refused_simulated(monkeypatch, tmp_path, target, membership, files, said):
     """The files of the control group are made up."""
-    monkeypatch.setattr(limits, "_groups", lambda _pid: iter([tmp_path]))
-    (tmp_path / f"{name}.max").write_text(f"{most}\n")
-    (tmp_path / f"{name}.current").write_text(f"{most - 1}\n")
+    monkeypatch.setattr(limits, "_membership", lambda _pid: membership)
+    monkeypatch.setattr(limits, "_CGROUPS", tmp_path)
+    for name, value in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
     with pytest.raises(Refused, match=said):
         limits.check(target.pid)
-    (tmp_path / f"{name}.max").write_text("max\n")
+    (tmp_path / next(iter(files))).write_text("max\n")
+    limits.check(target.pid)
+
+
+def test_files_that_a_control_group_can_give_up_are_no_obstacle_simulated(monkeypatch, tmp_path, target):
+    monkeypatch.setattr(limits, "_membership", lambda _pid: "0::/\n")
+    monkeypatch.setattr(limits, "_CGROUPS", tmp_path)
+    (tmp_path / "memory.max").write_text(f"{100 << 20}\n")
+    (tmp_path / "memory.current").write_text(f"{100 << 20}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {40 << 20}\nactive_file 7\n")
     limits.check(target.pid)
 
 
