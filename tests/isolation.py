@@ -188,7 +188,7 @@ def run(command: Sequence[str], timeout: float, **environment: str) -> subproces
         env={**os.environ, **environment},
     )  # fmt: skip
     try:
-        out, err = child.communicate(timeout=timeout)
+        out, err = child.communicate(timeout=zygote.patience(timeout))
     except subprocess.TimeoutExpired:
         child.send_signal(signal.SIGABRT)
         try:
@@ -210,7 +210,7 @@ def isolated(
     modules: tuple[str, ...] = (),
     **environment: str,
 ) -> Any:
-    """Decorator: the test's body runs in a fresh interpreter, and fails if that does not end well and in time.
+    """Decorator: the test's body runs in a fresh interpreter, and fails if that does not end well and in time (`patience`).
 
     `torn_down`: the interpreter then clears all modules, which is left out otherwise (zygote.end). `shared`: the interpreter
     is that of the earlier shared tests of this file, if they passed; for tests that leave nothing but programs and probes.

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 from isolation import TESTS, parent_of_company, run_forked
-from zygote import Company
+from zygote import Company, patience
 
 
 class Interrupted(Exception):
@@ -36,6 +36,15 @@ def test_after_an_interruption_the_next_gets_its_own_answer():
         signal.signal(signal.SIGUSR1, before)
     done = run_forked("print('next')", 30)
     assert (done.returncode, done.stdout) == (0, "next\n")
+
+
+def test_time_limits_are_longer_on_a_busy_machine(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, limit in ((0.1, 30), (2, 30), (5, 75), (60, 120)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
+        assert patience(30) == limit
+    done = run_forked("import time; time.sleep(1.5)", 0.5)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

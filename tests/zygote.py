@@ -74,6 +74,11 @@ _BRANCH = "branch "
 """How a request for a branch begins; the folders and modules that it imports follow. Any other is the path of a file."""
 
 
+def patience(seconds: float) -> float:
+    """A time limit; up to four times as long where more processes want to run than there are CPUs."""
+    return seconds * min(4, max(1, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 class _Parent:
     """A process that forks for tests, as the tests see it; it ends when this end of the socket is closed."""
 
@@ -141,7 +146,7 @@ class _Parent:
         """The status with which the child ended, as subprocess gives it, and what there is to say about its time."""
         late = ""
         for limit, number in ((timeout, signal.SIGABRT), (5, signal.SIGKILL), (None, 0)):
-            self._socket.settimeout(limit)
+            self._socket.settimeout(limit and patience(limit))
             try:
                 return os.waitstatus_to_exitcode(int(self._socket.recv(64))), late
             except TimeoutError:
@@ -233,7 +238,7 @@ class Company:
 
     def _answer(self, timeout: float) -> tuple[int, str]:
         """The status with which the source ended, or the child, if that ended with it."""
-        self._socket.settimeout(timeout)
+        self._socket.settimeout(patience(timeout))
         try:
             answer = self._socket.recv(64)
         except TimeoutError:
