@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test tests matrix lint style types stress masks libraries targets ftracetest mutants bench docs dist clean
+.PHONY: demo test tests matrix sid lint style types stress masks libraries targets ftracetest mutants bench docs dist clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,14 @@ tests: $(VENV)/.installed
 # The tests on each Python from 3.10 to 3.15 that is in PATH or of pyenv, one after the other; the others are named. MATRIX="--python 3.12 -x" for some.
 matrix:
 	$(PYTHON) -m tests.pythons $(MATRIX)
+
+# The same on 3.14 and 3.15, as root, in a folder with Debian sid: make sid SID=DIR (docs/pythons.md).
+sid:
+	$(if $(SID),,$(error make sid SID=DIR: docs/pythons.md says how to make DIR))
+	unshare -m --propagation private sh -ec 'mount --rbind $(SID) $(SID); mount -t proc proc $(SID)/proc; \
+	    mount --rbind /dev $(SID)/dev; mount --rbind /sys $(SID)/sys; mount --bind . $(SID)/src; \
+	    cd $(SID); pivot_root . old; umount -l /old; cd /src; \
+	    exec make matrix MATRIX="$(or $(MATRIX),--python 3.14 --python 3.15)"'
 
 # First all tests in a random order, whose seed is printed; SEED=N repeats one.
 # tests/stress runs for FPROBE_STRESS_SECONDS, by default ten minutes, alone on the machine.
