@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from llvmlite import binding
+from zygote import patience
 
 import sandbox.native
 from sandbox.native import NativeFunction, Unit
@@ -96,7 +97,7 @@ def _run_and_report(test: Callable[..., None], arguments: Any, keywords: Any, pi
 
 
 def _await(child: int, readable: int) -> tuple[str, int]:
-    if not select.select([readable], [], [], TIME_LIMIT)[0]:
+    if not select.select([readable], [], [], patience(TIME_LIMIT))[0]:
         os.kill(child, signal.SIGKILL)
     with os.fdopen(readable, "rb") as pipe:
         report = pipe.read().decode()
@@ -124,7 +125,7 @@ class Machine:
     def call(self, calls: Sequence[tuple[str, tuple[int, ...]]]) -> list[int | bool]:
         """The results of calls: function names with arguments. Raises RuntimeError when the child dies or hangs."""
         self._pipe.send(calls)
-        if not self._pipe.poll(TIME_LIMIT):
+        if not self._pipe.poll(patience(TIME_LIMIT)):
             raise RuntimeError(f"no answer to {calls[:3]}...")
         try:
             results: list[int | bool] = self._pipe.recv()
