@@ -154,6 +154,7 @@ def test_registration_rows_tell_both_ways(rows: dict[str, dict[str, float]]) -> 
         assert rows[name]["unregister_ms"] > 0
 
 
+@pytest.mark.stress
 def test_the_table_names_the_machine_the_rows_and_their_bars() -> None:
     done = small("--processes=2", "fprobe.both.native", "ref.swap")
     assert done.returncode == 0, done.stderr

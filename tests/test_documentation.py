@@ -47,7 +47,7 @@ def examples(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "index"), sampled([(name, n) for name, printed in PRINTED.items() for n in range(len(printed))], 4)
+    ("name", "index"), sampled([(name, n) for name, printed in PRINTED.items() for n in range(len(printed))], 3)
 )
 def test_an_example_runs(name, index, tmp_path):
     if name == "numba":

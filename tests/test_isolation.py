@@ -22,6 +22,7 @@ def _interrupt(number, frame):
     raise Interrupted
 
 
+@pytest.mark.stress
 def test_after_an_interruption_the_next_gets_its_own_answer():
     """As pytest's time limit interrupts."""
     assert run_forked("pass", 30).returncode == 0

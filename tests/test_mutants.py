@@ -84,6 +84,7 @@ def copy(tmp_path):
     return Copy(root, tmp_path)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("old", "new", "test", "verdict"),
     [

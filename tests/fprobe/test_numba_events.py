@@ -9,6 +9,7 @@ from later import later
 later("numba", "numba is not installed: `pip install fprobe[targets]`; it has no wheels for some Pythons")
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=120)
 def test_arguments_and_results_are_fields_by_name():
     import numpy as np

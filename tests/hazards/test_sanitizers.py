@@ -105,6 +105,7 @@ def test_memory_is_placed_far_from_code_above_shadow_memory():
     assert abs(mappings.reserve(8 << 30) - libc) > 1 << 40
 
 
+@pytest.mark.stress
 @isolated(timeout=60, cold=True)
 def test_memory_is_placed_far_from_code_though_addresses_for_it_are_taken():
     """As by shadow memory. Near the libraries, memory of gigabytes would keep code from what it refers to."""

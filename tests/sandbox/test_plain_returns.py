@@ -86,6 +86,7 @@ def functions_of(library):
     ]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("library", ["libz.so.1", in_stress("libm.so.6")])
 def test_lengths_of_instructions_are_capstones(library):
     seen = 0

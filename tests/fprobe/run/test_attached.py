@@ -136,6 +136,7 @@ def test_a_second_attachment_is_refused_while_the_first_goes_on(target):
         assert "deflate [libz]" in interrupted(process)
 
 
+@pytest.mark.stress
 @times
 def test_calls_stacks_and_events_are_recorded_as_by_run_each_time(target, times):
     event = "r:packed libz:deflate result=$retval:s32"
@@ -241,6 +242,7 @@ def forking(tmp_path):
     made.process.wait(LIMIT)
 
 
+@pytest.mark.stress
 def test_children_before_and_after_are_sections_of_their_own(forking):
     with attached("stat", "-p", forking.pid, "--children", "libz:deflate", "--json") as process:
         assert process.stderr.readline().startswith("fprobe: attached to ")

@@ -18,6 +18,7 @@ TRACED = ("--trace", "libz:deflate*")
 OTHERS = ("--stacks", "libz:deflateEnd", "-e", "r:packed libz:deflate result=$retval:s32")
 
 
+@pytest.mark.stress
 def test_rows_are_what_the_report_as_json_has(launch, tmp_path):
     paths = [tmp_path / "run.parquet", tmp_path / "run.json"]
     for path, also in zip(paths, (OTHERS, ()), strict=True):

@@ -76,6 +76,7 @@ def contents(trigger):
     }
 
 
+@pytest.mark.stress
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(KEYS),
