@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PYTHONS = Path("~/.pyenv/versions").expanduser()
-READY = 30
+READY = 120
 
 
 class Program:
