@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher import values
-from fprobe.run.launcher.call_events import CallEvents, RecordedProcess, perfetto_trace, tree_lines
-from fprobe.run.launcher.document import document, rows
 from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text
 from fprobe.run.launcher.launching import Program
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
@@ -23,6 +21,7 @@ from sandbox.process.writing import as_bytes, write_all
 from sandbox.x86_64.tsc import Ticks
 
 if TYPE_CHECKING:
+    from fprobe.run.launcher.call_events import CallEvents
     from fprobe.run.launcher.native_maps import Contents
     from fprobe.run.launcher.probe_events import RecordedEvents
     from fprobe.run.launcher.run_rows import RunRows
@@ -43,6 +42,8 @@ def text(
         yield from stack_lines(process, rate, selection)
         if process.pid in recorded.calls:
             calls = of_patterns(process, recorded.calls[process.pid], selection.traces)
+            from fprobe.run.launcher.call_events import tree_lines  # most reports do not need types of arguments
+
             yield from tree_lines(calls, process.names)
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
@@ -210,23 +211,33 @@ def rendered(
     if format_ == "flame":
         return as_bytes(flame_of(found.processes, rate, _title(found), selection))
     if format_ == "perfetto":
-        processes = [
-            RecordedProcess(
-                each.pid, each.command, each.names, of_patterns(each, recorded.calls[each.pid], selection.traces)
-            )
-            for each in found.processes
-        ]
-        return perfetto_trace(processes)
+        return _perfetto(found, selection, recorded)
     if format_ == "speedscope":
         return as_bytes(f"{speedscope_text(found.processes, rate, _title(found), selection)}\n")
     if format_ in ("json", "ndjson", "csv"):
+        from fprobe.run.launcher.document import document
+
         made = document(found, rate, selection, recorded, is_empty=not has_counted(found, recorded))
         return as_bytes("".join(f"{line}\n" for line in _lines_of(made, format_)))
     return _text_of(text(found, rate, selection, recorded, width))
 
 
+def _perfetto(found: Results, selection: ReportSelection, recorded: Recorded) -> bytes:
+    from fprobe.run.launcher.call_events import RecordedProcess, perfetto_trace
+
+    processes = [
+        RecordedProcess(
+            each.pid, each.command, each.names, of_patterns(each, recorded.calls[each.pid], selection.traces)
+        )
+        for each in found.processes
+    ]
+    return perfetto_trace(processes)
+
+
 def _lines_of(made: dict[str, Any], format_: str) -> Iterator[str]:
     """A report as JSON: the whole, or an object or a row of CSV for each of its rows."""
+    from fprobe.run.launcher.document import rows
+
     if format_ == "json":
         yield json.dumps(made, indent=2)
     elif format_ == "ndjson":
