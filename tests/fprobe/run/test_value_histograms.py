@@ -169,7 +169,7 @@ def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
             (["--stacks", "libc:labs", "--where", "arg2 > 0"], True),
             (["--stat", "libc:labs", "--by", "arg(arg2:s32)"], True),
             (["--hist", "libc:labs", "--sum", "arg2"], True),
-            (["--hist", "libc:l?bs", "--of", "arg2"], False),
+            (["--hist", "libc:l[ad][bi][sv]", "--of", "arg2"], False),
         ],
         3,
     ),
