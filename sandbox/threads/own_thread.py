@@ -8,6 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 
+from sandbox.threads import signals
+
 _SYNCHRONOUS = {signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
 """Signals that say what the thread itself has done."""
 
@@ -16,7 +18,8 @@ class OwnThread:
     """A daemon thread that runs `work`.
 
     All asynchronous signals are blocked in it: a signal to the process that the program's threads block must stay pending, for
-    sigwait() for example. `threading` neither lists it nor has it traced. In the child of a fork it is not alive.
+    sigwait() for example. Others say what the thread itself has done; if they are sent, they are left to the program
+    (`sandbox.threads.signals`). `threading` neither lists it nor has it traced. In the child of a fork it is not alive.
     """
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -35,9 +38,11 @@ class OwnThread:
 
     def _run(self) -> None:
         self._identifier = _thread.get_ident()
+        signals.take_own_thread()
         try:
             self._work()
         finally:
+            signals.release_own_thread()
             self._ended.set()
 
     @property

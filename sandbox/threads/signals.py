@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandbox.native import *
+from sandbox.threads.system_calls import block_signals
 from sandbox.threads.tasks import ASYNCHRONOUS
-from sandbox.x86_64.syscalls import SYS_GETPID, SYS_GETTID, SYS_RT_SIGACTION, SYS_TGKILL
+from sandbox.x86_64.syscalls import (
+    SYS_GETPID,
+    SYS_GETTID,
+    SYS_KILL,
+    SYS_RT_SIGACTION,
+    SYS_RT_SIGQUEUEINFO,
+    SYS_TGKILL,
+)
 
 if TYPE_CHECKING:
     from sandbox.native.native_image import NativeImage
@@ -23,6 +32,9 @@ SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS = 5, 11, 7, 8, 4, 31
 _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 """Below these, handlers of probes run, for which an alternate stack can be too small."""
 CONSUMERS = 8
+_OWN = 64
+"""Threads of ours that are known."""
+_SI_TKILL = -6
 _SI_CODE = 2
 """Index of the 32-bit word of siginfo that says where a signal comes from: 0 or less is a process."""
 _TRAP_TRACE, _TRAP_HWBKPT = 2, 4
@@ -86,6 +98,8 @@ class SignalRecord(Structure):
 
 
 records = global_var(array[SignalRecord, 32], name="signal_records")
+own_threads = global_var(array[u64, 64], name="own_threads")
+"""The numbers of our own threads, from which signals that are sent to the process are kept away; 0: no further one."""
 blocked_offset = global_var(u64, 0, name="trap_blocked_offset")
 """Where, from %fs, a thread has TRAP_BLOCKED if the program has blocked SIGTRAP there; 0: masks are as the program sets them."""
 blocked_epoch = global_var(u64, 0, name="trap_blocked_epoch")
@@ -139,17 +153,43 @@ def is_kept_pending(signal: u32) -> bool_:
 
 
 @native
+def is_own_thread() -> bool_:
+    thread = cast(u64, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    is_ours = False
+    for index in range(_OWN):
+        if own_threads[index] == thread:
+            is_ours = True
+    return is_ours
+
+
+@native
+def leave_to_program(signal: u32, info: u64, context: ptr[ucontext]) -> void:
+    """In a thread of ours: what was sent to the process is for the program's threads, or stays pending until they take it."""
+    bit = cast(u64, 1) << (cast(u64, signal) - 1)
+    block_signals(bit)
+    context.mask |= bit
+    pid = syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0)
+    code = cast(ptr[i32], info)[_SI_CODE]
+    if code < 0 and code != _SI_TKILL:
+        syscall(SYS_RT_SIGQUEUEINFO, pid, cast(i64, signal), cast(i64, info), 0, 0, 0)
+    else:
+        syscall(SYS_KILL, pid, cast(i64, signal), 0, 0, 0, 0)
+
+
+@native
 def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     record = addressof(records[cast(u64, signal)])
     # A signal that was sent is no fault of the code it interrupts, and a step has no breakpoint.
-    if (signal != SIGSYS and is_sent(info)) or (signal == SIGTRAP and is_step(info)):
-        if not is_sent(info) or not is_kept_pending(signal):
-            pass_on(signal, info, context)
-        return
-    for index in range(load(addressof(record.count), "acquire")):
-        if cast(Consumer, record.consumers[index])(signal, info, context):
-            return
-    pass_on(signal, info, context)
+    if (signal == SIGSYS or not is_sent(info)) and not (signal == SIGTRAP and is_step(info)):
+        for index in range(load(addressof(record.count), "acquire")):
+            if cast(Consumer, record.consumers[index])(signal, info, context):
+                return
+    if not is_sent(info):
+        pass_on(signal, info, context)
+    elif is_own_thread():
+        leave_to_program(signal, info, context)
+    elif not is_kept_pending(signal):
+        pass_on(signal, info, context)
 
 
 @native
@@ -192,11 +232,35 @@ warn: Callable[[str], None] = _warn
 """How it is told that another handler has taken our place."""
 
 
+_known_own: set[int] = set()
+_tables: list[ctypes.Array[ctypes.c_uint64]] = []
+
+
+def take_own_thread() -> None:
+    """The caller's is a thread of ours from now on: a signal that is sent to the process is none for it."""
+    _known_own.add(threading.get_native_id())
+    _publish_own()
+
+
+def release_own_thread() -> None:
+    """It ends."""
+    _known_own.discard(threading.get_native_id())
+    _publish_own()
+
+
+def _publish_own() -> None:
+    numbers = sorted(_known_own)[:_OWN]
+    for table in _tables:
+        table[:] = [*numbers, *[0] * (_OWN - len(numbers))]
+
+
 class SignalDispatcher:
     """The installed dispatchers of a native image."""
 
     def __init__(self, image: NativeImage) -> None:
         self._image = image
+        _tables.append((ctypes.c_uint64 * _OWN).from_address(image.address("own_threads")))
+        _publish_own()
         self._records = image.address("signal_records")
         self._dispatcher = image.address("signal_dispatch")
         self._restorer = image.address("sandbox_restorer")
@@ -225,6 +289,11 @@ class SignalDispatcher:
         mask = ASYNCHRONOUS if signal == SIGTRAP else 0
         _sigaction(signal, _KernelAction(self._dispatcher, flags, self._restorer, mask))
         self._installed.add(signal)
+
+    @property
+    def handled(self) -> frozenset[int]:
+        """The signals whose handler is ours."""
+        return frozenset(self._installed)
 
     def withdraw(self) -> None:
         """Give the signals back to the handlers before ours, where no other code has replaced ours.

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from sandbox.process import fork
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
 from sandbox.symbols.perfmap import perf_map
+from sandbox.threads import signals
 from sandbox.threads.own_thread import OwnThread
 
 _ANSWERED = 10.0
@@ -33,6 +35,7 @@ def attach(report: Callable[[bytes], bool], options: dict[str, Any], leave: Call
     `options`: the fields of `Settings`. `leave`: takes our modules out of `sys.modules`, in children of a fork; here the caller
     does that.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _faults())
     with _thread_known(), contextlib.ExitStack() as descriptors:
         settings = session.Settings(**options)
         counts, journal = session.create(settings)
@@ -94,6 +97,7 @@ class _Session:
         self._unquiet = keep_quiet(self._address)
         keep_llvm_out(self._settings)
         runtime().signals.install_again()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _faults() & runtime().signals.handled)
         every_thread_counts[0] = True
         left_text.keep()
         self._arming = Arming(self._address, self._settings)
@@ -116,6 +120,7 @@ class _Session:
             if self._arming is not None:
                 self._arming.end()
                 left_text.restore()
+                signal.pthread_sigmask(signal.SIG_BLOCK, (*_faults(), signal.SIGTRAP))
                 runtime().signals.withdraw()
         except Exception as error:
             self._tell(error)
@@ -135,6 +140,15 @@ class _Session:
             with contextlib.suppress(OSError):
                 os.close(each)
         self._take_modules_out()
+
+
+def _faults() -> set[int]:
+    """Signals that are sent to the process, and blocked by its threads, are pending; where we have no handler, they would end it.
+
+    In a program that is not Python nothing has written breakpoints that the thread may meet.
+    """
+    found = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+    return {int(each) for each in (found | {signal.SIGTRAP} if brought.is_here() else found)}
 
 
 def _command_line() -> list[str]:
@@ -183,7 +197,9 @@ def _thread_known() -> Iterator[None]:
     ident = threading.get_ident()
     thread._ident = ident
     active[ident] = thread
+    signals.take_own_thread()
     try:
         yield
     finally:
+        signals.release_own_thread()
         active.pop(ident, None)
