@@ -233,7 +233,8 @@ warn: Callable[[str], None] = _warn
 
 
 _known_own: set[int] = set()
-_tables: list[ctypes.Array[ctypes.c_uint64]] = []
+_tables: list[tuple[ctypes.Array[ctypes.c_uint64], NativeImage]] = []
+"""Each with the image that it is in, which must not be unmapped before a thread of ours ends."""
 
 
 def take_own_thread() -> None:
@@ -250,7 +251,7 @@ def release_own_thread() -> None:
 
 def _publish_own() -> None:
     numbers = sorted(_known_own)[:_OWN]
-    for table in _tables:
+    for table, _ in _tables:
         table[:] = [*numbers, *[0] * (_OWN - len(numbers))]
 
 
@@ -259,7 +260,7 @@ class SignalDispatcher:
 
     def __init__(self, image: NativeImage) -> None:
         self._image = image
-        _tables.append((ctypes.c_uint64 * _OWN).from_address(image.address("own_threads")))
+        _tables.append(((ctypes.c_uint64 * _OWN).from_address(image.address("own_threads")), image))
         _publish_own()
         self._records = image.address("signal_records")
         self._dispatcher = image.address("signal_dispatch")
