@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -80,9 +79,10 @@ def test_this_process_is_refused_and_one_that_has_ended():
 
 
 def test_a_process_that_ends_after_it_was_looked_at_has_ended():
-    with subprocess.Popen(["sleep", "100"]) as sleeper:
-        while b"sleep" not in Path(f"/proc/{sleeper.pid}/cmdline").read_bytes():  # not yet executed
-            pass
+    command = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(100)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as sleeper:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()
         prepared, pidfd = prepare(sleeper.pid, "pass"), os.pidfd_open(sleeper.pid)
         sleeper.kill()
     with pytest.raises(Refused, match="has ended, or has executed another program"):
