@@ -64,6 +64,10 @@ class Numbers:
         """The keys with the numbers from `first` on."""
         return self._arrays[2][first : self.record.count + 1]
 
+    def key(self, number: int) -> int:
+        """The key with this number."""
+        return int(self._arrays[2][number])
+
     def __len__(self) -> int:
         return int(self.record.count)
 

@@ -148,17 +148,19 @@ class Tables:
         data = pa.py_buffer(chosen.column(field.offset, field.size))
         where = pa.Array.from_buffers(pa.uint64(), chosen.count, [None, data])
         return {
-            "function": _mapped(where, lambda address: _split(self._source.name(address))[0] if address else None),
-            "module": _mapped(where, lambda address: _split(self._source.name(address))[1] or None),
+            "function": _mapped(
+                where, lambda address: function_and_module(self._source.name(address))[0] if address else None
+            ),
+            "module": _mapped(where, lambda address: function_and_module(self._source.name(address))[1] or None),
         }
 
     def _callers(self, event: EventFormat, record: bytes) -> str:
         callers = [each for each in event.addresses("caller", record) if each not in (0, FTRACE_TRAMPOLINE_MARKER)]
-        return folded_stack(_split(self._source.name(each))[0] for each in reversed(callers))
+        return folded_stack(function_and_module(self._source.name(each))[0] for each in reversed(callers))
 
     def _name_functions(self) -> None:
         keys = self._pages.functions.keys(len(self._functions))
-        self._functions += [_split(self._source.name(address)) for address in keys]
+        self._functions += [function_and_module(self._source.name(address)) for address in keys]
 
     def _stack_text(self, number: int) -> str | None:
         """The frames of a stack, joined."""
@@ -228,7 +230,7 @@ def _value(field: FieldFormat, record: bytes) -> Any:
     return utf8(field.value(record))
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Function and module of `function [module]`."""
+def function_and_module(name: str) -> tuple[str, str]:
+    """The two parts of `symbol [library]`; the second is '' if there is none."""
     function, _, module = name.partition(" [")
     return function, module.removesuffix("]")

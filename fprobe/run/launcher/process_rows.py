@@ -125,9 +125,8 @@ class ProcessRows:
         if not len(function):
             return
         found = pa.nulls(len(function), pa.string())
-        numbers = pc.unique(function).to_pylist()
-        for number in numbers:
-            ip = self._calls.functions.keys(number)[0]
+        for number in pc.unique(function).to_pylist():
+            ip = self._calls.functions.key(number)
             kind = self._values.number_result(ip)
             here = pc.and_(pc.equal(function, number), pc.not_equal(leave, 0))
             texts = _texts_of_numbers(ax, kind) if kind is not None else self._texts(ip, here, leave)

@@ -15,6 +15,7 @@ from fprobe.export.columns import transposing
 from fprobe.export.columns.layout import Columns, Origin, columns_for, description, origin_of, wall_clock_offset
 from fprobe.export.columns.pages import Kinds, Located
 from fprobe.export.columns.parquet import RowGroups, Sink, joined
+from fprobe.export.columns.tables import function_and_module
 from fprobe.export.formats import parse_format
 from fprobe.report.tree import folded_stack
 from fprobe.run.launcher.call_records import ring_of
@@ -240,15 +241,9 @@ class _Program:
 def _stack_rows(processes: Iterable[Process], selection: ReportSelection, rate: float) -> Iterator[dict[str, Any]]:
     for process in processes:
         for stack in stacks([process], rate, selection):
-            function, module = _split(stack.frames[-1])
-            text = folded_stack(_split(frame)[0] for frame in stack.frames)
+            function, module = function_and_module(stack.frames[-1])
+            text = folded_stack(function_and_module(frame)[0] for frame in stack.frames)
             yield {
                 "kind": "stack", "stack": text, "calls": stack.calls, "self_ns": stack.value, "pid": process.pid,
-                "function": function, "module": module,
+                "function": function, "module": module or None,
             }  # fmt: skip
-
-
-def _split(name: str) -> tuple[str, str | None]:
-    """Function and module of `function [module]`."""
-    function, _, module = name.partition(" [")
-    return function, module.removesuffix("]") or None
