@@ -14,7 +14,7 @@ from sandbox.elf.tables import SHT_DYNSYM
 from sandbox.process.near import did_you_mean
 from sandbox.remote.process import DELETED, Image, RemoteProcess
 from sandbox.remote.refusals import Refused
-from sandbox.symbols.file_names import names_of
+from sandbox.symbols.file_names import is_in_folder, names_of, split_folder
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.names import split_owner
 
@@ -105,8 +105,10 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
 
 
 def _images_called(process: RemoteProcess, owner: str) -> list[Image]:
-    of_library = parse_owner(owner)
-    return process.images(lambda name: any(map(of_library.matches, names_of(name))))
+    folder, name = split_folder(owner)
+    of_library = parse_owner(name)
+    found = process.images(lambda file: any(map(of_library.matches, names_of(file))))
+    return [image for image in found if not folder or is_in_folder(image.path, folder)]
 
 
 def _program(process: RemoteProcess) -> list[Image]:

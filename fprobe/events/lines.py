@@ -17,7 +17,7 @@ from fprobe.handlers.native import event_handler
 from fprobe.probe import FPROBE_FL_DISABLED, fprobe
 from fprobe.prototypes.prototypes import is_known_library
 from fprobe.prototypes.prototypes import prototype as shipped_prototype
-from fprobe.registration import disable_fprobe, enable_fprobe, register_fprobe, unregister_fprobe
+from fprobe.registration import disable_fprobe, enable_fprobe, extend_fprobe, register_fprobe, unregister_fprobe
 from ftrace.tracing.events.dynevent import NotThisType, dyn_event_register
 from ftrace.tracing.events.hit.handler_source import EARLY_ENTRY, EARLY_RETURN, Shape
 from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, arguments_of, event_name, maxactive_of
@@ -107,6 +107,12 @@ class FprobeEventProbe(Probe):
         fp.early = fp.action = self.recording.address
         register_fprobe(fp, self.symbol)
         self.fp = fp
+
+    def extend(self) -> bool:
+        """See `Probe`."""
+        if self.fp is not None:
+            extend_fprobe(self.fp)
+        return True
 
     def unregister(self) -> None:
         if self.fp is not None and self.fp.registered:

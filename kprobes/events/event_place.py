@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,14 @@ from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from kprobes import checks
 from sandbox.images.near_misses import no_symbol
-from sandbox.images.process_text import is_symbol, library_called, symbol_at
+from sandbox.images.process_text import (
+    distinctive_name,
+    is_symbol,
+    libraries_called,
+    library_called,
+    library_of,
+    symbol_at,
+)
 from sandbox.images.source_places import address_of_line, is_file, split_line
 from sandbox.loading.module import loaded_modules
 from sandbox.symbols.file_names import in_events
@@ -134,11 +140,11 @@ def module_is_there(name: str) -> bool:
 def _named(place: EventPlace) -> list[Symbol]:
     """The symbols that have the name, one for each address."""
     assert place.symbol is not None
-    library = library_called(place.module) if place.module is not None and place.module not in loaded_modules else None
-    if library is None:
+    found = libraries_called(place.module) if place.module is not None and place.module not in loaded_modules else []
+    if not found:
         return _each_once(symbol_table.named(place.symbol))
-    bare = library.unversioned(split_owner(place.symbol)[2])
-    return _each_once(library.all_named(bare))
+    bare = split_owner(place.symbol)[2]
+    return _each_once(symbol for library in found for symbol in library.all_named(library.unversioned(bare)))
 
 
 def _each_once(symbols: Iterable[Symbol]) -> list[Symbol]:
@@ -147,6 +153,15 @@ def _each_once(symbols: Iterable[Symbol]) -> list[Symbol]:
 
 def _unique_forms(symbols: Sequence[Symbol]) -> str:
     """How to write each of several symbols of one name: with its module or, if that does not help, by its address."""
-    modules = Counter(symbol.module for symbol in symbols)
-    forms = [f"{each.module}:{each.name}" if modules[each.module] == 1 else f"{each.address:#x}" for each in symbols]
+    owners = [_owner(symbol) for symbol in symbols]
+    forms = [
+        f"{owner}:{each.name}" if owners.count(owner) == 1 else f"{each.address:#x}"
+        for each, owner in zip(symbols, owners, strict=True)
+    ]
     return f"give one of {', '.join(forms[:_FORMS])}{', ...' if len(forms) > _FORMS else ''}"
+
+
+def _owner(symbol: Symbol) -> str:
+    """The name of a symbol's module or library that no other has."""
+    library = library_of(symbol.address) if symbol.module not in loaded_modules else None
+    return symbol.module if library is None else distinctive_name(library)

@@ -39,6 +39,7 @@ from kprobes.registration import (
     unregister_kretprobe,
 )
 from kprobes.return_probe import kretprobe
+from sandbox.images.process_text import library_called
 from sandbox.images.prototypes import prototype
 from sandbox.images.source_places import is_file
 from sandbox.images.variables import Variable, variables_at
@@ -254,9 +255,9 @@ class KprobeLines(ProbeLineType):
 
 
 def _is_of_uprobe(place: str) -> bool:
-    """`/path:offset`. Only a symbol of a module or library may have a `/`, or the path of a source file."""
-    owner = split_owner(place)[0]
-    return "/" in owner and not is_file(owner)
+    """`/path:offset`. Only a symbol of a module or library may have a `/`, or the path of a library or a source file."""
+    owner, _, rest = split_owner(place)
+    return "/" in owner and not is_file(owner) and (rest[:1].isdigit() or not library_called(owner))
 
 
 def _no_maxactive(word: str) -> int:

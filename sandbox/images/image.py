@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from sandbox.symbols.file_names import in_events
+
 if TYPE_CHECKING:
     from sandbox.loading.module import Module
     from sandbox.memory.mappings import TextMapping
@@ -41,6 +43,12 @@ class Image(abc.ABC):
 
         Raises OSError if a file that has to be read cannot be.
         """
+
+    @property
+    def written(self) -> str:
+        """A name that means this image only, as lines of events can have it."""
+        plain = in_events(self.name)
+        return plain if plain in self.names else self.name
 
     @property
     def is_searched(self) -> bool:
@@ -101,6 +109,10 @@ class Image(abc.ABC):
     def code_in_file(self, address: int, size: int) -> bytes:
         """What the file that the code was loaded from has there; b"" if that is not known. Raises OSError as `functions`."""
         return b""
+
+    def is_in(self, folder: str) -> bool:
+        """Whether its file is in `folder`: a path, the end of one, or a glob for these."""
+        return False
 
     def meant(self, function: Symbol) -> Symbol:
         """The function that is executed by a call of `function`, one of `functions`: another one if it is an IFUNC."""

@@ -15,7 +15,7 @@ from sandbox.elf.ehframe import Kind, Stretch, is_cold
 from sandbox.images import process_text
 from sandbox.images.image import Image, Source
 from sandbox.process.once import cached_property
-from sandbox.symbols.file_names import names_of
+from sandbox.symbols.file_names import is_in_folder, names_of
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.table import Symbol, sorted_symbols
 
@@ -51,6 +51,12 @@ class LibraryImage(Image):
 
     def _in_text(self, symbols: Iterable[Symbol]) -> list[Symbol]:
         return [each for each in symbols if each.address in self.library and each.section.startswith(".text")]
+
+    @property
+    def written(self) -> str:
+        """See `Image`."""
+        alone = process_text.libraries_called(plain := super().written) == [self.library]
+        return plain if alone else process_text.distinctive_name(self.library)
 
     @property
     def is_searched(self) -> bool:
@@ -143,6 +149,9 @@ class LibraryImage(Image):
 
     def code_in_file(self, address: int, size: int) -> bytes:
         return self.library.code_in_file(address, size)
+
+    def is_in(self, folder: str) -> bool:
+        return is_in_folder(str(self.library.path), folder)
 
     def meant(self, function: Symbol) -> Symbol:
         return process_text.chosen(self.library, function) if function.indirect else function

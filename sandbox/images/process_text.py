@@ -16,7 +16,7 @@ from sandbox.loading.module import Module, loaded_modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
-from sandbox.symbols.file_names import in_events, short_name
+from sandbox.symbols.file_names import is_in_folder, names_of, split_folder, told_apart
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol, locate, symbol_table
@@ -63,11 +63,11 @@ def symbol_named(name: str) -> Symbol:
     owner, colon, bare = split_owner(name)
     if owner in JIT_NAMES:
         return _compiled_named(owner, bare)
-    library = library_called(owner) if colon else None
-    symbol = library.named(library.unversioned(bare)) if library else None
-    if library is None or symbol is None:
-        raise LookupError(f"no symbol {name!r} in the process")
-    return chosen(library, symbol) if symbol.indirect else symbol
+    for library in libraries_called(owner) if colon else ():
+        symbol = library.named(library.unversioned(bare))
+        if symbol is not None:
+            return chosen(library, symbol) if symbol.indirect else symbol
+    raise LookupError(f"no symbol {name!r} in the process")
 
 
 def is_symbol(name: str) -> bool:
@@ -97,17 +97,23 @@ def chosen(library: Library, indirect: Symbol) -> Symbol:
 
 
 def library_called(name: str) -> Library | None:
-    """The loaded library of that name: `libz`, `libz.so.1`, or that of the file which the link leads to; None if none is.
+    """The first of `libraries_called`; None if there is none."""
+    return next(iter(libraries_called(name)), None)
+
+
+def libraries_called(name: str) -> list[Library]:
+    """The loaded libraries of that name: `libz`, `libz.so.1`, that of the file which the link leads to, or the end of its path.
 
     Characters that probe events take for something else may be `_`: `libstdc__` is libstdc++.
     """
-    for library in map(unique, libraries()):
-        names = library.names | {in_events(file) for file in library.names}
-        if name in names or any(
-            full.startswith((f"{name}.so", f"{name}-")) or short_name(full) == name for full in names
-        ):
-            return library
-    return None
+    folder, file = split_folder(name)
+    called = [library for library in map(unique, libraries()) if any(file in names_of(each) for each in library.names)]
+    return [library for library in called if not folder or is_in_folder(str(library.path), folder)]
+
+
+def distinctive_name(library: Library) -> str:
+    """`libz`, or as much of its path as tells it apart from others in this process: `libz.so.1`, `lib/libz`."""
+    return told_apart(str(library.path), tuple(str(each.path) for each in libraries()))
 
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:
@@ -134,7 +140,7 @@ def symbol_at(address: int) -> Symbol | None:
     location = symbol_table.locate(address)
     if location is not None:
         return location.symbol
-    library = _library_of(address)
+    library = library_of(address)
     if library is None:
         return _compiled_at(address)
     found = library.locate(address)
@@ -164,7 +170,7 @@ def no_function(symbol: Symbol) -> str:
     """
     if is_cold(symbol.name):
         return Kind.COLD.reason
-    library = _library_of(symbol.address) if module_at(symbol.address) is None else None
+    library = library_of(symbol.address) if module_at(symbol.address) is None else None
     bounds = library.function_bounds(symbol.address) if library else None
     if library is None or bounds is None or bounds[0] != symbol.address:
         return ""
@@ -179,7 +185,8 @@ def unique(library: Library) -> Library:
     return _libraries.setdefault(library, library)
 
 
-def _library_of(address: int) -> Library | None:
+def library_of(address: int) -> Library | None:
+    """The library whose code contains `address`, always the same object; None if there is none."""
     library = library_at(address)
     return unique(library) if library is not None else None
 
@@ -187,7 +194,7 @@ def _library_of(address: int) -> Library | None:
 def note_called(addresses: Iterable[int]) -> None:
     """Functions of libraries begin at these addresses: a call of each has been seen."""
     for address in addresses:
-        library = _library_of(address)
+        library = library_of(address)
         if library is not None:
             library.called.add(address)
 
@@ -200,7 +207,7 @@ def text_at(address: int) -> TextMapping:
     found = module_text_at(address)
     if found:
         return found[1]
-    library = _library_of(address)
+    library = library_of(address)
     if library is None:
         return _compiled_text_at(address)
     if not library.path.is_absolute():

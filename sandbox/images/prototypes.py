@@ -9,7 +9,7 @@ from typing import TypeVar
 from sandbox.abi.signatures import Signature
 from sandbox.images import btf
 from sandbox.images.btf import Prototype
-from sandbox.images.process_text import library_called, symbol_named
+from sandbox.images.process_text import library_of, symbol_named
 from sandbox.symbols.dwarf import signature_of
 from sandbox.symbols.library_dwarf import definition_of
 from sandbox.symbols.names import split_owner
@@ -25,7 +25,7 @@ def prototype(function: str) -> Prototype | None:
     """
     owner, colon, name = split_owner(function)
     if owner != "numba":
-        return btf.prototype(function) or (_of_library(owner, function) if colon else None)
+        return btf.prototype(function) or (_of_library(function) if colon else None)
     from sandbox.images.numba import description
 
     return description.prototype(name)
@@ -33,20 +33,18 @@ def prototype(function: str) -> Prototype | None:
 
 def signature_in_library(function: Symbol) -> Signature | None:
     """The signature of a library's function; None if there is no debug information about it, or none that can be read."""
-    library = library_called(function.module)
+    library = library_of(function.address)
     die = definition_of(library, function) if library is not None else None
     return _read(partial(signature_of, function.name, die)) if die is not None else None
 
 
-def _of_library(owner: str, function: str) -> Prototype | None:
-    library = library_called(owner)
-    if library is None:
-        return None
+def _of_library(function: str) -> Prototype | None:
     try:
         symbol = symbol_named(function)
     except LookupError:
         return None
-    die = definition_of(library, symbol)
+    library = library_of(symbol.address)
+    die = definition_of(library, symbol) if library is not None else None
     return _read(partial(btf.of_definition, die)) if die is not None else None
 
 

@@ -13,7 +13,7 @@ from sandbox.elf import tables
 from sandbox.images import library_images
 from sandbox.images.process_text import library_called
 from sandbox.memory import mappings as memory
-from sandbox.symbols.file_names import short_name
+from sandbox.symbols.file_names import is_in_folder, names_of, short_name, split_folder, told_apart
 from sandbox.symbols.libraries import Library, libraries, library_at, read_symbols
 from sandbox.symbols.table import locate
 
@@ -124,6 +124,38 @@ def test_an_extension_module_is_called_without_the_tag_of_its_file():
 
 def libraries_named(name):
     return [image for image in library_images.source.images() if name in image.names]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("libz.so.1.2.13", "libz.so"),
+        ("libcrypt-2.31.so", "libcrypt"),
+        ("libgomp-a34b3233.so.1.0.0", "libgomp"),
+        ("libopenblas64_p-r0-a0cf96a7.3.23.dev.so", "libopenblas64_p-r0"),
+        ("libstdc++.so.6", "libstdc__"),
+        ("etree.cpython-311-x86_64-linux-gnu.so", "etree.cpython-311-x86_64-linux-gnu"),
+    ],
+)
+def test_a_name_of_a_file(file, name):
+    assert name in names_of(file)
+
+
+def test_another_library_is_not_called_so():
+    assert "libfoo" not in names_of("libfoo-extra.so")
+
+
+TWINS = ("/lib/libz.so.1", "/opt/a/x/_core.so", "/opt/b/x/_core.so", "/lib/libssl.so.3", "/lib/libssl.so.1.1")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [*zip(TWINS, ("libz", "a/x/_core", "b/x/_core", "libssl.so.3", "libssl.so.1.1"), strict=True)]
+)
+def test_libraries_of_one_name_are_told_apart(path, name):
+    assert told_apart(path, TWINS) == name
+    folder, file = split_folder(name)
+    meant = [each for each in TWINS if file in names_of(each.rpartition("/")[2]) and is_in_folder(each, folder)]
+    assert not folder or meant == [path]
 
 
 @pytest.mark.parametrize(

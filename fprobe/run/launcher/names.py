@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sandbox.symbols.demangling import demangled
-from sandbox.symbols.file_names import short_name
+from sandbox.symbols.file_names import short_name, told_apart
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.readable import called, readable
 from sandbox.symbols.table import Location, Symbol
@@ -91,8 +91,13 @@ class Names:
         bearers = self._bearers[found._replace(symbol="")]
         if len(bearers) == 1:
             return found
+        library = self._library_of(address)
+        bearers = {each for each in bearers if self._library_of(each) == library}
+        found = found._replace(library=self._owner(library, found.library))
         full = demangled(found.symbol)
         same = sum(demangled(self._functions[each].symbol) == full for each in bearers)
+        if len(bearers) == 1:
+            return found
         if full and same == 1:  # overloads
             return found._replace(name=full)
         return found._replace(place=self._offset(address))
@@ -103,7 +108,8 @@ class Names:
         if found is None:
             return self._unknown(address)
         symbol = found.symbol
-        return Named(f"{symbol.readable}+{found.offset:#x}", short_name(symbol.module), symbol=symbol.name)
+        owner = self._owner(self._library_of(address), symbol.module)
+        return Named(f"{symbol.readable}+{found.offset:#x}", owner, symbol=symbol.name)
 
     def described(self, address: int) -> Described | None:
         """The function that starts at an address, with its arguments; None if nothing tells them."""
@@ -111,7 +117,7 @@ class Names:
         from sandbox.symbols import library_dwarf
 
         found = self._locate(address)
-        library = next((library for library in reversed(self._libraries) if address in library), None)
+        library = self._library_of(address)
         if found is None or library is None or found.offset:
             return None
         asked = self._functions[address].symbol if address in self._functions else found.symbol.name
@@ -133,7 +139,8 @@ class Names:
         found = self._locate(address)
         if found is None:
             return self._compiled(address, with_offset=False) or self._unknown(address)
-        return Named(found.symbol.readable, short_name(found.symbol.module), symbol=found.symbol.name)
+        owner = self._owner(self._library_of(address), found.symbol.module)
+        return Named(found.symbol.readable, owner, symbol=found.symbol.name)
 
     def describe(self, address: int) -> str:
         """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it."""
@@ -145,18 +152,26 @@ class Names:
         return str(found.symbol) if found else hex(address)
 
     def _locate(self, address: int) -> Location | None:
-        for library in reversed(self._libraries):
-            if address in library:
-                return library.locate(address)
-        return None
+        library = self._library_of(address)
+        return None if library is None else library.locate(address)
+
+    def _library_of(self, address: int) -> Library | None:
+        """The library whose code contains an address: of two that were there one after the other, the later."""
+        return next((library for library in reversed(self._libraries) if address in library), None)
+
+    def _owner(self, library: Library | None, name: str) -> str:
+        """The name of a library that no other of the process has; `name` for code outside of libraries."""
+        if library is None:
+            return short_name(name)
+        return told_apart(str(library.path), tuple(str(each.path) for each in self._libraries))
 
     def _offset(self, address: int) -> str:
         """An address as offset in its library, which is the same in every process; JIT code has the bare address."""
-        library = next((library for library in reversed(self._libraries) if address in library), None)
+        library = self._library_of(address)
         return hex(address) if library is None else f"+{address - library.base:#x}"
 
     def _unknown(self, address: int) -> Named:
-        library = next((library for library in reversed(self._libraries) if address in library), None)
+        library = self._library_of(address)
         if address in self._functions or library is None:
             return self._functions.get(address) or self._compiled(address) or Named(hex(address))
         return Named(f"{library.name}+{address - library.base:#x}", short_name(library.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from fprobe.export.formats import parse_format
@@ -14,9 +14,11 @@ from fprobe.run import session
 from fprobe.run.session import Settings
 from fprobe.run.tracee.patterns import FileLine, Pattern, plain_values
 from fprobe.tracefs import tracefs
+from ftrace.core.filters.image_functions import ImageFunction
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.backing import Shared, share, shared
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
+from ftrace.tracing.events.probe_event import Probe
 from sandbox.images.source_places import is_file, split_line
 from sandbox.memory import mappings
 
@@ -29,6 +31,8 @@ class Definition:
         self.text = text
         self._patterns: list[Pattern] = []
         """What may be the function: names may end like an offset."""
+        self._functions: list[ImageFunction] = []
+        self._probes: list[Probe] = []
         found = _PLACE.match(text)
         if found is not None and not found["place"][0].isdigit():
             self._patterns, meant = _patterns_in(found["place"])
@@ -44,6 +48,25 @@ class Definition:
         """Whether its function, if it names one, is loaded."""
         return self.pattern is None or bool(self.pattern.found())
 
+    def define(self) -> list[Probe]:
+        """Define it, on the functions that are loaded. Returns its probes. Raises OSError."""
+        self._functions = self.functions()
+        self._probes = define(self.text)
+        return self._probes
+
+    def functions(self) -> list[ImageFunction]:
+        """The functions that it names and that are loaded."""
+        return self.pattern.found() if self.pattern is not None else []
+
+    def extend(self) -> tuple[list[ImageFunction], str]:
+        """Probe functions that have been loaded since. Returns them, and what to say of those that cannot be. Raises OSError."""
+        found = self.functions()
+        new = [each for each in found if each not in self._functions] if found is not self._functions else []
+        self._functions = found
+        if not new or all(probe.extend() for probe in self._probes):
+            return new, ""
+        return [], f"{self.text} probes what was loaded first; {new[0]}, loaded later, is written {new[0].pattern}"
+
 
 def _patterns_in(place: str) -> tuple[list[Pattern], str]:
     """What may be the function of a place, and the place with the name of its program, if that is meant."""
@@ -58,6 +81,19 @@ def _patterns_in(place: str) -> tuple[list[Pattern], str]:
     return [whole, Pattern(bare)] if bare != place else [whole], whole.meant
 
 
+def extend(defined: Iterable[Definition], address: str) -> None:
+    """Have events probe what has been loaded since they were defined, and report it to the launcher at `address`."""
+    for each in defined:
+        try:
+            new, remark = each.extend()
+        except OSError as error:
+            new, remark = [], error.strerror or str(error)
+        if remark:
+            session.note(address, remark=remark)
+        if new and each.pattern is not None:
+            session.note(address, pattern=each.pattern.text, functions=plain_values(new))
+
+
 class Definitions:
     """The definitions of a run that still wait for their functions; the others have been defined and enabled."""
 
@@ -65,6 +101,7 @@ class Definitions:
         self._address = address
         self._triggers, self._filter = settings.triggers, settings.filter
         self._waiting = [Definition(text) for text in settings.events]
+        self._made: list[Definition] = []
         self._defined: list[str] = []
         """Group and name of each event that has been defined."""
         if settings.events:
@@ -84,14 +121,17 @@ class Definitions:
         for each in [waiting for waiting in self._waiting if waiting.can_be_defined]:
             self._waiting.remove(each)
             if each.pattern is not None:
-                session.note(self._address, pattern=each.pattern.text, functions=plain_values(each.pattern.found()))
+                session.note(self._address, pattern=each.pattern.text, functions=plain_values(each.functions()))
             try:
-                self._record(each.text)
+                self._record(each)
             except OSError as error:
                 session.note(self._address, error=error.strerror or str(error))
+                continue
+            self._made.append(each)
+        extend(self._made, self._address)
 
-    def _record(self, text: str) -> None:
-        for event in dict.fromkeys(probe.event for probe in define(text)):
+    def _record(self, definition: Definition) -> None:
+        for event in dict.fromkeys(probe.event for probe in definition.define()):
             content = event.format()
             number = parse_format(event.group, content).id
             session.note(self._address, event=number, group=event.group, format=content)

@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from fprobe.events.lines import missing_argument
-from fprobe.recorded_events import define
 from fprobe.run import session
-from fprobe.run.tracee.defining import Definition
+from fprobe.run.tracee.defining import Definition, extend
 from fprobe.run.tracee.patterns import Pattern, plain_values
 from ftrace.core.filters.image_functions import ImageFunction
 from ftrace.tracing.events.probe_event import Probe
@@ -24,6 +23,7 @@ class ValueEvents(ABC):
     def __init__(self, address: str, definitions: Sequence[str]) -> None:
         self._address = address
         self._waiting = [(number, Definition(text)) for number, text in enumerate(definitions)]
+        self._made: list[Definition] = []
 
     @property
     def patterns(self) -> list[Pattern]:
@@ -34,15 +34,17 @@ class ValueEvents(ABC):
         """Define the events whose functions are loaded now, have them count, and report them to the launcher."""
         for number, each in [waiting for waiting in self._waiting if waiting[1].can_be_defined]:
             self._waiting.remove((number, each))
-            functions = each.pattern.found() if each.pattern is not None else []
+            functions = each.functions()
             try:
                 self._check(each.text, functions)
-                self._count(number, define(each.text)[0])
+                self._count(number, each.define()[0])
             except OSError as error:
                 session.note(self._address, error=error.strerror or str(error))
                 continue
             session.note(self._address, pattern=each.text, functions=plain_values(functions))
             session.note(self._address, attached=len(functions))
+            self._made.append(each)
+        extend(self._made, self._address)
 
     def _check(self, text: str, functions: Sequence[ImageFunction]) -> None:
         """Raise OSError if no function of an event has one of its arguments, and say which have not."""

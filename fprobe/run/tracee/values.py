@@ -26,7 +26,7 @@ from ftrace.hit.call_values import (
 )
 from ftrace.hit.hashing import FunctionTable
 from sandbox.abi.convention import ARGUMENTS, RESULTS, STACK
-from sandbox.images.process_text import library_called
+from sandbox.images.process_text import library_of
 from sandbox.native.handler import Fields
 from sandbox.symbols.library_dwarf import definition_of
 
@@ -76,10 +76,10 @@ class TracedCalls(Calls):
 
 
 def _described(each: ImageFunction) -> Described | None:
-    library = library_called(each.image.name)
+    address = each.function.address
+    library = library_of(address)
     if library is None:
         return None
-    address = each.function.address
     aliases = [symbol.name for symbol in library.between(address, address + 1)]
     return described([each.function.name, *aliases], library.path.name, definition_of(library, each.function))
 

@@ -15,7 +15,7 @@ from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import sources
-from sandbox.symbols.file_names import in_events
+from sandbox.symbols.file_names import split_folder
 from sandbox.symbols.names import names_owner, split_owner
 from sandbox.symbols.perfmap import perf_map
 from sandbox.symbols.table import Symbol, owner_text, preference
@@ -33,8 +33,7 @@ class ImageFunction(NamedTuple):
     @property
     def pattern(self) -> str:
         """`library:function`, as patterns and lines of events can have it."""
-        written = in_events(self.image.name)
-        return f"{written if written in self.image.names else self.image.name}:{self.function.name}"
+        return f"{self.image.written}:{self.function.name}"
 
 
 def find_functions(pattern: str) -> list[ImageFunction]:
@@ -85,6 +84,10 @@ def may_be_compiled(pattern: str) -> bool:
 
 def images_meant(owner: str | None) -> Iterator[Image]:
     """The images that `owner`, what is before the colon of a pattern, means; None: those that patterns without a colon mean."""
+    folder, name = split_folder(owner or "")
+    if folder:
+        yield from (image for image in images_meant(name) if image.is_in(folder))
+        return
     pattern = None if owner is None else parse_owner(owner)
     for source in sources():
         if pattern is None and source.is_named:

@@ -100,6 +100,10 @@ class Probe(DynamicEvent):
     def register(self) -> None:
         """Resolve its symbols and register it, disarmed. Raises OSError."""
 
+    def extend(self) -> bool:
+        """Probe what its place means now and did not at registration. False if that is one function. Raises OSError."""
+        return False
+
     @abstractmethod
     def unregister(self) -> None:
         """Unregister the probe."""

@@ -71,3 +71,59 @@ def test_static_functions_of_one_name(launch, tmp_path):
     steps = {row["place"]: row["hits"] for row in rows if row["name"] == "step"}
     assert sorted(steps.values()) == [1, 2] and all(place.startswith("+0x") for place in steps)
     assert all("place" not in row for row in rows if row["name"] != "step")
+
+
+@pytest.fixture
+def twins(tmp_path):
+    """The folder of two libraries of one name, whose function `work` is called 3 times and 4 times by `source`."""
+    for folder, added in (("one", 1), ("two", 2)):
+        (tmp_path / folder).mkdir()
+        source = f"int __attribute__((noipa)) work(int amount) {{ return amount + {added}; }}\n"
+        words = ["cc", "-g", "-O1", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tmp_path / folder / "_core.so")]
+        subprocess.run(words, input=source, text=True, check=True)
+    return tmp_path
+
+
+CALLS = """
+import ctypes
+for folder, calls in (("one", 3), ("two", 4)):
+    work = ctypes.CDLL(f"{FOLDER}/{folder}/_core.so").work
+    for amount in range(calls):
+        work(amount)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_libraries_of_one_name(launch, twins):
+    source = CALLS.replace("{FOLDER}", str(twins))
+    words = ["--stat", "_core:work", "--trace", "_core:work", "--hist", "_core:work", "--of", "amount"]
+    (process,) = launch(*words, "-e", "f:mine _core:work amount", source=source).report["processes"]
+    assert {(row["module"], row["hits"]) for row in process["functions"]} == {("one/_core", 3), ("two/_core", 4)}
+    calls = [(call["module"], call["arguments"], call["result"]) for call in process["calls"]]
+    assert calls == [
+        (f"{folder}/_core", {"amount": amount}, amount + added)
+        for folder, added in (("one", 1), ("two", 2))
+        for amount in range(2 + added)
+    ]
+    assert {(row["module"], row["hits"]) for row in process["values"]} == {("one/_core", 3), ("two/_core", 4)}
+    assert [each["fields"]["amount"] for each in process["probe_events"]] == [0, 1, 2, 0, 1, 2, 3]
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize("owner", ["two/_core", "{folder}/two/_core.so", "{folder}/t?o/_core"])
+def test_a_library_by_its_path(launch, twins, owner):
+    owner = owner.format(folder=twins)
+    event = [] if "?" in owner else ["-e", f"p:mine {owner}:work amount"]
+    (process,) = launch("--stat", f"{owner}:work", *event, source=CALLS.replace("{FOLDER}", str(twins))).report[
+        "processes"
+    ]
+    assert [row["hits"] for row in process["functions"]] == [4]
+    assert len(process.get("probe_events", ())) == 4 * bool(event)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_a_kprobe_event_says_which_of_two_it_probes(launch, twins):
+    done = launch("-e", "p:mine _core:work", source=CALLS.replace("{FOLDER}", str(twins)))
+    (process,) = done.report["processes"]
+    assert len(process["probe_events"]) == 3
+    assert "work [_core.so], loaded later, is written two/_core:work" in "".join(process["remarks"])

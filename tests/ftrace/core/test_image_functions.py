@@ -35,7 +35,9 @@ def names(pattern: str) -> list[str]:
 
 def test_without_an_owner_only_modules_are_meant() -> None:
     assert names("inflate_*") == ["inflate_own"]
-    with pytest.raises(LookupError, match=r"no function of \[resolved\] matches 'deflate'; did you mean libz:deflate"):
+    with pytest.raises(
+        LookupError, match=r"no function of .*\[resolved\].* matches 'deflate'; did you mean libz:deflate"
+    ):
         find_functions("deflate")
 
 
