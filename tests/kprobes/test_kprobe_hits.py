@@ -10,6 +10,7 @@ import signal
 import threading
 
 import pytest
+from alarms import alarms
 from isolation import isolated
 from kprobe_targets import ARGUMENTS, FUNCTIONS, call, instructions, load, results
 from programs import basic
@@ -200,12 +201,9 @@ def test_signals_arrive_while_probes_are_hit():
     module = load()
     expected = results(module)
     probes, _ = probe_all(module, FUNCTIONS, pre_handler=count_pre, post_handler=count_post)
-    arrived = []
-    signal.signal(signal.SIGALRM, lambda *_: arrived.append(call(module, "divides", 9, 7)))
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    for _ in range(20):
-        assert results(module) == expected
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    with alarms(0.0005, lambda: call(module, "divides", 9, 7)) as arrived:
+        for _ in range(20):
+            assert results(module) == expected
     assert arrived
     assert set(arrived) == {9 // 7 + 9 % 7}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import signal
 import struct
 import threading
 
 import pytest
+from alarms import alarms
 from isolation import TESTS, isolated, run_forked
 from programs import BASIC, basic
 from sampled import sampled
@@ -198,18 +198,15 @@ def test_a_handler_changes_what_the_function_returns(kind):
 @pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_with_kprobes_on_the_same_entry_and_signals(kind):
     module = load(kind)
-    seen = []
-    signal.signal(signal.SIGALRM, lambda *_: seen.append(module["factorial"](3)))
     rp = kprobes.kretprobe(symbol_name="factorial", handler=count_return, entry_handler=count_entry, maxactive=100)
     kprobes.register_kretprobe(rp)
     with kprobes.attach("factorial", pre=count_hit):
         settled()
         module["factorial"](10)  # what the first call prepares takes longer than the timer's interval
         before = counted[0]
-        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
-        for _ in range(1000):
-            assert module["factorial"](10) == 3628800
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        with alarms(0.005, lambda: module["factorial"](3)) as seen:
+            for _ in range(1000):
+                assert module["factorial"](10) == 3628800
     kprobes.unregister_kretprobe(rp)
     assert set(seen) <= {6}
     assert counted[0] == counted[1] == counted[3] >= before + 10000

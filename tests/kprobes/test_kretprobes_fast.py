@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import signal
 import threading
 
 import pytest
+from alarms import alarms
 from isolation import isolated
 from programs import basic
 
@@ -53,21 +53,18 @@ def fresh(**given):
 def test_recursion_threads_and_signals():
     module, rp = fresh(maxactive=500)
     assert is_fast(rp)
-    arrived = []
-    signal.signal(signal.SIGALRM, lambda *_: arrived.append(module["factorial"](5)))
-    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
 
     def work():
         for _ in range(3000):
             assert module["factorial"](10) == 3628800
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    with alarms(0.002, lambda: module["factorial"](5)) as arrived:
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
     assert set(arrived) <= {120}
     assert counted[0] == counted[1] == 90000 + 5 * len(arrived)
     assert (rp.nmissed, rp.kp.nmissed) == (0, 0)
