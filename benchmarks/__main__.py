@@ -14,6 +14,7 @@ from benchmarks import (
     allocations,
     attaching,
     breakpoints,
+    columns,
     compared,
     compiling,
     events,
@@ -61,6 +62,7 @@ def all_rows(calls: int, functions: int) -> tuple[list[Row], list[Row]]:
         *attaching.rows(calls),
         *mounted.rows(),
         *reading.rows(),
+        *columns.rows(calls),
         *scale.large_rows(functions, calls),
     ]
 

@@ -66,6 +66,8 @@ BARS = (
     Bar("records.report", "times trace-cmd's time", _extra("records.report", "ratio"), _just(4)),
     _milliseconds("records.trace", "first", 100),
     Bar("records.lookup", "times as long as with one event", _extra("records.lookup", "ratio"), _just(1.5)),
+    Bar("records.columns", "lost of 100", _extra("records.columns", "lost_of_100"), _just(0)),
+    Bar("records.columns", "MB", _extra("records.columns", "memory_mb"), _just(200)),
     Bar("nop", "ns added by a stub", _added("nop"), _just(0.3)),
     _times("fprobe.entry.native", "ref.call_inc", 3, "3x ref.call_inc"),
     _times("fprobe.both.native", "ref.swap", 0.5, "half of ref.swap"),
