@@ -91,7 +91,7 @@ def test_whatever_is_damaged_is_absent_or_named(built, tmp_path, monkeypatch, se
         path.write_bytes(damaged(*built, choose))
         os.utime(path, ns=(number, number))  # what was read of a file is kept
         library = Library("lib.so", path, BASE, ((BASE, BASE + 0x10000),))
-        monkeypatch.setattr(prototypes, "library_called", lambda _, library=library: library)
+        monkeypatch.setattr(prototypes, "library_of", lambda _, library=library: library)
         for name in ("handle", "walk"):
             symbol = next(each for each in library.symbols if each.name == name)
             monkeypatch.setattr(prototypes, "symbol_named", lambda _, symbol=symbol: symbol)
