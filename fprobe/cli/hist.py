@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fprobe.cli.running import Outcome
     from fprobe.recorded_events import Event
     from fprobe.run.launcher.attached import Targets
-    from fprobe.run.launcher.results import Process
+    from fprobe.run.launcher.process import Process
 
 _EPILOG = """\b
 Examples:

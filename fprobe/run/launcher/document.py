@@ -10,9 +10,10 @@ from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
 from fprobe.run.launcher.call_values import CallValues
+from fprobe.run.launcher.process import Process, has_total, total_of
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
-from fprobe.run.launcher.results import Process, Results, has_total, total_of
+from fprobe.run.launcher.results import Results
 from fprobe.run.launcher.stack_tables import stack_objects
 from fprobe.run.values import Values
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from fprobe.calls.stack_memory import CUT, PythonPlace, StackCounts
 from fprobe.report.flame import Stack, flame_page
 from fprobe.report.tree import folded_stack
+from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.remarks import shown_command
 from fprobe.run.launcher.report_selection import ReportSelection
-from fprobe.run.launcher.results import Process
 
 
 def stacks(processes: Sequence[Process], rate: float, selection: ReportSelection) -> list[Stack]:

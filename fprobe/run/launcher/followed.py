@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from fprobe.run import session
-from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.process import Process
+
+
+class NotCovered(NamedTuple):
+    """A process without probes. `reason`: why, as it has said itself; empty if it has said nothing."""
+
+    command: list[str]
+    reason: str
 
 
 class FollowedProcesses:
@@ -14,14 +23,17 @@ class FollowedProcesses:
         self._read = 0
         self.processes: dict[int, Process] = {}
         """By process id."""
+        self.started: dict[int, list[str]] = {}
+        """Process id -> command of each process that the program has started."""
+        self.refused: dict[int, NotCovered] = {}
+        """Process id -> what a Python that cannot have probes has reported."""
 
     def update(self) -> list[session.PartHeader]:
         """Take what the journal has since the last call. Returns the parts that processes have taken."""
         entries, self._read = session.entries_since(self._journal, self._read)
         for entry in entries:
-            if "not_covered" in entry:
-                continue
-            self.of(entry["pid"]).take(entry)
+            self._take(entry)
+        for entry in entries:
             if "forked_by" in entry:
                 self._inherit(entry["pid"], entry["forked_by"])
         headers = session.parts(self._counts)
@@ -31,6 +43,14 @@ class FollowedProcesses:
             if header.parent in pids:
                 self._inherit(header.pid, pids[header.parent])
         return headers
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        if "started" in entry:
+            self.started[entry["started"]] = entry["command"]
+        if "not_covered" in entry:
+            self.refused[entry["pid"]] = NotCovered(entry["command"], entry["not_covered"])
+        else:
+            self.of(entry["pid"]).take(entry)
 
     def of(self, pid: int) -> Process:
         """The process of this number."""

@@ -16,8 +16,8 @@ from fprobe.run.launcher.attached import Attached, AttachedProcesses
 from fprobe.run.launcher.call_events import CallWords, Event
 from fprobe.run.launcher.call_records import event_of, ring_of
 from fprobe.run.launcher.followed import FollowedProcesses
+from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
-from fprobe.run.launcher.results import Process
 from ftrace.ring_buffer.reader import Follower
 from ftrace.ring_buffer.view import RingView
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fprobe.handlers.native_file import load_file
 from fprobe.run import session
-from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.process import Process
 from ftrace.core.maps.areas import Map
 from ftrace.core.maps.hash import Hash
 from ftrace.core.maps.listing import entries, map_lines

@@ -18,7 +18,7 @@ from fprobe.export.records import lines, objects
 from fprobe.export.trace_dat_reader import Instance, merged
 from fprobe.run import session
 from fprobe.run.launcher.names import Names
-from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.process import Process
 from ftrace.hit.ring_buffer import comms
 from ftrace.hit.ring_buffer.layout import Geometry
 from ftrace.ring_buffer.reader import Record, of_slot

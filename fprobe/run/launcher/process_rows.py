@@ -13,7 +13,7 @@ from fprobe.export.formats import EventFormat, parse_format
 from fprobe.run.launcher.call_records import event_of
 from fprobe.run.launcher.call_values import CallValues
 from fprobe.run.launcher.probe_events import UNKNOWN_COMM
-from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.slot_pages import Taken
 from ftrace.ring_buffer.reader import Record
 

@@ -14,8 +14,8 @@ from fprobe.export.trace_dat import TraceDat
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
 from fprobe.run.launcher.probe_events import UNKNOWN_COMM, Comms, RingsOf
+from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.remote_columns import ColumnsFile
-from fprobe.run.launcher.results import Process
 from fprobe.run.launcher.slot_pages import SlotPages
 from fprobe.tracefs import tracefs
 from ftrace.hit.ring_buffer.layout import PAGE_SIZE

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from fprobe.run.session import PARTS
 
 if TYPE_CHECKING:
-    from fprobe.run.launcher.results import Process, Results
+    from fprobe.run.launcher.process import Process
+    from fprobe.run.launcher.results import Results
 
 _LISTED = 5
 """Functions listed as not probed; the others are only counted."""

@@ -11,9 +11,10 @@ from fprobe.report.tables import hist_lines, stat_lines
 from fprobe.run.launcher import values
 from fprobe.run.launcher.flame import flame_of, folded_lines, speedscope_text
 from fprobe.run.launcher.launching import Program
+from fprobe.run.launcher.process import Process, has_total, total_of
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows
-from fprobe.run.launcher.results import FAILED, Process, Results, has_total, read, total_of
+from fprobe.run.launcher.results import FAILED, Results, read
 from fprobe.run.launcher.stack_tables import stack_lines
 from sandbox.process import terminal
 from sandbox.process.printable import printable_line

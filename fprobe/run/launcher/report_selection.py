@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fprobe.run.launcher.call_events import CallEvents
     from fprobe.run.launcher.native_maps import Contents
     from fprobe.run.launcher.probe_events import RecordedEvents
-    from fprobe.run.launcher.results import Process
+    from fprobe.run.launcher.process import Process
     from fprobe.run.launcher.values import ValueTable
 
 

@@ -22,9 +22,10 @@ from fprobe.run.launcher.call_records import ring_of
 from fprobe.run.launcher.flame import stacks
 from fprobe.run.launcher.followed import FollowedProcesses
 from fprobe.run.launcher.probe_events import Comms, Ring, RingsOf
+from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.process_rows import File, ProcessRows
 from fprobe.run.launcher.report_selection import ReportSelection
-from fprobe.run.launcher.results import Process, Results
+from fprobe.run.launcher.results import Results
 from fprobe.run.launcher.slot_pages import SlotPages
 from sandbox.process.printable import utf8
 

@@ -9,8 +9,8 @@ from typing import Any
 from fprobe.calls.stack_memory import PythonPlace, StackCounts
 from fprobe.report.durations import duration
 from fprobe.run.launcher.flame import stacks, value_of
+from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.report_selection import ReportSelection
-from fprobe.run.launcher.results import Process
 
 _MOST = 10
 """Stacks shown as text."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fprobe.report.order import Order
 from fprobe.report.tables import group_text
 from fprobe.run import session
-from fprobe.run.launcher.results import Process
+from fprobe.run.launcher.process import Process
 from fprobe.run.values import Values
 from sandbox.process.bars import LONGEST, bar
 from sandbox.process.printable import quoted

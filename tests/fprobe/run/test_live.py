@@ -6,7 +6,8 @@ import pytest
 
 from fprobe.report.columns import shortened
 from fprobe.run.launcher.live import Table
-from fprobe.run.launcher.results import Calls, Process, Results
+from fprobe.run.launcher.process import Process
+from fprobe.run.launcher.results import Calls, Results
 from fprobe.run.launcher.top_view import TopView
 
 ASKED, FIRST, SECOND = 0x1000, 0x2000, 0x3000
