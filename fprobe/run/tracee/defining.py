@@ -58,11 +58,14 @@ class Definition:
         """The functions that it names and that are loaded."""
         return self.pattern.found() if self.pattern is not None else []
 
+    def _new_functions(self) -> list[ImageFunction]:
+        """The functions that have been loaded since the last call."""
+        known, self._functions = self._functions, self.functions()
+        return [each for each in self._functions if each not in known] if known is not self._functions else []
+
     def extend(self) -> tuple[list[ImageFunction], str]:
         """Probe functions that have been loaded since. Returns them, and what to say of those that cannot be. Raises OSError."""
-        found = self.functions()
-        new = [each for each in found if each not in self._functions] if found is not self._functions else []
-        self._functions = found
+        new = self._new_functions()
         if not new or all(probe.extend() for probe in self._probes):
             return new, ""
         return [], f"{self.text} probes what was loaded first; {new[0]}, loaded later, is written {new[0].pattern}"

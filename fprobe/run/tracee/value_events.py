@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from fprobe.events.lines import missing_argument
+from fprobe.recorded_events import define
 from fprobe.run import session
 from fprobe.run.tracee.defining import Definition, extend
 from fprobe.run.tracee.patterns import Pattern, plain_values
@@ -17,12 +18,55 @@ _MOST_CHECKED, _MOST_TOLD = 100, 5
 """Functions of a pattern whose prototypes are looked at, and of how many it is said that they have no such argument."""
 
 
+class ValueDefinition(Definition):
+    """A line f whose arguments may be given by name: then each function that matches has a probe of its own for the event."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._is_by_name = False
+        self.left_out: list[str] = []
+        """A sentence for each function that has no such argument."""
+
+    def define(self) -> list[Probe]:
+        """See `Definition`."""
+        try:
+            return super().define()
+        except OSError:
+            if not 1 < len(self.functions()) <= _MOST_CHECKED:
+                raise
+        self._is_by_name = True
+        self._probes = self._define_each(self.functions())
+        return self._probes
+
+    def extend(self) -> tuple[list[ImageFunction], str]:
+        """See `Definition`."""
+        if not self._is_by_name:
+            return super().extend()
+        new = self._new_functions()
+        self._probes += self._define_each(new) if new else []
+        return new, ""
+
+    def _define_each(self, functions: Sequence[ImageFunction]) -> list[Probe]:
+        """Probe these functions. Raises OSError as for the last of them if none has the arguments."""
+        head, _, arguments = self.text.split(None, 2)
+        made: list[Probe] = []
+        for each in functions:
+            try:
+                made += define(f"{head} {each.pattern} {arguments}")
+            except OSError as error:
+                refused = error
+                self.left_out.append(f"not counted: {each}: {str(error.strerror).splitlines()[-1].strip()}")
+        if not made:
+            raise refused
+        return made
+
+
 class ValueEvents(ABC):
     """The events of a run: those that wait for their functions, and those that count. `definitions`: lines that define them."""
 
     def __init__(self, address: str, definitions: Sequence[str]) -> None:
         self._address = address
-        self._waiting = [(number, Definition(text)) for number, text in enumerate(definitions)]
+        self._waiting = [(number, ValueDefinition(text)) for number, text in enumerate(definitions)]
         self._made: list[Definition] = []
 
     @property
@@ -41,6 +85,9 @@ class ValueEvents(ABC):
             except OSError as error:
                 session.note(self._address, error=error.strerror or str(error))
                 continue
+            more = len(each.left_out) - _MOST_TOLD
+            for remark in each.left_out[:_MOST_TOLD] + [f"not counted: {more} more functions"] * (more > 0):
+                session.note(self._address, remark=remark)
             session.note(self._address, pattern=each.text, functions=plain_values(functions))
             session.note(self._address, attached=len(functions))
             self._made.append(each)

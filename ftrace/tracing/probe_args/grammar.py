@@ -285,7 +285,9 @@ class FetchParser:
         parameter = prototype.index(name)
         if parameter is None:
             names = ", ".join(each for each, _ in prototype.parameters)
-            hint = _registers(name) if register_meant(name) else f"the parameters are {names or 'none'}"
+            hint = f"the parameters are {names or 'none'}"
+            if register_meant(name) and self.scope.has_registers:
+                hint = f"{_registers(name)}; {hint}"
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
         index = prototype.number(parameter)
         if index is None:

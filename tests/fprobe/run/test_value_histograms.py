@@ -41,6 +41,23 @@ def test_values_are_counted_by_powers_of_two_and_added_up(launch):
     ]  # fmt: skip
 
 
+def test_functions_of_a_glob_have_the_name_each_in_its_own_place(launch):
+    source = """
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.calloc(3, ctypes.c_long(7_000_003)); libc.malloc(ctypes.c_long(7_000_004)); libc.realloc(None, ctypes.c_long(7_000_005))
+    """
+    done = launch("--hist", "libc:*alloc", "--sum", "size", "--where", "size > 7000000", source=source)
+    found = {row["symbol"]: (row["hits"], row["sum"]["size"]) for row in values(done)}
+    assert found == {
+        "calloc": (1, 7_000_003),
+        "malloc": (2, 14_000_009),
+        "realloc": (1, 7_000_005),
+    }  # realloc calls malloc
+    remarks = done.report["processes"][0]["remarks"]
+    assert any("_int_malloc [libc.so.6]: the parameters are av, bytes" in each for each in remarks)
+
+
 @pytest.mark.stress
 def test_arguments_have_the_names_of_the_header(launch):
     """With debug information or without: glibc calls that of malloc `bytes`, and its manual `size`."""
