@@ -174,7 +174,7 @@ while sys.stdin.readline():
 def test_what_c_code_of_a_python_program_has_forked_is_without_probes_afterwards(is_killed):
     """No Python of ours runs there: the program restores that text, too."""
     made = Target("-c", C_FORK)
-    span = code(made.pid, "libz")
+    span = code(made.pid, "libz.so")
     before, forked = text(made.pid, span), 0
     try:
         with attached("stat", "-p", made.pid, "libz:*") as command:
