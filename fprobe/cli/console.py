@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 import threading
@@ -86,12 +84,12 @@ class Console:
         """With --json, print the whole output as one object; in the formats ndjson and csv its rows."""
         if not self.json:
             return
-        if self.form == "csv":
-            from fprobe.report.rows import csv_lines
+        from fprobe.report.rows import csv_lines, json_text
 
+        if self.form == "csv":
             lines = csv_lines(lambda: rows)
         else:
-            lines = map(_json, rows) if self.form == "ndjson" else iter([_json(value, indent=2)])
+            lines = map(json_text, rows) if self.form == "ndjson" else iter([json_text(value, indent=2)])
         for line in lines:
             click.echo(line, file=self._file)
         self.finished = True
@@ -100,7 +98,9 @@ class Console:
     def object(self, value: Any) -> None:
         """With --json, print one of several objects, on one line."""
         if self.json and self.form != "csv":
-            click.echo(_json(value), file=self._file)
+            from fprobe.report.rows import json_text
+
+            click.echo(json_text(value), file=self._file)
 
     def failure(self, value: dict[str, Any]) -> None:
         """With --json, print an object that describes the failure, unless a document that includes it was printed."""
@@ -142,22 +142,6 @@ class Console:
     def bad(self, text: str) -> str:
         """`text`, in the colour for failure."""
         return click.style(text, fg="red") if self.color else text
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    """JSON; NaN and infinities, which it does not have, become strings."""
-    try:
-        return json.dumps(value, indent=indent, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), indent=indent)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def wants_color(choice: str) -> bool:

@@ -96,11 +96,10 @@ def write(trace: Trace, form: str, output: str) -> None:
 def _lines(trace: Trace, form: str) -> Iterator[str]:
     """The lines of a format. Calls are paired, and their module imported, only where the format shows them."""
     if form == "ndjson":
-        import json
-
         from fprobe.export.records import objects
+        from fprobe.report.rows import json_text
 
-        return (json.dumps(each) for each in objects(trace))
+        return map(json_text, objects(trace))
     if form == "csv":
         from fprobe.export.records import objects
         from fprobe.report.rows import csv_lines

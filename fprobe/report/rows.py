@@ -1,14 +1,31 @@
-"""Objects as the rows of one CSV table."""
+"""Objects as JSON, and as the rows of one CSV table."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _FIELDS = "fields"
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON; NaN and infinities, which it does not have, become the strings "nan", "inf" and "-inf"."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def csv_lines(objects: Callable[[], Iterable[dict[str, Any]]]) -> Iterator[str]:
@@ -39,7 +56,7 @@ def _fields(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, (dict, list, tuple)) else value
+    return json_text(value) if isinstance(value, (dict, list, tuple)) else value
 
 
 def _line(cells: list[Any]) -> str:

@@ -110,7 +110,7 @@ class CallValues:
         if (number := _failure(known, found, values)) is not None:
             made["errno"] = texts.error_text(number).partition(" ")[0]
         if found is not None and found.data is not None:
-            made["result_string"] = found.data.partition(b"\0")[0].decode("utf-8", "replace")
+            made["result_string"] = found.data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
         return made | _strings("stored", _stored(known, values), ax)
 
     def _result_text(self, known: Described, ax: int, values: Values | None) -> str:
@@ -249,5 +249,5 @@ def _text_for_object(each: _Value, ax: int) -> str | None:
     target = each.argument.target
     if target is not None and (target.is_text or each.argument.meaning.partition(":")[0] in ("in", "out")):
         data = each.data or b""
-        return (data.partition(b"\0")[0] if target.is_text else data).decode("utf-8", "replace")
+        return (data.partition(b"\0")[0] if target.is_text else data).decode("utf-8", "surrogateescape")
     return _target(each, _full(each, ax))

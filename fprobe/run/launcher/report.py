@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -237,15 +236,14 @@ def _perfetto(found: Results, selection: ReportSelection, recorded: Recorded) ->
 
 def _lines_of(made: dict[str, Any], format_: str) -> Iterator[str]:
     """A report as JSON: the whole, or an object or a row of CSV for each of its rows."""
+    from fprobe.report.rows import csv_lines, json_text
     from fprobe.run.launcher.document import rows
 
     if format_ == "json":
-        yield json.dumps(made, indent=2)
+        yield json_text(made, indent=2)
     elif format_ == "ndjson":
-        yield from map(json.dumps, rows(made))
+        yield from map(json_text, rows(made))
     else:
-        from fprobe.report.rows import csv_lines
-
         yield from csv_lines(lambda: rows(made))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -92,6 +94,34 @@ def test_results_in_json(launch, tmp_path):
     }  # fmt: skip
     assert calls["below"]["ax"] & 0xFFFFFFFF == -259 & 0xFFFFFFFF
     assert json.dumps(calls)
+
+
+NO_NUMBERS = r"""
+import ctypes
+log1p = ctypes.CDLL("libm.so.6").log1p
+log1p.restype, log1p.argtypes = ctypes.c_double, [ctypes.c_double]
+log1p(-2), log1p(-1)
+ctypes.CDLL(None).atoi(b"7\x80\xc2\x80\xff")
+"""
+
+
+@pytest.mark.parametrize("form", sampled(["ndjson", "json", "csv"], 1))
+def test_json_has_numbers_that_it_knows_and_the_bytes_of_strings(launch, form):
+    def refused(name):
+        raise ValueError(f"{name} is no JSON")
+
+    done = launch("--trace", "libm:log1p", "--trace", "libc:atoi", "--format", form, source=NO_NUMBERS, as_json=False)
+    if form == "csv":
+        found = list(csv.DictReader(io.StringIO(done.err)))
+    else:
+        texts = done.err.splitlines() if form == "ndjson" else [done.err]
+        objects = [json.loads(text, parse_constant=refused) for text in texts]
+        found = objects[0]["processes"][0]["calls"] if form == "json" else objects
+    results = {str(each["result"]).lstrip("-") for each in found if each["function"] == "log1p"}
+    assert results == {"nan", "inf"}
+    strings = next(each["strings"] for each in found if each["function"] == "atoi")
+    text = (json.loads(strings) if form == "csv" else strings)["nptr"]
+    assert text.encode("utf-8", "surrogateescape") == b"7\x80\xc2\x80\xff"
 
 
 DAMAGED = {
