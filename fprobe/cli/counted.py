@@ -72,7 +72,7 @@ class Selecting(Counting):
     def _origin(self, stat: FunctionStat) -> str | int | None:
         if self._by in ("caller", "thread"):
             return super()._origin(stat)
-        is_negative = self._selections.is_signed and stat.by >> 63
+        is_negative = stat.by >> 63 and stat.ip in self._selections.signed
         return (stat.by - (1 << 64) * is_negative) if stat.hits and self._by != "function" else None
 
 

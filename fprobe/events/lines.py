@@ -24,7 +24,7 @@ from ftrace.tracing.events.probe_event import Probe, ProbeLineType, add_probe, a
 from ftrace.tracing.probe_args.errors import ErrorCode, error
 from ftrace.tracing.probe_args.fetch import Argument
 from ftrace.tracing.probe_args.scope import Scope
-from sandbox.images.btf import Prototype, of_signature
+from sandbox.images.btf import Prototype, Void, of_signature
 from sandbox.images.process_text import library_called, symbol_named
 from sandbox.images.prototypes import prototype
 from sandbox.process.once import once
@@ -230,12 +230,16 @@ def scope_of(symbol: str, *, is_return: bool) -> Scope:
 
 
 def missing_argument(function: str, arguments: Sequence[str]) -> str:
-    """A sentence if one of these arguments of a line f is a `$argN` that the function has not; '' if its prototype is not known.
+    """A sentence if one of these arguments of a line f is a `$argN` or `$retval` that the function has not.
 
-    The kernel reads the register or the word of the stack nevertheless.
+    '' if its prototype is not known. The kernel reads the register or the word of the stack nevertheless.
     """
     numbers = [int(number) for word in arguments for number in _ARGUMENT.findall(word)]
-    known = _prototype(function) if numbers else None
+    has_result = is_of_return(arguments)
+    known = _prototype(function) if numbers or has_result else None
+    if known is not None and has_result and known.in_ax is False:
+        why = "it returns nothing" if isinstance(known.returns, Void) else "its result is not in a general register"
+        return f"it has no retval: {why}"
     if known is None or known.words is None:
         return ""
     missing = next((number for number in numbers if number - 1 not in known.words), 0)

@@ -94,9 +94,9 @@ class Selections:
         return max([1, *(each.saved for each in self._answers.values())])
 
     @property
-    def is_signed(self) -> bool:
-        """Whether what tells calls apart is a signed number."""
-        return any(each.is_signed for each in self._answers.values())
+    def signed(self) -> list[int]:
+        """The addresses of the functions whose calls are told apart by a signed number."""
+        return [address for address, each in self._answers.items() if each.is_signed]
 
     def add(self, function: str, address: int) -> None:
         """Add a function, `library:name`. Raises OSError with a sentence if its calls cannot answer the question."""

@@ -202,6 +202,25 @@ def result_place(signature: Signature) -> Place | None:
     return _same(_returned(way, signature) for way in classification.returnings(kind, signature))
 
 
+def result_in_ax(signature: Signature) -> bool | None:
+    """Whether ax holds the result, a part of it, or its address; None if that is not known."""
+    kind = signature.result
+    if isinstance(kind, Void):
+        return False
+    if kind is not signature.returns:
+        return True
+    known = signature.convention in _C_CONVENTIONS
+    answers = {_is_in_ax(way, signature) for way in classification.returnings(kind, signature)} if known else set()
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _is_in_ax(way: Passing, signature: Signature) -> bool | None:
+    is_hidden = _is_hidden(way, signature)
+    return is_hidden or (
+        any(not word.is_vector for group in way.groups for word in group.words) if is_hidden is False else None
+    )
+
+
 def _hidden_addresses(signature: Signature) -> set[bool]:
     """Whether the caller passes, unseen in the signature, an address for the result; both if that is not known."""
     kind = signature.returns

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sandbox.abi import signatures
-from sandbox.abi.convention import ARGUMENTS, STACK, Place, argument_places, argument_words
+from sandbox.abi.convention import ARGUMENTS, STACK, Place, argument_places, argument_words, result_in_ax
 from sandbox.images.process_text import symbol_named
 from sandbox.loading.module import find_module
 from sandbox.symbols.dwarf import DwarfInterface, parameters_of, signature_of
@@ -137,6 +137,8 @@ class Prototype:
     find_also: Callable[[], tuple[str, ...]] = tuple
     words: frozenset[int] | None = None
     """The integer arguments, from 0, that hold a parameter or a part of one; None if that is not known."""
+    in_ax: bool | None = None
+    """Whether the register ax holds the result, a part of it, or its address; None if that is not known."""
 
     def index(self, name: str) -> int | None:
         """The number, from 0, of the parameter with this name; None if there is none."""
@@ -177,7 +179,8 @@ def of_signature(signature: signatures.Signature) -> Prototype | None:
     if not all(parameter.name for parameter in signature.parameters):
         return None
     parameters = tuple((each.name, _of_signature(each.type)) for each in signature.passed)
-    return Prototype(parameters, _of_signature(signature.returns), _numbers(signature), words=argument_words(signature))
+    words, in_ax = argument_words(signature), result_in_ax(signature)
+    return Prototype(parameters, _of_signature(signature.returns), _numbers(signature), words=words, in_ax=in_ax)
 
 
 def _numbers(signature: signatures.Signature) -> tuple[int | None, ...]:
@@ -231,7 +234,8 @@ def of_definition(die: DIE) -> Prototype:
         for (parameter, place), kind in zip(places, types, strict=True)
     ]
     numbers = tuple(_number_at(*each) for each in places)
-    return Prototype(tuple(pairs), type_of(die), numbers, words=argument_words(signature))
+    words, in_ax = argument_words(signature), result_in_ax(signature)
+    return Prototype(tuple(pairs), type_of(die), numbers, words=words, in_ax=in_ax)
 
 
 def _address_of(kind: BtfType) -> Pointer:

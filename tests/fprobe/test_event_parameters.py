@@ -11,7 +11,7 @@ import sandbox
 from fprobe.events.lines import missing_argument
 from fprobe.prototypes.prototypes import prototype as shipped_prototype
 from ftrace.tracing.probe_args.arguments import parse_arguments
-from ftrace.tracing.probe_args.fetch import EntryArgument
+from ftrace.tracing.probe_args.fetch import EntryArgument, ReturnValue
 from ftrace.tracing.probe_args.scope import Scope
 from sandbox.images.btf import of_signature, prototype
 
@@ -20,6 +20,22 @@ struct big { long a, b, c; };
 struct small { int a; };
 long mixed(double x, int n, float y, char *name) { return n + (long)x + (long)y + (long)name; }
 struct big made(int seed) { struct big b = {seed, 1, 2}; return b; }
+struct one { double a; };
+struct mixed_pair { double a; int b; };
+struct nothing_in_it {};
+union either { long l; double d; };
+double real(int a) { return a; }
+float short_real(int a) { return a; }
+long double long_real(int a) { return a; }
+double _Complex turned(int a) { return a; }
+struct one wrapped(int a) { return (struct one){a}; }
+struct mixed_pair paired(int a) { return (struct mixed_pair){a, 1}; }
+struct nothing_in_it emptied(int a) { struct nothing_in_it s; return s; }
+union either united(int a) { return (union either){a}; }
+__int128 wide(int a) { return a; }
+_Bool flag(int a) { return a; }
+char *text(int a) { return 0; }
+void idle(int a) { }
 long given(int first, struct big b, int after) { return first + b.a + after; }
 long slight(int first, struct small s, int after) { return first + s.a + after; }
 long seven(int a, int b, int c, int d, int e, int f, int g) { return a + b + c + d + e + f + g; }
@@ -68,6 +84,23 @@ def test_numbers_of_arguments_that_a_function_has(program, function, numbers):
     assert found == numbers
     assert missing_argument("mixed", ["$arg3"]) == "it has no arg3: its parameters are x, n, y, name"
     assert missing_argument("none", ["$arg1"]) == "it has no arg1: its parameters are none"
+
+
+NO_RESULT = ("real", "short_real", "long_real", "turned", "wrapped", "emptied", "idle")
+
+
+@pytest.mark.parametrize("function", [*NO_RESULT, "paired", "united", "wide", "flag", "text", "made", "mixed"])
+def test_a_result_that_is_not_in_ax_is_refused(program, function):
+    missing = missing_argument(function, ["retval=$retval:u64"])
+    reason = "it returns nothing" if function == "idle" else "its result is not in a general register"
+    assert missing == (f"it has no retval: {reason}" if function in NO_RESULT else "")
+    scope = Scope(at_return=True, find_prototype=lambda: prototype(function))
+    if not missing:
+        assert parse_arguments(["$retval"], scope)[0].fetch.source == ReturnValue()
+        return
+    with pytest.raises(OSError) as raised:
+        parse_arguments(["$retval"], scope)
+    assert raised.value.errno == errno.ENOENT
 
 
 @pytest.mark.parametrize(

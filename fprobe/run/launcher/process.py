@@ -56,8 +56,8 @@ class Process:
     """Calls that the table had no space for."""
     value_layouts: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Where the histograms of values are, by number (fprobe.run.tracee.value_histograms)."""
-    by_is_signed: bool = False
-    """Whether the argument that tells calls apart is a signed number."""
+    by_signed: set[int] = field(default_factory=set)
+    """The functions where the argument that tells calls apart is a signed number."""
     where: str = ""
     """The filter of calls that are counted."""
 
@@ -86,7 +86,7 @@ class Process:
         self.stack_layout = entry.get("stacks", self.stack_layout)
         if "values" in entry:
             self.value_layouts[entry["values"]] = entry["layout"]
-        self.by_is_signed |= entry.get("by_signed", False)
+        self.by_signed.update(entry.get("by_signed", ()))
         self.where = entry.get("where", self.where)
         self.remarks += [entry["remark"]] if "remark" in entry else []
         self.errors += [entry["error"]] if "error" in entry else []
@@ -98,7 +98,7 @@ class Process:
         self.stack_layout = self.stack_layout or parent.stack_layout
         self.maps = parent.maps
         self.value_layouts = parent.value_layouts | self.value_layouts
-        self.by_is_signed |= parent.by_is_signed
+        self.by_signed |= parent.by_signed
         self.formats = parent.formats | self.formats
         self.matched = {pattern: set(functions) for pattern, functions in parent.matched.items()} | self.matched
         self.command = self.command or parent.command
@@ -125,7 +125,7 @@ class Process:
         """What tells calls apart: the caller, the thread's number, or the value of an argument."""
         if by == "caller":
             return str(self.names.place(calls.by))
-        return calls.by - (1 << 64) if self.by_is_signed and calls.by >> 63 else calls.by
+        return calls.by - (1 << 64) if calls.by >> 63 and calls.ip in self.by_signed else calls.by
 
     def group(self, calls: Calls, by: str) -> str:
         """The same as text after a function's name; empty if calls are grouped by function alone."""
@@ -148,11 +148,11 @@ def total_of(processes: Iterable[Process], by: str) -> Process:
     """The calls of all processes by the names of the functions, whose addresses may differ, and by arguments."""
     total, numbers = Process(0), dict[Named, int]()
     for process in processes:
-        total.by_is_signed |= process.by_is_signed
         for calls in process.grouped(by):
             named = process.names.function(calls.ip)._replace(place="")
             number = numbers.setdefault(named, len(numbers) + 1)
             total.calls.setdefault((number, calls.by), Calls(number, calls.by)).add(calls)
+            total.by_signed |= {number} if calls.ip in process.by_signed else set()
             for pattern, functions in process.matched.items():
                 if calls.ip in functions:
                     total.matched.setdefault(pattern, set()).add(number)

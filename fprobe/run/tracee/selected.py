@@ -50,6 +50,6 @@ class Selecting:
         """A probe of these functions."""
         selections, self._next = self._next, Selections(self._question)
         selections.publish(self._table.address)
-        session.note(self._address, by_signed=selections.is_signed, where=self._question.where)
+        session.note(self._address, by_signed=selections.signed, where=self._question.where)
         action = SelectedCalls(self._table, self._settings, selections)
         return attach(list(dict.fromkeys(each.function.address for each in functions)), action=action)

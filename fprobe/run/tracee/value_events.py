@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fprobe.events.lines import missing_argument
 from fprobe.recorded_events import define
@@ -16,31 +17,42 @@ from ftrace.tracing.events.probe_event import Probe
 
 _MOST_CHECKED, _MOST_TOLD = 100, 5
 """Functions of a pattern whose prototypes are looked at, and of how many it is said that they have no such argument."""
+_UNTYPED = re.compile(r"(\$(?:arg\d+|retval))(?=\s|$)")
 
 
 class ValueDefinition(Definition):
-    """A line f whose arguments may be given by name: then each function that matches has a probe of its own for the event."""
+    """A line f whose arguments may be given by name, or that some of its functions have not.
+
+    Then each function that matches and has them has a probe of its own for the event.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._is_by_name = False
-        self.left_out: list[str] = []
-        """A sentence for each function that has no such argument."""
+        self.is_by_function = False
+        self.left_out: dict[ImageFunction, str] = {}
+        """Why functions that match are not counted."""
 
     def define(self) -> list[Probe]:
         """See `Definition`."""
-        try:
-            return super().define()
-        except OSError:
-            if not 1 < len(self.functions()) <= _MOST_CHECKED:
-                raise
-        self._is_by_name = True
-        self._probes = self._define_each(self.functions())
+        if not self.is_by_function:
+            try:
+                return super().define()
+            except OSError:
+                if not self.can_be_by_function:
+                    raise
+        self.is_by_function = True
+        self._functions = self.functions()
+        self._probes = self._define_each(self._functions)
         return self._probes
+
+    @property
+    def can_be_by_function(self) -> bool:
+        """Whether there are several functions, and not too many."""
+        return 1 < len(self.functions()) <= _MOST_CHECKED
 
     def extend(self) -> tuple[list[ImageFunction], str]:
         """See `Definition`."""
-        if not self._is_by_name:
+        if not self.is_by_function:
             return super().extend()
         new = self._new_functions()
         self._probes += self._define_each(new) if new else []
@@ -49,13 +61,16 @@ class ValueDefinition(Definition):
     def _define_each(self, functions: Sequence[ImageFunction]) -> list[Probe]:
         """Probe these functions. Raises OSError as for the last of them if none has the arguments."""
         head, _, arguments = self.text.split(None, 2)
+        arguments = _UNTYPED.sub(r"\1:u64", arguments)
         made: list[Probe] = []
         for each in functions:
             try:
+                if missing := missing_argument(each.pattern, arguments.split()):
+                    raise OSError(errno.EINVAL, missing)
                 made += define(f"{head} {each.pattern} {arguments}")
             except OSError as error:
                 refused = error
-                self.left_out.append(f"not counted: {each}: {str(error.strerror).splitlines()[-1].strip()}")
+                self.left_out[each] = str(error.strerror).splitlines()[-1].strip()
         if not made:
             raise refused
         return made
@@ -80,29 +95,36 @@ class ValueEvents(ABC):
             self._waiting.remove((number, each))
             functions = each.functions()
             try:
-                self._check(each.text, functions)
+                self._check(each, functions)
                 self._count(number, each.define()[0])
             except OSError as error:
                 session.note(self._address, error=error.strerror or str(error))
                 continue
-            more = len(each.left_out) - _MOST_TOLD
-            for remark in each.left_out[:_MOST_TOLD] + [f"not counted: {more} more functions"] * (more > 0):
+            for remark in _remarks(each.left_out):
                 session.note(self._address, remark=remark)
-            session.note(self._address, pattern=each.text, functions=plain_values(functions))
-            session.note(self._address, attached=len(functions))
+            counted = [function for function in functions if function not in each.left_out]
+            session.note(self._address, pattern=each.text, functions=plain_values(counted))
+            session.note(self._address, attached=len(counted))
             self._made.append(each)
         extend(self._made, self._address)
 
-    def _check(self, text: str, functions: Sequence[ImageFunction]) -> None:
-        """Raise OSError if no function of an event has one of its arguments, and say which have not."""
-        arguments = text.split()[2:]
+    def _check(self, definition: ValueDefinition, functions: Sequence[ImageFunction]) -> None:
+        """Raise OSError if no function of an event has one of its arguments; those that have not are left out, or named."""
+        arguments = definition.text.split()[2:]
         checked = functions[:_MOST_CHECKED]
         missing = [(each, why) for each in checked if (why := missing_argument(each.pattern, arguments))]
         if missing and len(missing) == len(functions):
             raise OSError(errno.EINVAL, f"{missing[0][0]}: {missing[0][1]}")
-        for function, why in missing[:_MOST_TOLD]:
+        definition.is_by_function = bool(missing) and definition.can_be_by_function
+        for function, why in missing[:_MOST_TOLD] if not definition.is_by_function else ():
             session.note(self._address, remark=f"what is counted of {function} has no meaning: {why}")
 
     @abstractmethod
     def _count(self, number: int, probe: Probe) -> None:
         """Have an event count that has been defined. Raises OSError."""
+
+
+def _remarks(left_out: Mapping[ImageFunction, str]) -> list[str]:
+    told = [f"not counted: {function}: {why}" for function, why in left_out.items()]
+    more = len(told) - _MOST_TOLD
+    return told[:_MOST_TOLD] + [f"not counted: {more} more functions"] * (more > 0)

@@ -275,6 +275,12 @@ class FetchParser:
         self.scope.has_read_prototype = True
         if isinstance(prototype.returns, Void):
             raise self._error(ErrorCode.NO_RETVAL, number=errno.ENOENT)
+        if prototype.in_ax is False:
+            raise self._error(
+                ErrorCode.NO_BTFARG,
+                number=errno.ENOENT,
+                hint="the result is not in a general register: a float, perhaps",
+            )
         return Typed(prototype.returns)
 
     def _named(self, name: str) -> tuple[Source, Typed]:
