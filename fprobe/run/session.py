@@ -21,6 +21,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sandbox.process.fork import give_way
+
 VARIABLE = "FPROBE_RUN"
 """Environment variable: the launcher's process id and descriptors, as PID:COUNTS:JOURNAL; see `address_of`."""
 PYTHONPATH = "FPROBE_RUN_PYTHONPATH"
@@ -177,6 +179,7 @@ def open_counts(address: str) -> int:
 
 def settings(address: str) -> Settings:
     """Read the launcher's requests. Raises OSError if the launcher has ended."""
+    give_way()
     pid, _, journal = address.split(":")
     descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -90,7 +90,8 @@ class Worker:
         """Wait until a run is due. False if there will be none, and the thread ends."""
         with self._changed:
             while not self._stopped and self._due is not None and self._due > time.monotonic():
-                self._changed.wait(self._due - time.monotonic())
+                with fork.given_way():
+                    self._changed.wait(self._due - time.monotonic())
             ending = self._stopped or self._due is None
             self._due = None
             if ending:

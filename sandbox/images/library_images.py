@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sandbox.elf.ehframe import Kind, Stretch, is_cold
 from sandbox.images import process_text
 from sandbox.images.image import Image, Source
+from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property
 from sandbox.symbols.file_names import is_in_folder, names_of
 from sandbox.symbols.libraries import Library, libraries
@@ -50,7 +51,8 @@ class LibraryImage(Image):
         return sorted_symbols([*named, *self._unnamed(starts, self.library.stretches())])
 
     def _in_text(self, symbols: Iterable[Symbol]) -> list[Symbol]:
-        return [each for each in symbols if each.address in self.library and each.section.startswith(".text")]
+        found = giving_way(symbols)
+        return [each for each in found if each.address in self.library and each.section.startswith(".text")]
 
     @property
     def written(self) -> str:
@@ -119,7 +121,7 @@ class LibraryImage(Image):
     def _unnamed(self, named: set[int], stretches: Iterable[Stretch]) -> Iterator[Symbol]:
         """Functions without a symbol, from the unwind tables: code that begins with the stack as a call leaves it."""
         library = self.library
-        for stretch in stretches:
+        for stretch in giving_way(stretches):
             start, end = stretch.start, stretch.end
             if start < end and start not in named:
                 kind = library.kind_of(stretch)

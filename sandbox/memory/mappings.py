@@ -166,7 +166,8 @@ def changing(text: SharedText) -> Iterator[None]:
     """
     with text_mutex:
         if not changes.open and not changes.begin(threading.get_ident()):
-            changes.begin_after_forks(threading.get_ident())
+            with fork.given_way():  # a fork in progress may wait until no Python of ours runs
+                changes.begin_after_forks(threading.get_ident())
         changes.open.append(text)
         try:
             text.unshare()

@@ -23,6 +23,7 @@ A fork made by C code runs only what libc runs. How text stays each process's ow
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import errno
@@ -32,13 +33,19 @@ import sys
 import threading
 import weakref
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from sandbox.process import private_names
 from sandbox.process.shared_text import changes, text_mutex
+
+Item = TypeVar("Item")
+_BETWEEN = 256
+"""Items between two moments at which forks may go on."""
+_GATE = "_fprobe_gate"
+"""Attribute of `sys`: the gate of an interpreter that was brought into a program in machine code."""
 
 
 class Phase(enum.IntEnum):
@@ -209,6 +216,53 @@ def at_fork(prepare: int, in_parent: int, in_child: int) -> None:
     register.argtypes = (ctypes.c_void_p,) * 4
     if register(prepare, in_parent, in_child, None):
         raise OSError(errno.ENOMEM, "out of memory: libc cannot register a fork handler")
+
+
+def give_way() -> None:
+    """Let forks go on that wait until no Python runs which was brought into the program (`sandbox.x86_64.fork_gate`).
+
+    Called often, where no lock of the C library is held. Does nothing while this thread changes text: the child would be
+    without the one that finishes.
+    """
+    gate: Any = vars(sys).get(_GATE)
+    if gate is not None and not text_mutex._is_owned():  # type: ignore[attr-defined]  # undocumented
+        gate.give_way()
+
+
+def giving_way(items: Iterable[Item]) -> Iterable[Item]:
+    """The same items, of which there may be thousands; between some of them forks go on that wait."""
+    return _giving_way(items) if _GATE in vars(sys) else items
+
+
+def _giving_way(items: Iterable[Item]) -> Iterator[Item]:
+    for number, item in enumerate(items):
+        if number % _BETWEEN == 0:
+            give_way()
+        yield item
+
+
+@contextlib.contextmanager
+def given_way() -> Iterator[None]:
+    """Inside the block this thread waits for something, and forks go on."""
+    gate: Any = vars(sys).get(_GATE)
+    was_inside = gate is not None and gate.leave()
+    try:
+        yield
+    finally:
+        if was_inside:
+            gate.enter()
+
+
+@contextlib.contextmanager
+def delayed() -> Iterator[None]:
+    """Inside the block forks wait, except while it gives way, if such an interpreter runs it."""
+    gate: Any = vars(sys).get(_GATE)
+    was_outside = gate is not None and gate.enter()
+    try:
+        yield
+    finally:
+        if was_outside:
+            gate.leave()
 
 
 @functools.cache

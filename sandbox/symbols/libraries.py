@@ -21,6 +21,7 @@ from sandbox.elf.function_starts import signal_return
 from sandbox.elf.memory_file import from_memory
 from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
+from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property, once
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
 from sandbox.symbols.readable import named, words_of
@@ -117,9 +118,8 @@ class Library:
         found: dict[Symbol, None] = {}
         for each in files:
             extents = extents_of(each, _table(each))
-            found |= dict.fromkeys(
-                self._with_size(symbol, extents) for symbol in _symbols(each, self.base, self.name, entries)
-            )
+            named = giving_way(_symbols(each, self.base, self.name, entries))
+            found |= dict.fromkeys(self._with_size(symbol, extents) for symbol in named)
         return sorted_symbols(found)
 
     @cached_property

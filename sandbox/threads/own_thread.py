@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+from sandbox.process import fork
 from sandbox.threads import signals
 
 _SYNCHRONOUS = {signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
@@ -40,7 +41,8 @@ class OwnThread:
         self._identifier = _thread.get_ident()
         signals.take_own_thread()
         try:
-            self._work()
+            with fork.delayed():
+                self._work()
         finally:
             signals.release_own_thread()
             self._ended.set()
@@ -58,4 +60,5 @@ class OwnThread:
     def join(self) -> None:
         """Wait until it has ended."""
         if self.is_alive:
-            self._ended.wait()
+            with fork.given_way():
+                self._ended.wait()

@@ -1,8 +1,8 @@
 """The code that a new thread in another process runs if that has no Python: it brings an interpreter and runs source with it.
 
 It begins as that of `sandbox.x86_64.remote_thread`, and ends as that does. In between the pthread takes a table of descriptors of
-its own, loads a shared libpython, starts it without touching locale, standard streams, signals or environment, runs the source,
-and gives the GIL up. What fails is reported in the context as the source itself would.
+its own, delays forks (`sandbox.x86_64.fork_gate`), loads a shared libpython, starts it without touching locale, standard streams,
+signals or environment, runs the source, and gives the GIL up. What fails is reported in the context as the source itself would.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sandbox.x86_64.remote_thread import CANCELLED, SOURCE, STATUS, Places, Room, begin, call, create, end, number
-from sandbox.x86_64.syscalls import SYS_CLOSE_RANGE
+from sandbox.x86_64 import fork_gate
+from sandbox.x86_64.remote_thread import CANCELLED, GATE, SOURCE, STATUS, Places, Room, begin, call, create, end, number
+from sandbox.x86_64.syscalls import SYS_CLOSE_RANGE, SYS_MMAP, SYS_MPROTECT
 
-FUNCTIONS = ("dlsym", "dlerror", "snprintf", "usleep")
+FUNCTIONS = ("dlsym", "dlerror", "snprintf", "usleep", "__register_atfork")
 """Of the C library, besides those of `remote_thread`."""
 _API = (
     *("PyPreConfig_InitIsolatedConfig", "Py_PreInitialize", "PyConfig_InitIsolatedConfig", "PyConfig_SetBytesString"),
@@ -22,6 +23,9 @@ _API = (
 _NOW_GLOBAL = 0x102
 """RTLD_NOW | RTLD_GLOBAL: Python's extension modules have no libpython of their own to look symbols up in."""
 _UNSHARE = 2
+_READ_WRITE, _READ_EXECUTE, _PRIVATE_ANONYMOUS = 3, 5, 0x22
+_RAX, _RDI, _RSI, _RDX = b"\x44\xc0", b"\x7c\xc7", b"\x74\xc6", b"\x54\xc2"
+"""Registers as the operands of a load, and of an addition."""
 _UTF8_MODE = 28
 """Offset in PyPreConfig."""
 _ERROR_MESSAGE = 16
@@ -65,6 +69,8 @@ def data(source: bytes, library: bytes, home: bytes) -> Data:
     for name, text in texts.items():
         at[name] = len(contents)
         contents += text + b"\0"
+    at["gate"] = len(contents)
+    contents += fork_gate.CODE
     rooms = {"status": _STATUS_SIZE, "preconfig": _PRECONFIG_SIZE, "config": _CONFIG_SIZE}
     for name, size in {**rooms, **{f"*{name}": 8 for name in _API}}.items():
         contents += bytes(-len(contents) % 16)
@@ -112,6 +118,11 @@ class _Assembly:
         self.code += opcode + bytes(4)
         self._jumps.append((len(self.code), label))
 
+    def gate(self, register: bytes, offset: int) -> None:
+        """An address in the fork gate: mov GATE(%r12),register; add $offset,register"""
+        self.code += b"\x49\x8b" + bytes([register[0]]) + b"\x24" + bytes([GATE])
+        self.code += b"\x48\x81" + bytes([register[1]]) + number(offset)
+
     def label(self, name: str) -> None:
         """The place that jumps go to."""
         self._labels[name] = len(self.code)
@@ -127,6 +138,7 @@ def code(addresses: Mapping[str, int], at: Mapping[str, int], offsets: Offsets, 
     """The code for the functions at `addresses` and the data `at` these offsets. Otherwise as `remote_thread.code`."""
     made = _Assembly(addresses, at)
     _take_own_descriptors(made)
+    _make_gate(made)
     _load(made)
     _start(made, offsets)
     made.code += b"\x41\x83\x7c\x24" + bytes([CANCELLED]) + b"\0"  # cmpl $0, cancelled; jne
@@ -138,6 +150,11 @@ def code(addresses: Mapping[str, int], at: Mapping[str, int], offsets: Offsets, 
     made.jump(b"\xe9", "end")
     _report(made)
     made.label("end")
+    made.code += b"\x49\x83\x7c\x24" + bytes([GATE]) + b"\0"  # cmpq $0, gate; je
+    made.jump(b"\x0f\x84", "left")
+    made.gate(_RAX, fork_gate.LEAVE)
+    made.code += b"\xff\xd0"  # call *%rax
+    made.label("left")
     body = begin(addresses) + b"\x53\x50" + made.linked() + b"\x58\x5b"  # push, pop: rbx, rax
     return create(addresses, places) + body + end(addresses["munmap"], room, places)
 
@@ -150,6 +167,34 @@ def _take_own_descriptors(made: _Assembly) -> None:
     made.code += (
         b"\xb8" + number(SYS_CLOSE_RANGE) + b"\x31\xff\xbe" + number(-1) + b"\xba" + number(_UNSHARE) + b"\x0f\x05"
     )
+
+
+def _make_gate(made: _Assembly) -> None:
+    """Map and register the fork gate, which stays, and enter it. Where there is no memory, there is none."""
+    made.code += b"\xb8" + number(SYS_MMAP) + b"\x31\xff\xbe" + number(fork_gate.WHOLE) + b"\xba" + number(_READ_WRITE)
+    made.code += b"\x41\xba" + number(_PRIVATE_ANONYMOUS) + b"\x49\xc7\xc0" + number(-1) + b"\x45\x31\xc9\x0f\x05"
+    made.code += b"\x48\x3d" + number(-fork_gate.PAGE)  # cmp $-4096,%rax; ja
+    made.jump(b"\x0f\x87", "no gate")
+    made.code += b"\x49\x89\x44\x24" + bytes([GATE]) + b"\x48\x89\xc7"  # mov %rax,gate; mov %rax,%rdi
+    made.lea("rsi", "gate")
+    made.code += b"\xb9" + number(len(fork_gate.CODE)) + b"\xf3\xa4"  # rep movsb
+    made.gate(_RDI, 0)
+    made.code += (
+        b"\xb8"
+        + number(SYS_MPROTECT)
+        + b"\xbe"
+        + number(fork_gate.PAGE)
+        + b"\xba"
+        + number(_READ_EXECUTE)
+        + b"\x0f\x05"
+    )
+    for register, offset in ((_RDI, fork_gate.PREPARE), (_RSI, fork_gate.PARENT), (_RDX, fork_gate.CHILD)):
+        made.gate(register, offset)
+    made.code += b"\x31\xc9"  # xor %ecx,%ecx: of no library that could be unloaded
+    made.libc("__register_atfork")
+    made.gate(_RAX, fork_gate.ENTER)
+    made.code += b"\xff\xd0"
+    made.label("no gate")
 
 
 def _load(made: _Assembly) -> None:

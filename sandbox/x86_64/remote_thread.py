@@ -17,6 +17,8 @@ CREATED, DONE, CANCELLED = 8, 32, 36
 """Offsets in the context: the result of pthread_create, with 1 in its upper half; whether all is done; whether to do nothing."""
 RELEASED, PATIENCE = 40, 44
 """Whether the stopped thread needs the mapping no more, and how often to look for that; if it is never said, it stays."""
+GATE = 48
+"""Where the address of the fork gate is, if an interpreter was brought along (`sandbox.x86_64.fork_gate`); 0: there is none."""
 STATUS, STATUS_SIZE = 64, 1984
 """Where the Python source reports to the process that has sent it."""
 SOURCE = 2048

@@ -28,7 +28,7 @@ from sandbox.process.printable import printable_line
 from sandbox.remote import inject, limits, reach
 from sandbox.remote.launched import HeldProgram
 from sandbox.remote.refusals import Refused, check
-from sandbox.x86_64 import remote_thread
+from sandbox.x86_64 import fork_gate, remote_thread
 from sandbox.x86_64.tsc import Ticks
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Attached:
         """Check everything, then start our part. Returns its root directory, too, unless that is this process's."""
         check_memory_files()
         state = state_of_files()
-        prepared = inject.prepare(self.pid, _source(settings, state), _executed("settle()"), is_held=held is not None)
+        prepared = inject.prepare(self.pid, _source(settings, state), _executed(_SETTLING), is_held=held is not None)
         minor = None if prepared.brought is None else prepared.brought.interpreter.minor
         try:
             limits.check(self.pid)
@@ -393,6 +393,12 @@ def check_memory_files() -> None:
 def _prepare_report() -> None:
     """Import what the report needs, while the process imports its part."""
     import fprobe.run.launcher.report  # noqa: F401
+
+
+_SETTLING = (
+    f"settle({inject.CONTEXT} + {remote_thread.GATE}, {fork_gate.FORKING}, {fork_gate.ENTER}, {fork_gate.LEAVE})"
+)
+"""What a brought interpreter runs first."""
 
 
 def _source(settings: Settings, state: StateOfFiles) -> str:

@@ -185,7 +185,8 @@ def _readable(descriptor: int, seconds: float | None) -> bool:
     """Wait until there is something to read, or the other side has ended. Returns False if the time is over."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else seconds * 1000))
+    with fork.given_way():
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ wants, and the children that it forks inherit none of ours.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
 _BROUGHT = "_fprobe_brought"
 """Attribute of `sys` in such an interpreter."""
+_GATE = "_fprobe_gate"
+"""The same: the fork gate, for all of our modules."""
 _CLOSE_RANGE, _ALL, _UNSHARE = 436, 0xFFFFFFFF, 2
 _STANDARD = 3
 
@@ -20,14 +23,60 @@ def is_here() -> bool:
     return getattr(sys, _BROUGHT, False)
 
 
-def settle() -> None:
-    """Leave Ctrl-C to the program, and keep the numbers of standard streams from being used for files."""
+class _Gate:
+    """Keeps forks of the program and our Python apart (`sandbox.x86_64.fork_gate`): the thread that runs it is in the gate.
+
+    `forking`, `enter`, `leave`: addresses. This thread has entered before there was Python.
+    """
+
+    def __init__(self, forking: int, enter: int, leave: int) -> None:
+        import ctypes
+
+        self._forking = ctypes.c_uint32.from_address(forking)
+        self._enter, self._leave = map(ctypes.CFUNCTYPE(None), (enter, leave))
+        self._inside = {_thread.get_ident()}
+
+    def enter(self) -> bool:
+        """Wait until no fork is in progress, and delay others. Returns whether the thread was outside."""
+        if (thread := _thread.get_ident()) in self._inside:
+            return False
+        self._enter()
+        self._inside.add(thread)
+        return True
+
+    def leave(self) -> bool:
+        """Let forks go on. Returns whether the thread was inside."""
+        if (thread := _thread.get_ident()) not in self._inside:
+            return False
+        self._inside.discard(thread)
+        self._leave()
+        return True
+
+    def forget(self) -> None:
+        """This thread ends; the code in which it has entered leaves for it. Another thread may get its number."""
+        self._inside.discard(_thread.get_ident())
+
+    def give_way(self) -> None:
+        """Let forks go first that wait. The thread must hold no lock of the C library."""
+        if self._forking.value and self.leave():
+            self.enter()
+
+
+def settle(gate: int, forking: int, enter: int, leave: int) -> None:
+    """Leave Ctrl-C to the program, and keep the numbers of standard streams from being used for files.
+
+    `gate`: where the address of the fork gate is, 0 if there was no memory for one; the others are offsets in it.
+    """
     import gc  # here, since a Python of the program's own need not have it
 
     setattr(sys, _BROUGHT, True)
     gc.disable()  # until all is imported: none of it is garbage
     _leave_sigint()
     _fill_standard()
+    import ctypes
+
+    if base := ctypes.c_uint64.from_address(gate).value:
+        setattr(sys, _GATE, _Gate(base + forking, base + enter, base + leave))
 
 
 def settle_again() -> None:

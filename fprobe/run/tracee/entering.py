@@ -47,6 +47,8 @@ class Reporter:
             for _ in range(_TAKEN_WITHIN):
                 if memory.read(self._address) == b"\0":
                     return True
+                if _gate() is not None:
+                    _gate().give_way()
                 time.sleep(0.002)
         return False
 
@@ -118,6 +120,8 @@ class _Importer:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """For sys.meta_path: finds modules whose names have the prefix."""
+        if _gate() is not None:
+            _gate().give_way()
         if not name.startswith(f"{PREFIX}."):
             return None
         spec = machinery.PathFinder.find_spec(name, path)
@@ -189,6 +193,11 @@ class _Entered:
         setattr(sys, _KEPT, self._importer)
 
 
+def _gate() -> Any:
+    """The fork gate of an interpreter that was brought along (`fprobe.run.tracee.brought`); None in other programs."""
+    return vars(sys).get("_fprobe_gate")
+
+
 def _used_by_others(new: set[str]) -> set[str]:
     """The modules among `new` that the program uses, too. They stay: a second copy would have a state of its own."""
     others = {name: module for name, module in sys.modules.items() if name not in new}
@@ -215,6 +224,8 @@ def _origin(value: object) -> int:
 def enter(address: int, paths: list[str], edition: str, settings: dict[str, object]) -> None:
     """Attach, wait and leave. `address`: where to report; `paths`: of our packages; `edition`: the state of their files."""
     report = Reporter(address)
+    gate = _gate()
+    has_entered = gate is not None and gate.enter()  # the thread that brings an interpreter has, before
     try:
         if f"{PREFIX}.fprobe.run.tracee.attached" in sys.modules:
             sys.modules[f"{PREFIX}.fprobe.run.tracee.attached"].settle_forked()
@@ -234,6 +245,9 @@ def enter(address: int, paths: list[str], edition: str, settings: dict[str, obje
             report(b"E" + _described(error).encode("utf-8", "backslashreplace")[:_LONGEST])
         except BaseException:  # without a descriptor nothing can be said
             return
+    finally:
+        if gate is not None:
+            gate.leave() if has_entered else gate.forget()
 
 
 def rehearse(paths: list[str], settings: dict[str, object], libraries: list[str], parent: int) -> None:
