@@ -1,0 +1,58 @@
+"""`fprobe run`: processes that a Python program starts by every function of `os`, with environments of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from sampled import sampled
+
+CHILD = "import os, zlib; zlib.compress(b'x'); print([n for n in os.environ if n.startswith('FPROBE_RUN') or n == 'PYTHONPATH'])"
+PROGRAM = f"""
+import os, subprocess, sys
+python, words = sys.executable, [sys.executable, "-c", {CHILD!r}]
+def wait(pid): assert os.waitpid(pid, 0)[1] == 0
+"""
+STARTS = {
+    "posix_spawn": "wait(os.posix_spawn(python, words, dict(os.environ)))",
+    "execve": "os.execve(path=python, argv=words, env={'A': 'b'})",
+    "subprocess without closing": "subprocess.run(words, close_fds=False, check=True)",
+    "posix_spawnp": "wait(os.posix_spawnp(python, tuple(words), {b'A': b'b'}, setpgroup=0))",
+    "spawnve": "assert os.spawnve(os.P_WAIT, python, words, {'A': 'b'}) == 0",
+    "own PYTHONPATH, execv": "os.environ['PYTHONPATH'] = '/nowhere'; os.execv(python, words)",
+    "own PYTHONPATH, execvp": "os.environ['PYTHONPATH'] = '/nowhere'; os.execvp(python, words)",
+}
+MISTAKES = [
+    "os.posix_spawn('/nonexistent', ['x'], {})",
+    "os.execve('/nonexistent', ['x'], {})",
+    "os.environ['PYTHONPATH'] = '/nowhere'; os.execv('/nonexistent', ['x'])",
+    "os.posix_spawn(python, [python], {1: 2})",
+    "os.execve(python, [python], {'a=b': ''})",
+    "os.environ['PYTHONPATH'] = '/nowhere'; os.execv(python, 3)",
+    "os.posix_spawn(python)",
+]
+
+
+@pytest.mark.parametrize("start", sampled(STARTS, 3))
+def test_a_process_with_an_environment_of_its_own_is_covered(launch, start):
+    done = launch("--stat", "libz:deflate", source=PROGRAM + STARTS[start])
+    names = ["PYTHONPATH"] if "PYTHONPATH" in start else []
+    assert (done.returncode, done.out, done.err) == (0, f"{names}\n", "")
+    assert [row["hits"] for process in done.report["processes"] for row in process["functions"]] == [1]
+
+
+@pytest.mark.parametrize("mistake", sampled(MISTAKES, 2))
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a traceback is changed from Python 3.11 on")
+def test_errors_are_those_of_python(launch, tmp_path, mistake):
+    done = launch("--stat", "libz:deflate", "-o", tmp_path / "report", source=PROGRAM + mistake, as_json=False)
+    bare = subprocess.run([sys.executable, tmp_path / "app.py"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.out, done.err) == (bare.returncode, bare.stdout, bare.stderr)
+    assert bare.returncode == 1
+
+
+def test_a_command_that_posix_spawn_starts_is_named(launch):
+    done = launch(
+        "--stat", "libz:deflate", source=f"{PROGRAM}wait(os.posix_spawn('/bin/true', ['true', 'x'], os.environ))"
+    )
+    assert [each["command"] for each in done.report["not_covered"]] == [["true", "x"]]
