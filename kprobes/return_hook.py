@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
+import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -187,4 +187,4 @@ def _after_fork() -> None:
     # The list holds references: the collector must not free a hook whose address is still in use.
     hooks = list(_hooks)
     for hook in hooks:
-        hook.after_fork(tracer().runtime.forked_from, threading.get_native_id())
+        hook.after_fork(tracer().runtime.forked_from, os.getpid())  # that of the forking thread

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ FUNCTIONS = (
     asynchronous.blocks_signals,
     cancellation.cancellation_off,
     cancellation.cancellation_back,
-    rethook.tasks_after_fork,
+    rethook.tasks_in_child,
     rethook.rethook_find_ret_addr,
     rethook.pool_after_fork,
     rethook.node_leave,
@@ -204,6 +205,7 @@ class Runtime:
         self.forked_from = 0
         """In the child of a fork, the native id that its thread had in the parent; 0 if that thread had never hit a probe."""
         pages.sync_cores()
+        fork.at_fork(0, 0, self.image.address("tasks_in_child"))
         fork.in_child(fork.Phase.TASKS, self._after_fork)
 
     def tasks(self) -> list[ctypes.Structure]:
@@ -268,10 +270,14 @@ class Runtime:
             self.signals.add_consumer(number, self.image.address(consumer))
 
     def _after_fork(self) -> None:
-        """Only the forking thread exists in the child: it keeps its record, the other threads' nodes go back to their pools."""
-        self.forked_from = self.image.call("tasks_after_fork")
-        for probe in list(live_probes):
-            self.image.call("pool_after_fork", probe.address)
+        """Nodes of threads that the child does not have go back to their pools.
+
+        Not if C code has forked, and another thread does this later: the forking one is taking nodes meanwhile.
+        """
+        self.forked_from = self.image.variable("forked_from").value
+        if threading.get_native_id() == os.getpid():
+            for probe in list(live_probes):
+                self.image.call("pool_after_fork", probe.address)
 
 
 def _nodes(task: ctypes.Structure) -> list[ctypes.Structure]:

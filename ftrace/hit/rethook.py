@@ -379,20 +379,24 @@ def rethook_flush_task(task: ptr[Task]) -> void:
     task_free(task)
 
 
-@native
-def tasks_after_fork() -> u64:
-    """In the child of a fork: renew the calling thread's tid, and free the other threads' records. Returns the former tid, or 0.
+forked_from = global_var(u64, 0, name="forked_from")
+"""In the child of a fork, the tid that its thread had in the parent; 0 if that thread had never hit a probe."""
+
+
+@native(export=True)
+def tasks_in_child() -> void:
+    """In the child of a fork, before anything else: renew the forking thread's tid, and free the other threads' records.
 
     Nodes of other threads may be half filled, so they are not read: `pool_after_fork` counts what is left.
     """
+    global forked_from
     me = current()
-    before: u64 = 0
+    forked_from = 0
     for index in range(claimed_high):
         task = task_at(index)
         if task == me:
-            before = cast(u64, task.tid)
+            forked_from = cast(u64, task.tid)
             task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
             task.pid = task.tid
         elif task.state == CLAIMED:
             task_free(task)
-    return before

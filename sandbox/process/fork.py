@@ -5,7 +5,8 @@
   in the parent, before   HOLD     locks whose state must be consistent in the child are taken      hold()
                           CLOSE    before()                                                         innermost()
   by libc, before         a change of text ends, and none begins                   sandbox.threads.atfork
-  by libc, after          forks are counted; Python handlers are off in the child  at_fork()
+  by libc, after          forks are counted; in the child Python handlers are off,
+                          and records of threads that are gone are released        at_fork()
   in the parent, after    CLOSE    after_in_parent()
                           TEXT     text that the forking thread is changing is copied if shared
                           HOLD     the locks are given back
@@ -13,7 +14,7 @@
                           CLOSE    after_in_child()
                           KERNEL   registrations that a child does not inherit are renewed          in_child()
                           TEXT, HOLD as in the parent
-                          TASKS    records of threads that are gone are released                    in_child()
+                          TASKS    their nodes go back to their pools                               in_child()
                           PROBES   what their calls had taken from probes is released               in_child()
                           BUFFERS  memory that the parent records into is replaced                  in_child()
                           THREADS  our worker threads are started again                             in_child()

@@ -90,6 +90,21 @@ def test_processes_that_it_forks_are_counted_and_detached_from(server):
         early = late
 
 
+@pytest.mark.parametrize("times", [2, in_stress(40)])
+def test_processes_that_it_has_forked_are_in_probed_calls_when_it_detaches(server, times):
+    """Their shadow stacks stay: it is another thread that leaves there."""
+    pid, connect = server
+    for _ in range(times):
+        with attached("stat", "-p", pid, "own_*", "libc:malloc", "libc:fgets") as command:
+            busy = [connect() for _ in range(3)]
+            for each in busy:
+                each.begin(1 << 19)
+            interrupted(command)
+        for each in busy:
+            each.end()
+            each.work(1)
+
+
 @pytest.mark.stress
 def test_a_process_that_was_forked_meanwhile_is_attached_to_afterwards(server):
     pid, connect = server
