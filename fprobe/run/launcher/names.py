@@ -57,6 +57,27 @@ class Names:
         """Functions outside of libraries, ascending: first address, the one after the last, name, image."""
         self._bearers: dict[Named, set[int]] = {}
         """The addresses of the functions of each name; without symbols."""
+        self._earlier: list[dict[Named, set[int]]] = []
+        """The same before each exec."""
+
+    def forget(self) -> Names:
+        """What is known after an exec: addresses now mean something else, but those of calls that were counted before it."""
+        made = Names(self._root)
+        made.inherit(self)
+        made._earlier, made._bearers = [*self._earlier, self._bearers], {}
+        return made
+
+    def current(self, address: int) -> int:
+        """Where the function that starts at an address is since the last exec; the address itself if it is nowhere."""
+        found = self._functions.get(address)
+        if found is None or not self._earlier:
+            return address
+        named = found._replace(symbol="")
+        now = sorted(self._bearers.get(named, ()))
+        for earlier in (sorted(each.get(named, ())) for each in self._earlier):
+            if address in earlier and len(earlier) == len(now):
+                return now[earlier.index(address)]
+        return address
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
         """Add libraries, as `fprobe.run.tracee.patterns.described` returns them."""
@@ -88,7 +109,7 @@ class Names:
         found = self._functions.get(address)
         if found is None:
             return self.place(address)
-        bearers = self._bearers[found._replace(symbol="")]
+        bearers = self._bearers.get(found._replace(symbol=""), {address})
         if len(bearers) == 1:
             return found
         library = self._library_of(address)

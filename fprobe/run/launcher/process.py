@@ -66,8 +66,8 @@ class Process:
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take over an entry of the journal."""
-        if "argv" in entry:  # addresses change with an exec: forget the names from before
-            self.command, self.names, self.has_reported = entry["argv"], Names(self.root), True
+        if "argv" in entry:
+            self.command, self.names, self.has_reported = entry["argv"], self.names.forget(), True
         self.unrecorded = tuple(entry.get("unrecorded", self.unrecorded))
         self.names.take_libraries(entry.get("libraries", []))
         self.names.take_code(entry.get("code", []))

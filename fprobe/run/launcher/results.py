@@ -7,6 +7,7 @@ import signal
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fprobe.calls.stack_memory import PythonPlace, StackCounts, StackMemory
@@ -95,20 +96,25 @@ def _tell_unrecorded(processes: Sequence[Process], forks: int) -> None:
 
 def _count(process: Process, found: Iterable[Calls]) -> None:
     for calls in found:
-        if calls.ip:
-            process.calls.setdefault((calls.ip, calls.by), Calls(calls.ip, calls.by)).add(calls)
+        if ip := process.names.current(calls.ip):
+            process.calls.setdefault((ip, calls.by), Calls(ip, calls.by)).add(calls)
         else:
             process.dropped += calls.hits
 
 
 def _read_stacks(process: Process, counts: int) -> None:
     layout = process.stack_layout
-    if not layout or not process.parts:
-        return
-    start = session.HEADER + process.parts[-1] * session.PART + session.MAPS_AT + layout["offset"]
-    memory = StackMemory(lambda offset, size: os.pread(counts, size, start + offset), layout["pieces"], layout["minor"])
-    process.stacks = [each for each in memory.stacks() if not _is_ours(each, layout)]
-    process.stacks_lost, process.stacks_cut = memory.lost, memory.cut
+    for part in process.parts if layout else ():  # one for each program that it has executed
+        start = session.HEADER + part * session.PART + session.MAPS_AT + layout["offset"]
+        read = partial(_read_at, counts, start)
+        memory = StackMemory(read, layout["pieces"], layout["minor"])
+        process.stacks += [each for each in memory.stacks() if not _is_ours(each, layout)]
+        process.stacks_lost += memory.lost
+        process.stacks_cut += memory.cut
+
+
+def _read_at(counts: int, start: int, offset: int, size: int) -> bytes:
+    return os.pread(counts, size, start + offset)
 
 
 def _is_ours(stack: StackCounts, layout: dict[str, Any]) -> bool:

@@ -56,3 +56,28 @@ def test_a_command_that_posix_spawn_starts_is_named(launch):
         "--stat", "libz:deflate", source=f"{PROGRAM}wait(os.posix_spawn('/bin/true', ['true', 'x'], os.environ))"
     )
     assert [each["command"] for each in done.report["not_covered"]] == [["true", "x"]]
+
+
+EXECS = """
+import os, sys, zlib
+zlib.compress(b"x")
+left = int(os.environ.get("LEFT", "3"))
+if left:
+    os.environ["LEFT"] = str(left - 1)
+    os.execv(sys.executable, sys.orig_argv)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", sampled([["--stat", "libz:deflate"], ["--stacks", "libz:deflate"], ["--trace", "libz:deflate"]], 2)
+)
+def test_what_was_counted_before_an_exec_keeps_its_name(launch, words):
+    done = launch(*words, source=EXECS)
+    (process,) = done.report["processes"]
+    if words[0] == "--stat":
+        assert [(row["name"], row["hits"]) for row in process["functions"]] == [("deflate", 4)]
+    elif words[0] == "--stacks":
+        assert sum(each["calls"] for each in process["stacks"]) == 4
+        assert {each["frames"][-1] for each in process["stacks"]} == {"deflate [libz]"}
+    else:
+        assert [call["function"] for call in process["calls"]] == ["deflate"] * 4
