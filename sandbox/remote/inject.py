@@ -23,6 +23,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from sandbox.remote import interpreter, storage
@@ -42,6 +43,8 @@ _READ_WRITE, _READ_EXECUTE = 3, 5
 _PRIVATE_ANONYMOUS = 0x22
 _CLONE = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x200000 | 0x1000000
 """Flags of a thread, with VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, CHILD_CLEARTID and CHILD_SETTID."""
+_SANITIZERS = ("libtsan.so", "liblsan.so", "libclang_rt.tsan")
+"""Libraries with functions that each thread needs the sanitizer to have begun for."""
 _TRIES = 5
 _ROUNDS, _BETWEEN = 5, 0.1
 """How often it is tried while no thread stops, and seconds in between."""
@@ -155,6 +158,15 @@ def prepare(pid: int, source: str, first: str = "", *, is_held: bool = False) ->
     raise Refused(f"the libraries of process {pid} change faster than they can be looked at; try again", errno.EAGAIN)
 
 
+def _check_sanitizers(process: RemoteProcess) -> None:
+    """Raise Refused where a thread that the sanitizer's runtime has not begun would end the program."""
+    program = Path(f"/proc/{process.pid}/exe").readlink().name
+    for image in process.each_image(lambda name: name == program or name.startswith(_SANITIZERS)):
+        if image.path.rpartition("/")[2].startswith(_SANITIZERS) or image.addresses(["__tsan_init"]):
+            sentence = "ThreadSanitizer or LeakSanitizer, which end a program in which threads of others run"
+            raise Refused(f"process {process.pid} has {sentence}; build it without -fsanitize=thread and leak")
+
+
 def _prepared(pid: int, source: str, first: str) -> Prepared:
     process = RemoteProcess(pid)
     try:
@@ -163,6 +175,7 @@ def _prepared(pid: int, source: str, first: str) -> Prepared:
         loader = process.image(lambda name: name.startswith(("ld-linux", "ld-2")))
         if libc is None or loader is None:
             raise Refused(f"process {pid} does not use glibc: it is statically linked, or has another C library (musl)")
+        _check_sanitizers(process)
         wanted = (*remote_thread.FUNCTIONS, remote_thread.KEYS, *remote_interpreter.FUNCTIONS)
         addresses = libc.addresses((*wanted, *storage.DESCRIPTIONS))
         missing = [name for name in wanted if name not in addresses]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from attaching import attached, fprobe, has_interpreter, interrupted, rows
+from sampled import sampled
 
 MUSL, RUST = (
     shutil.which("musl-gcc"),
@@ -57,6 +58,25 @@ def test_a_program_with_musl_is_refused_and_lives_on(tmp_path, started, options)
     assert Path(f"/proc/{process.pid}/maps").read_text() == maps and process.poll() is None
     done = fprobe("run", "--stat", "main", tmp_path / "a")
     assert done.returncode == 2 and re.search("is statically linked" if options else r"not glibc \(musl\)", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "words", sampled(["gcc -fsanitize=thread", "clang -fsanitize=thread", "gcc -fsanitize=leak"], 1)
+)
+@pytest.mark.skipif(not has_interpreter(), reason="no shared libpython: see fprobe doctor")
+def test_a_program_with_a_sanitizer_that_knows_its_threads_is_refused_and_lives_on(tmp_path, started, words):
+    (tmp_path / "a.c").write_text(
+        C.replace("(void)", "(int count, char **words)").replace("for (;;)", "while (count < 2)")
+    )
+    built = subprocess.run([*words.split(), tmp_path / "a.c", "-o", tmp_path / "a"], capture_output=True)
+    if built.returncode:
+        pytest.skip(f"no {words}")
+    process = started(tmp_path / "a")
+    why = "has ThreadSanitizer or LeakSanitizer, which end a program in which threads of others run"
+    done = fprobe("stat", "-p", process.pid, "main")
+    assert done.returncode == 2 and f"fprobe: process {process.pid} {why}" in done.stderr and process.poll() is None
+    done = fprobe("run", "--stat", "main", tmp_path / "a", "ends")
+    assert (done.stdout, done.returncode) == ("ready\n", 1) and why in done.stderr
 
 
 @pytest.mark.stress
