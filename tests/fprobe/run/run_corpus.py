@@ -69,7 +69,6 @@ PROGRAMS = {
     "an exception": script("def f(): raise ValueError('x')\nf()"),
     "a chain of exceptions": script("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e"),
     "a syntax error": script("def f(:\n    pass"),
-    "a missing script": Program(("missing.py",)),
     "an exception in a destructor": script("class A:\n    def __del__(self): 1 / 0\nA()"),
     "a warning": script("import warnings; warnings.warn('careful')"),
     "an assertion in code": code("assert False, 'no'"),
