@@ -23,6 +23,11 @@ def is_here() -> bool:
     return getattr(sys, _BROUGHT, False)
 
 
+def _this_thread() -> tuple[int, int]:
+    """Its process and its number, which in the child of a fork another one may have."""
+    return os.getpid(), _thread.get_ident()
+
+
 class _Gate:
     """Keeps forks of the program and our Python apart (`sandbox.x86_64.fork_gate`): the thread that runs it is in the gate.
 
@@ -34,11 +39,11 @@ class _Gate:
 
         self._forking = ctypes.c_uint32.from_address(forking)
         self._enter, self._leave = map(ctypes.CFUNCTYPE(None), (enter, leave))
-        self._inside = {_thread.get_ident()}
+        self._inside = {_this_thread()}
 
     def enter(self) -> bool:
         """Wait until no fork is in progress, and delay others. Returns whether the thread was outside."""
-        if (thread := _thread.get_ident()) in self._inside:
+        if (thread := _this_thread()) in self._inside:
             return False
         self._enter()
         self._inside.add(thread)
@@ -46,7 +51,7 @@ class _Gate:
 
     def leave(self) -> bool:
         """Let forks go on. Returns whether the thread was inside."""
-        if (thread := _thread.get_ident()) not in self._inside:
+        if (thread := _this_thread()) not in self._inside:
             return False
         self._inside.discard(thread)
         self._leave()
@@ -54,7 +59,7 @@ class _Gate:
 
     def forget(self) -> None:
         """This thread ends; the code in which it has entered leaves for it. Another thread may get its number."""
-        self._inside.discard(_thread.get_ident())
+        self._inside.discard(_this_thread())
 
     def give_way(self) -> None:
         """Let forks go first that wait. The thread must hold no lock of the C library."""
