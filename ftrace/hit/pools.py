@@ -180,6 +180,9 @@ def pool_take(task: ptr[Task], probe: ptr[Probe], interrupted: bool_) -> bool_:
     if interrupted and volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:
         return False
     while volatile_load(addressof(probe.flags)) & POOL_SHARED == 0:
+        if volatile_load(addressof(probe.flags)) & SWITCHING == 0:
+            # Nobody switches: the parent of a fork that C code has made has taken the credit, in counters that both still share.
+            return take_one(addressof(probe.pool_unclaimed))
         pause()
     return take_one(addressof(probe.pool_shared))
 
