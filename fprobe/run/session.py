@@ -179,7 +179,6 @@ def open_counts(address: str) -> int:
 
 def settings(address: str) -> Settings:
     """Read the launcher's requests. Raises OSError if the launcher has ended."""
-    give_way()
     pid, _, journal = address.split(":")
     descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -230,6 +229,7 @@ def take_objects(counts: int) -> dict[str, bytes]:
 
 def note(address: str, **entry: Any) -> None:
     """Append an entry to the journal; does nothing if the launcher has ended."""
+    give_way()
     pid, _, journal = address.split(":")
     try:
         descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
