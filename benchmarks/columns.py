@@ -42,7 +42,7 @@ def _absent() -> str:
 
 
 def _sample(calls: int) -> Sample:
-    """Raises AssertionError if rows and calls that were left out are not the calls."""
+    """Raises AssertionError if fprobe fails."""
     import pyarrow.parquet
 
     with tempfile.TemporaryDirectory() as folder:

@@ -202,11 +202,14 @@ class Runtime:
         self.spares = SpareStubs(self.image, self.slab)
         self.force_breakpoints = int(FORCED in os.environ.get(FORCE, "").split(","))
         """1: patch every site by the breakpoint protocol, also where a single store would do."""
-        self.forked_from = 0
-        """In the child of a fork, the native id that its thread had in the parent; 0 if that thread had never hit a probe."""
         pages.sync_cores()
         fork.at_fork(0, 0, self.image.address("tasks_in_child"))
         fork.in_child(fork.Phase.TASKS, self._after_fork)
+
+    @property
+    def forked_from(self) -> int:
+        """In the child of a fork, the native id that its thread had in the parent; 0 if that thread had never hit a probe."""
+        return int(self.image.variable("forked_from").value)
 
     def tasks(self) -> list[ctypes.Structure]:
         """The records ever claimed, as ctypes structures of `sandbox.threads.tasks.Task`."""
@@ -274,7 +277,6 @@ class Runtime:
 
         Not if C code has forked, and another thread does this later: the forking one is taking nodes meanwhile.
         """
-        self.forked_from = self.image.variable("forked_from").value
         if threading.get_native_id() == os.getpid():
             for probe in list(live_probes):
                 self.image.call("pool_after_fork", probe.address)

@@ -242,28 +242,25 @@ def _giving_way(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-@contextlib.contextmanager
-def given_way() -> Iterator[None]:
+def given_way() -> contextlib.AbstractContextManager[None]:
     """Inside the block this thread waits for something, and forks go on."""
-    gate: Any = vars(sys).get(_GATE)
-    was_inside = gate is not None and gate.leave()
-    try:
-        yield
-    finally:
-        if was_inside:
-            gate.enter()
+    return _through_gate("leave", "enter")
+
+
+def delayed() -> contextlib.AbstractContextManager[None]:
+    """Inside the block forks wait, except while it gives way, if such an interpreter runs it."""
+    return _through_gate("enter", "leave")
 
 
 @contextlib.contextmanager
-def delayed() -> Iterator[None]:
-    """Inside the block forks wait, except while it gives way, if such an interpreter runs it."""
+def _through_gate(way: str, back: str) -> Iterator[None]:
     gate: Any = vars(sys).get(_GATE)
-    was_outside = gate is not None and gate.enter()
+    has_moved = gate is not None and getattr(gate, way)()
     try:
         yield
     finally:
-        if was_outside:
-            gate.leave()
+        if has_moved:
+            getattr(gate, back)()
 
 
 @functools.cache

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import struct
 
-PAGE = 4096
+from sandbox.x86_64.remote_thread import PAGE
+from sandbox.x86_64.syscalls import SYS_NANOSLEEP
+
 HOLDERS, FORKING = PAGE, PAGE + 4
 """Offsets of the numbers, of 32 bits."""
 WHOLE = 2 * PAGE
@@ -21,7 +23,6 @@ _NAP = 50_000
 """Nanoseconds."""
 PATIENCE = 20_000
 """Naps, a second or two in all, for which a fork waits: a limit that turns a deadlock into a delay."""
-_NANOSLEEP = 35
 
 
 class _Code:
@@ -50,7 +51,7 @@ def _made() -> tuple[bytes, dict[str, int]]:
     at["nap"] = 0
     code += b"\x48\x83\xec\x18\x48\xc7\x04\x24\0\0\0\0"  # sub $24,%rsp; movq $0,(%rsp)
     code += b"\x48\xc7\x44\x24\x08" + struct.pack("<I", _NAP)  # movq $_NAP,8(%rsp)
-    code += b"\xb8" + struct.pack("<I", _NANOSLEEP) + b"\x48\x89\xe7\x31\xf6\x0f\x05"  # nanosleep(%rsp, NULL)
+    code += b"\xb8" + struct.pack("<I", SYS_NANOSLEEP) + b"\x48\x89\xe7\x31\xf6\x0f\x05"  # nanosleep(%rsp, NULL)
     code += b"\x48\x83\xc4\x18\xc3"
 
     at["prepare"] = len(code.bytes)

@@ -11,7 +11,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sandbox.x86_64 import fork_gate
-from sandbox.x86_64.remote_thread import CANCELLED, GATE, SOURCE, STATUS, Places, Room, begin, call, create, end, number
+from sandbox.x86_64.remote_thread import (
+    CANCELLED,
+    GATE,
+    PAGE,
+    SOURCE,
+    STATUS,
+    Places,
+    Room,
+    begin,
+    call,
+    create,
+    end,
+    number,
+)
 from sandbox.x86_64.syscalls import SYS_CLOSE_RANGE, SYS_MMAP, SYS_MPROTECT
 
 FUNCTIONS = ("dlsym", "dlerror", "snprintf", "usleep", "__register_atfork")
@@ -173,21 +186,13 @@ def _make_gate(made: _Assembly) -> None:
     """Map and register the fork gate, which stays, and enter it. Where there is no memory, there is none."""
     made.code += b"\xb8" + number(SYS_MMAP) + b"\x31\xff\xbe" + number(fork_gate.WHOLE) + b"\xba" + number(_READ_WRITE)
     made.code += b"\x41\xba" + number(_PRIVATE_ANONYMOUS) + b"\x49\xc7\xc0" + number(-1) + b"\x45\x31\xc9\x0f\x05"
-    made.code += b"\x48\x3d" + number(-fork_gate.PAGE)  # cmp $-4096,%rax; ja
+    made.code += b"\x48\x3d" + number(-PAGE)  # cmp $-4096,%rax; ja
     made.jump(b"\x0f\x87", "no gate")
     made.code += b"\x49\x89\x44\x24" + bytes([GATE]) + b"\x48\x89\xc7"  # mov %rax,gate; mov %rax,%rdi
     made.lea("rsi", "gate")
     made.code += b"\xb9" + number(len(fork_gate.CODE)) + b"\xf3\xa4"  # rep movsb
     made.gate(_RDI, 0)
-    made.code += (
-        b"\xb8"
-        + number(SYS_MPROTECT)
-        + b"\xbe"
-        + number(fork_gate.PAGE)
-        + b"\xba"
-        + number(_READ_EXECUTE)
-        + b"\x0f\x05"
-    )
+    made.code += b"\xb8" + number(SYS_MPROTECT) + b"\xbe" + number(PAGE) + b"\xba" + number(_READ_EXECUTE) + b"\x0f\x05"
     for register, offset in ((_RDI, fork_gate.PREPARE), (_RSI, fork_gate.PARENT), (_RDX, fork_gate.CHILD)):
         made.gate(register, offset)
     made.code += b"\x31\xc9"  # xor %ecx,%ecx: of no library that could be unloaded

@@ -13,7 +13,7 @@ import pytest
 from attaching import Target, attached, has_interpreter, interrupted
 from sampled import in_stress
 
-from sandbox.memory.pages import PROT_EXEC, PROT_READ, mprotect
+from sandbox.memory.pages import PAGE, PROT_EXEC, PROT_READ, mprotect
 from sandbox.x86_64 import fork_gate
 
 SOURCE = Path(__file__).with_name("forker.c")
@@ -28,7 +28,7 @@ class Gate:
         self._memory = mmap.mmap(-1, fork_gate.WHOLE)
         self._memory.write(fork_gate.CODE)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        mprotect(self._base, fork_gate.PAGE, PROT_READ | PROT_EXEC)
+        mprotect(self._base, PAGE, PROT_READ | PROT_EXEC)
 
     def __getattr__(self, name):
         return ctypes.CFUNCTYPE(None)(self._base + getattr(fork_gate, name.upper()))
