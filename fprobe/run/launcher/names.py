@@ -52,6 +52,8 @@ class Names:
     def __init__(self, root: str = "") -> None:
         self._root = root
         self._libraries: list[Library] = []
+        self._paths: tuple[str, ...] = ()
+        """Those of the libraries, all of which each name is compared with."""
         self._functions: dict[int, Named] = {}
         self._code: list[tuple[int, int, str, str]] = []
         """Functions outside of libraries, ascending: first address, the one after the last, name, image."""
@@ -84,6 +86,7 @@ class Names:
         for name, path, base, text in libraries:
             spans = tuple((start, end) for start, end in text)
             self._libraries.append(_library(name, self._root + path, base, spans))
+        self._paths = tuple(str(each.path) for each in self._libraries)
 
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
         """Add probed functions, as `fprobe.run.tracee.patterns.plain_values` returns them."""
@@ -99,6 +102,7 @@ class Names:
     def inherit(self, parent: Names) -> None:
         """Add the libraries and functions of the process that forked this one."""
         self._libraries = parent._libraries + self._libraries
+        self._paths = parent._paths + self._paths
         self._functions = parent._functions | self._functions
         self.take_code([(name, image, start, end) for start, end, name, image in parent._code])
         for named, addresses in parent._bearers.items():
@@ -110,35 +114,31 @@ class Names:
         if found is None:
             return self.place(address)
         bearers = self._bearers.get(found._replace(symbol=""), {address})
+        if len(bearers) > 1:
+            library = self._library_of(address)
+            bearers = {each for each in bearers if self._library_of(each) == library}
+            found = found._replace(library=self._owner(library, found.library))
         if len(bearers) == 1:
             return found
-        library = self._library_of(address)
-        bearers = {each for each in bearers if self._library_of(each) == library}
-        found = found._replace(library=self._owner(library, found.library))
         full = demangled(found.symbol)
         same = sum(demangled(self._functions[each].symbol) == full for each in bearers)
-        if len(bearers) == 1:
-            return found
         if full and same == 1:  # overloads
             return found._replace(name=full)
         return found._replace(place=self._offset(address))
 
     def place(self, address: int) -> Named:
         """The function that contains an address, with the offset."""
-        found = self._locate(address)
+        library, found = self._located(address)
         if found is None:
             return self._unknown(address)
-        symbol = found.symbol
-        owner = self._owner(self._library_of(address), symbol.module)
-        return Named(f"{symbol.readable}+{found.offset:#x}", owner, symbol=symbol.name)
+        return self._named(library, found, f"+{found.offset:#x}")
 
     def described(self, address: int) -> Described | None:
         """The function that starts at an address, with its arguments; None if nothing tells them."""
         from fprobe.prototypes.described import described  # most reports do not need all that
         from sandbox.symbols import library_dwarf
 
-        found = self._locate(address)
-        library = self._library_of(address)
+        library, found = self._located(address)
         if found is None or library is None or found.offset:
             return None
         asked = self._functions[address].symbol if address in self._functions else found.symbol.name
@@ -157,24 +157,27 @@ class Names:
 
     def around(self, address: int) -> Named:
         """The function that contains an address."""
-        found = self._locate(address)
+        library, found = self._located(address)
         if found is None:
             return self._compiled(address, with_offset=False) or self._unknown(address)
-        owner = self._owner(self._library_of(address), found.symbol.module)
-        return Named(found.symbol.readable, owner, symbol=found.symbol.name)
+        return self._named(library, found)
 
     def describe(self, address: int) -> str:
         """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it."""
-        return str(self._locate(address) or hex(address))
+        return str(self._located(address)[1] or hex(address))
 
     def name(self, address: int) -> str:
         """`symbol [library]`; the bare address in hexadecimal if no symbol covers it."""
-        found = self._locate(address)
+        _, found = self._located(address)
         return str(found.symbol) if found else hex(address)
 
-    def _locate(self, address: int) -> Location | None:
+    def _located(self, address: int) -> tuple[Library | None, Location | None]:
         library = self._library_of(address)
-        return None if library is None else library.locate(address)
+        return library, None if library is None else library.locate(address)
+
+    def _named(self, library: Library | None, found: Location, offset: str = "") -> Named:
+        symbol = found.symbol
+        return Named(f"{symbol.readable}{offset}", self._owner(library, symbol.module), symbol=symbol.name)
 
     def _library_of(self, address: int) -> Library | None:
         """The library whose code contains an address: of two that were there one after the other, the later."""
@@ -184,7 +187,7 @@ class Names:
         """The name of a library that no other of the process has; `name` for code outside of libraries."""
         if library is None:
             return short_name(name)
-        return told_apart(str(library.path), tuple(str(each.path) for each in self._libraries))
+        return told_apart(str(library.path), self._paths)
 
     def _offset(self, address: int) -> str:
         """An address as offset in its library, which is the same in every process; JIT code has the bare address."""
