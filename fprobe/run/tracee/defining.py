@@ -12,7 +12,7 @@ from fprobe.export.formats import parse_format
 from fprobe.recorded_events import define, explained
 from fprobe.run import session
 from fprobe.run.session import Settings
-from fprobe.run.tracee.patterns import FileLine, Pattern, plain_values
+from fprobe.run.tracee.patterns import FileLine, Pattern, new_functions, plain_values
 from fprobe.tracefs import tracefs
 from ftrace.core.filters.image_functions import ImageFunction
 from ftrace.ring_buffer.arena import arena
@@ -31,7 +31,8 @@ class Definition:
         self.text = text
         self._patterns: list[Pattern] = []
         """What may be the function: names may end like an offset."""
-        self._functions: list[ImageFunction] = []
+        self._known: dict[int, ImageFunction] = {}
+        """The functions that it has been defined on, by address, or that were left out."""
         self._probes: list[Probe] = []
         found = _PLACE.match(text)
         if found is not None and not found["place"][0].isdigit():
@@ -50,7 +51,7 @@ class Definition:
 
     def define(self) -> list[Probe]:
         """Define it, on the functions that are loaded. Returns its probes. Raises OSError."""
-        self._functions = self.functions()
+        self._new_functions()
         self._probes = define(self.text)
         return self._probes
 
@@ -60,8 +61,9 @@ class Definition:
 
     def _new_functions(self) -> list[ImageFunction]:
         """The functions that have been loaded since the last call."""
-        known, self._functions = self._functions, self.functions()
-        return [each for each in self._functions if each not in known] if known is not self._functions else []
+        new = list(new_functions(self.functions(), self._known))
+        self._known |= {each.function.address: each for each in new}
+        return new
 
     def extend(self) -> tuple[list[ImageFunction], str]:
         """Probe functions that have been loaded since. Returns them, and what to say of those that cannot be. Raises OSError."""

@@ -29,6 +29,8 @@ class ValueDefinition(Definition):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.is_by_function = False
+        self.missing: dict[ImageFunction, str] = {}
+        """The functions that had not one of the arguments when they were looked at, and why."""
         self.left_out: dict[ImageFunction, str] = {}
         """Why functions that match are not counted."""
 
@@ -41,9 +43,14 @@ class ValueDefinition(Definition):
                 if not self.can_be_by_function:
                     raise
         self.is_by_function = True
-        self._functions = self.functions()
-        self._probes = self._define_each(self._functions)
+        self._new_functions()
+        self._probes = self._define_each(self.functions(), self.missing)
         return self._probes
+
+    def missing_in(self, functions: Sequence[ImageFunction]) -> dict[ImageFunction, str]:
+        """Those of the functions that have not one of the arguments, and why. It takes milliseconds for each function."""
+        arguments = self.text.split()[2:]
+        return {each: why for each in functions if (why := missing_argument(each.pattern, arguments))}
 
     @property
     def can_be_by_function(self) -> bool:
@@ -55,18 +62,18 @@ class ValueDefinition(Definition):
         if not self.is_by_function:
             return super().extend()
         new = self._new_functions()
-        self._probes += self._define_each(new) if new else []
+        self._probes += self._define_each(new, self.missing_in(new)) if new else []
         return new, ""
 
-    def _define_each(self, functions: Sequence[ImageFunction]) -> list[Probe]:
+    def _define_each(self, functions: Sequence[ImageFunction], missing: Mapping[ImageFunction, str]) -> list[Probe]:
         """Probe these functions. Raises OSError as for the last of them if none has the arguments."""
         head, _, arguments = self.text.split(None, 2)
         arguments = _UNTYPED.sub(r"\1:u64", arguments)
         made: list[Probe] = []
         for each in functions:
             try:
-                if missing := missing_argument(each.pattern, arguments.split()):
-                    raise OSError(errno.EINVAL, missing)
+                if each in missing:
+                    raise OSError(errno.EINVAL, missing[each])
                 made += define(f"{head} {each.pattern} {arguments}")
             except OSError as error:
                 refused = error
@@ -110,13 +117,12 @@ class ValueEvents(ABC):
 
     def _check(self, definition: ValueDefinition, functions: Sequence[ImageFunction]) -> None:
         """Raise OSError if no function of an event has one of its arguments; those that have not are left out, or named."""
-        arguments = definition.text.split()[2:]
-        checked = functions[:_MOST_CHECKED]
-        missing = [(each, why) for each in checked if (why := missing_argument(each.pattern, arguments))]
+        missing = definition.missing = definition.missing_in(functions[:_MOST_CHECKED])
+        told = list(missing.items())[:_MOST_TOLD]
         if missing and len(missing) == len(functions):
-            raise OSError(errno.EINVAL, f"{missing[0][0]}: {missing[0][1]}")
+            raise OSError(errno.EINVAL, "{}: {}".format(*told[0]))
         definition.is_by_function = bool(missing) and definition.can_be_by_function
-        for function, why in missing[:_MOST_TOLD] if not definition.is_by_function else ():
+        for function, why in told if not definition.is_by_function else ():
             session.note(self._address, remark=f"what is counted of {function} has no meaning: {why}")
 
     @abstractmethod
