@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -293,8 +294,10 @@ def test_a_launcher_that_is_killed_releases_the_program(program):
 
     def is_arming():
         """The program stands at its entry, and a thread of ours is in it."""
-        found = [Path(f"/proc/{each}/status").read_text() for each in children.read_text().split()]
-        return any("\nState:\tt" in each and "\nThreads:\t2" in each for each in found)
+        with contextlib.suppress(FileNotFoundError):  # another child has ended
+            found = [Path(f"/proc/{each}/status").read_text() for each in children.read_text().split()]
+            return any("\nState:\tt" in each and "\nThreads:\t2" in each for each in found)
+        return False
 
     wait_until(is_arming)
     launcher.kill()
