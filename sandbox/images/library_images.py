@@ -16,7 +16,7 @@ from sandbox.images import process_text
 from sandbox.images.image import Image, Source
 from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property
-from sandbox.symbols.file_names import is_in_folder, names_of
+from sandbox.symbols.file_names import is_in_folder
 from sandbox.symbols.libraries import Library, libraries
 from sandbox.symbols.table import Symbol, sorted_symbols
 
@@ -40,7 +40,7 @@ class LibraryImage(Image):
         self.library = library
         self.name = library.name
         self._pinned = False
-        self.names = frozenset[str]().union(*map(names_of, library.names))
+        self.names = library.forms
         self.only_by = _LLVM if _LLVM in self.name else ""
         self.is_own = any(package in part for part in library.path.parts for package in _OWN)
 

@@ -16,7 +16,7 @@ from sandbox.loading.module import Module, loaded_modules
 from sandbox.memory import mappings
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
-from sandbox.symbols.file_names import is_in_folder, names_of, split_folder, told_apart
+from sandbox.symbols.file_names import is_in_folder, split_folder, told_apart
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol, locate, symbol_table
@@ -107,7 +107,7 @@ def libraries_called(name: str) -> list[Library]:
     Characters that probe events take for something else may be `_`: `libstdc__` is libstdc++.
     """
     folder, file = split_folder(name)
-    called = [library for library in map(unique, libraries()) if any(file in names_of(each) for each in library.names)]
+    called = [library for library in map(unique, libraries()) if file in library.forms]
     return [library for library in called if not folder or is_in_folder(str(library.path), folder)]
 
 

@@ -23,6 +23,7 @@ from sandbox.elf.tables import default_versions, old_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property, once
+from sandbox.symbols.file_names import names_of
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
 from sandbox.symbols.readable import named, words_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
@@ -87,6 +88,11 @@ class Library:
         """
         resolved = self.path.resolve().name if self.path.is_absolute() else self.name
         return frozenset({self.name, resolved, *([_executed_as()] if self.is_program else [])} - {""})
+
+    @cached_property
+    def forms(self) -> frozenset[str]:
+        """What it may be called before the colon of a pattern."""
+        return frozenset[str]().union(*map(names_of, self.names))
 
     @property
     def is_program(self) -> bool:
