@@ -131,6 +131,10 @@ class _Assembly:
         self.code += opcode + bytes(4)
         self._jumps.append((len(self.code), label))
 
+    def system_call(self, which: int) -> None:
+        """mov $which,%eax; syscall"""
+        self.code += b"\xb8" + number(which) + b"\x0f\x05"
+
     def gate(self, register: bytes, offset: int) -> None:
         """An address in the fork gate: mov GATE(%r12),register; add $offset,register"""
         self.code += b"\x49\x8b" + bytes([register[0]]) + b"\x24" + bytes([GATE])
@@ -177,22 +181,23 @@ def _take_own_descriptors(made: _Assembly) -> None:
 
     Where Linux is older than 5.9 nothing changes.
     """
-    made.code += (
-        b"\xb8" + number(SYS_CLOSE_RANGE) + b"\x31\xff\xbe" + number(-1) + b"\xba" + number(_UNSHARE) + b"\x0f\x05"
-    )
+    made.code += b"\x31\xff\xbe" + number(-1) + b"\xba" + number(_UNSHARE)
+    made.system_call(SYS_CLOSE_RANGE)
 
 
 def _make_gate(made: _Assembly) -> None:
     """Map and register the fork gate, which stays, and enter it. Where there is no memory, there is none."""
-    made.code += b"\xb8" + number(SYS_MMAP) + b"\x31\xff\xbe" + number(fork_gate.WHOLE) + b"\xba" + number(_READ_WRITE)
-    made.code += b"\x41\xba" + number(_PRIVATE_ANONYMOUS) + b"\x49\xc7\xc0" + number(-1) + b"\x45\x31\xc9\x0f\x05"
+    made.code += b"\x31\xff\xbe" + number(fork_gate.WHOLE) + b"\xba" + number(_READ_WRITE)
+    made.code += b"\x41\xba" + number(_PRIVATE_ANONYMOUS) + b"\x49\xc7\xc0" + number(-1) + b"\x45\x31\xc9"
+    made.system_call(SYS_MMAP)
     made.code += b"\x48\x3d" + number(-PAGE)  # cmp $-4096,%rax; ja
     made.jump(b"\x0f\x87", "no gate")
     made.code += b"\x49\x89\x44\x24" + bytes([GATE]) + b"\x48\x89\xc7"  # mov %rax,gate; mov %rax,%rdi
     made.lea("rsi", "gate")
     made.code += b"\xb9" + number(len(fork_gate.CODE)) + b"\xf3\xa4"  # rep movsb
     made.gate(_RDI, 0)
-    made.code += b"\xb8" + number(SYS_MPROTECT) + b"\xbe" + number(PAGE) + b"\xba" + number(_READ_EXECUTE) + b"\x0f\x05"
+    made.code += b"\xbe" + number(PAGE) + b"\xba" + number(_READ_EXECUTE)
+    made.system_call(SYS_MPROTECT)
     for register, offset in ((_RDI, fork_gate.PREPARE), (_RSI, fork_gate.PARENT), (_RDX, fork_gate.CHILD)):
         made.gate(register, offset)
     made.code += b"\x31\xc9"  # xor %ecx,%ecx: of no library that could be unloaded
