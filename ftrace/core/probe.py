@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.core.summary import table
 from ftrace.hit.records import Probe
+from sandbox.memory.pages import PAGE
 from sandbox.threads import tasks
 from sandbox.threads.counters import Line
 
@@ -66,6 +67,8 @@ class CounterLines:
             )
         self._used += 1
         number = (self._used - 1 + tasks.FIRST_LINE) % tasks.COUNTER_LINES
+        pages = self.image.variable("counter_pages")
+        pages.value = max(pages.value, number * tasks.Counters.size // PAGE + 1)
         return tasks.COUNTERS + number * tasks.Counters.size
 
     def give(self, offset: int) -> None:

@@ -92,8 +92,7 @@ FUNCTIONS = (
     pools.probe_set_flags,
     pools.sum_counters,
     pools.clear_counters,
-    counter_rows.row_number,
-    counter_rows.move_row,
+    *counter_rows.FUNCTIONS,
     records.fill_list,
     text_poke.choose,
     text_poke.distinct_lists,
@@ -187,9 +186,8 @@ class Runtime:
         hooks.own_code.add(self.image.__contains__)
         self.template = stubs.stub_template(self.key.offset, FAST, _stub_offsets())
         self.slab = mappings.reserve(tasks.COUNTERS + tasks.CAPACITY * tasks.STRIDE)
-        self.counters = CounterFile(self.image, self.slab + tasks.COUNTERS)
-        fork.innermost(self.counters)
         self._set_variables()
+        self.counters = CounterFile(self.image)
         self.key.set_destructor(self.image.address("rethook_flush_task"))
         self.signals = signals.SignalDispatcher(self.image)
         self.detours = AddressTable(self.image, self._publish_detours)

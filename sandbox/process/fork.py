@@ -4,9 +4,11 @@
 
   in the parent, before   HOLD     locks whose state must be consistent in the child are taken      hold()
                           CLOSE    before()                                                         innermost()
-  by libc, before         a change of text ends, and none begins                   sandbox.threads.atfork
-  by libc, after          forks are counted; in the child Python handlers are off,
-                          and records of threads that are gone are released        at_fork()
+  by libc, before         a change of text ends, and none begins; the forking
+                          thread counts in private memory                          at_fork()
+  by libc, after          forks are counted; in the child all rows of counters
+                          are private, Python handlers are off, and records of
+                          threads that are gone are released                       at_fork()
   in the parent, after    CLOSE    after_in_parent()
                           TEXT     text that the forking thread is changing is copied if shared
                           HOLD     the locks are given back

@@ -179,3 +179,63 @@ def test_a_change_of_a_thread_that_the_child_does_not_have_holds_up_no_fork_of_t
         words.writer, words.in_progress = writer, 1  # the fork that made it
         in_child("fork_in_child")
         assert (words.writer, words.in_progress) == (left, 0)
+
+
+COUNTING = r"""
+#include <sys/prctl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noipa)) long leaf(long x) { return x + 1; }
+static void call(long calls) { for (long i = 0; i < calls; i++) leaf(i); }
+long children_that_count(long count, long calls, void (*check)(long)) {
+    long failed = 0;
+    int pids[16];
+    for (long i = 0; i < count; i++) {
+        pids[i] = fork();
+        if (!pids[i]) { prctl(PR_SET_PDEATHSIG, SIGKILL); call(calls); check(i); _exit(1); }
+    }
+    call(calls);
+    for (long i = 0; i < count; i++) {
+        int status;
+        waitpid(pids[i], &status, 0);
+        failed += status != 0;
+    }
+    return failed;
+}
+"""
+
+
+@isolated(timeout=60)
+def test_children_of_c_count_for_themselves_and_have_all_nodes_of_a_small_pool():
+    """They counted in their parent's lines, at the same time: hits and credits were lost in each of them."""
+    module = load_c(COUNTING)
+    with fprobe.attach("leaf", action=fprobe.Stat(), nr_maxactive=1) as probe:
+        module["leaf"](0)
+
+        def check(_number):
+            os._exit(0 if probe.counts[:6] == (200_001, 0, 0, 0, 0, 0) else 3)
+
+        called = ctypes.CFUNCTYPE(None, ctypes.c_long)(check)
+        assert module["children_that_count"](4, 200_000, ctypes.cast(called, ctypes.c_void_p).value) == 0
+        assert probe.counts[:6] == (200_001, 0, 0, 0, 0, 0), probe.counts
+
+
+@isolated(timeout=60)
+def test_a_child_of_python_below_a_child_of_c_has_a_file_of_its_own():
+    from ftrace.core.runtime import runtime
+
+    module, fork_in_c = load_c(COUNTING), ctypes.PyDLL(None).fork
+    with fprobe.attach("leaf", action=fprobe.Stat()) as probe:
+        module["leaf"](0)
+        child = fork_in_c()
+        if not child:
+            assert not runtime().counters.readable
+            module["leaf"](0)
+            grandchild = os.fork()
+            if grandchild:
+                os._exit(status_of(grandchild))
+            module["leaf"](0)
+            own = runtime().counters.readable and runtime().counters.header.pid == os.getpid()
+            os._exit(0 if own and probe.hits == 3 else 4)
+        assert status_of(child) == 0 and probe.hits == 1
