@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fprobe.calls.values import UNREADABLE, value_text
@@ -94,11 +94,28 @@ class CallValues:
         known = self._described(ip)
         if known is None or known.result is None or known.sets_errno or known.result.meaning:
             return None
-        kind, place = known.result.type, known.result.place
+        kind = known.result.type
         if not isinstance(kind, Integer) or kind.bits not in (8, 16, 32, 64) or kind.name == "char":
             return None
-        is_in_ax = place is not None and not place.indirect and [at for _, at, _ in place.pieces] == RESULTS[:1]
-        return kind if is_in_ax else None
+        return kind if _is_in_ax(known.result) else None
+
+    def result_of_ax(self, ip: int) -> Callable[[int], str | None] | None:
+        """Makes the text of a result from ax; None if more of the record is needed, as for a floating-point number.
+
+        For a value that may be a failure's, whose text has errno, it returns None.
+        """
+        known = self._described(ip)
+        if known is None or known.result is None:
+            constant = UNREADABLE if known is None and self._is_status(ip) else ""
+            return lambda _: constant
+        if not _is_in_ax(known.result) or known.result in known.followed(at_return=True):
+            return None
+
+        def text(ax: int) -> str | None:
+            found = _result(known, ax, None)
+            return None if found is None or (known.sets_errno and _is_failed(found)) else _text(found, [])
+
+        return text
 
     def result_object(self, ip: int, ax: int, values: Values | None) -> dict[str, Any]:
         """The members of a call for JSON that its return tells."""
@@ -197,14 +214,17 @@ def _target(each: _Value, full: int) -> str | None:
     return texts.target_text(each.argument.meaning, each.data, full)
 
 
+def _is_in_ax(result: Argument) -> bool:
+    place = result.place
+    return place is not None and not place.indirect and [at for _, at, _ in place.pieces] == RESULTS[:1]
+
+
 def _result(known: Described, ax: int, values: Values | None) -> _Value | None:
     if known.result is None:
         return None
-    place = known.result.place
     if values is None:
-        is_in_ax = place is not None and [at for _, at, _ in place.pieces] == RESULTS[:1]
         values = Values((ax,), b"", b"", ())
-        if not is_in_ax:
+        if not _is_in_ax(known.result):
             return _Value(known.result, None)
     image = values.image(is_entry=False)
     data = None
@@ -217,9 +237,12 @@ def _failure(known: Described, result: _Value | None, values: Values) -> int | N
     """The errno of a call that has failed; None for others."""
     if result is None or not known.sets_errno or not values.errno:
         return None
-    kind = result.argument.type
-    failed = result.value == -1 if isinstance(kind, Integer) else result.value in (0, _ALL_ONES)
-    return values.errno if failed else None
+    return values.errno if _is_failed(result) else None
+
+
+def _is_failed(result: _Value) -> bool:
+    """Whether it is what functions return that set errno."""
+    return result.value == -1 if isinstance(result.argument.type, Integer) else result.value in (0, _ALL_ONES)
 
 
 def _stored(known: Described, values: Values | None) -> Iterator[_Value]:

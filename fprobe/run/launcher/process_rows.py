@@ -127,10 +127,8 @@ class ProcessRows:
         found = pa.nulls(len(function), pa.string())
         for number in pc.unique(function).to_pylist():
             ip = self._calls.functions.key(number)
-            kind = self._values.number_result(ip)
             here = pc.and_(pc.equal(function, number), pc.not_equal(leave, 0))
-            texts = _texts_of_numbers(ax, kind) if kind is not None else self._texts(ip, here, leave)
-            found = pc.if_else(here, texts, found)
+            found = pc.if_else(here, self._results_of(ip, here, ax, leave), found)
         self._results.append(found)
         self._done = self._calls.rows.count
 
@@ -141,8 +139,22 @@ class ProcessRows:
         data = pa.py_buffer(self._calls.arrays[name])
         return pa.Array.from_buffers(kind, self._calls.rows.count, [None, data]).slice(self._done)
 
+    def _results_of(self, ip: int, here: Any, ax: Any, leave: Any) -> Any:
+        """The results of the calls of a function, which are those `here`: of most functions ax tells them."""
+        import pyarrow.compute as pc
+
+        if (kind := self._values.number_result(ip)) is not None:
+            return _texts_of_numbers(ax, kind)
+        if (text := self._values.result_of_ax(ip)) is None:
+            return self._texts(ip, here, leave)
+        found = _texts_of_words(pc.if_else(here, ax, None), text)
+        missing = pc.and_(here, pc.is_null(found))
+        if missing.true_count:
+            found = pc.coalesce(found, self._texts(ip, missing, leave))
+        return pc.if_else(pc.equal(found, ""), None, found)
+
     def _texts(self, ip: int, here: Any, leave: Any) -> Any:
-        """The results of the calls of a function."""
+        """The same, each from the record of its return."""
         import pyarrow as pa
 
         chosen = zip(here.to_pylist(), leave.to_pylist(), strict=True)
@@ -161,6 +173,15 @@ def _texts_of_numbers(words: Any, kind: Integer) -> Any:
     name = f"int{kind.bits}"
     low = pc.bit_wise_and(words, pa.scalar((1 << kind.bits) - 1, pa.uint64())).cast(f"u{name}")
     return (low if kind.signed is False else low.view(name)).cast(pa.string())
+
+
+def _texts_of_words(words: Any, text: Callable[[int], str | None]) -> Any:
+    """The texts of registers, which mostly have few values; null for None, and where `words` is null."""
+    import pyarrow as pa
+
+    encoded = words.dictionary_encode()
+    found = pa.array([text(word) for word in encoded.dictionary.to_pylist()], pa.string())
+    return found.take(encoded.indices)
 
 
 class _Joined(NamedTuple):

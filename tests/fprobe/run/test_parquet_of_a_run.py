@@ -1,6 +1,7 @@
 """fprobe run -o FILE.parquet: the same calls, stacks and records as in JSON."""
 
 import json
+import re
 import subprocess
 from collections import Counter
 
@@ -113,6 +114,46 @@ def test_a_program_makes_more_calls_than_the_ring_has_place_for(launch, built, t
     assert table.schema.metadata[b"fprobe.lost"] == b"0"
     assert sorted(map(int, table["result"].to_pylist())) == list(range(-5, 240_000 - 5))
     assert table["duration_ns"].null_count == 0
+
+
+RESULTS = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+extern "C" {
+__attribute__((noipa)) long *pointer(long n) { return n ? (long *)(0x1000 + n * 16) : nullptr; }
+__attribute__((noipa)) double real(long n) { return n / 4.0; }
+__attribute__((noipa)) char letter(long n) { return 'a' + n; }
+__attribute__((noipa)) bool truth(long n) { return n & 1; }
+__attribute__((noipa)) void nothing(long n) { __asm__ volatile("" : : "r"(n)); }
+}
+int main() {
+    for (long n = 0; n < 6; n++) {
+        pointer(n % 3); real(n); letter(n); truth(n); nothing(n);
+        getenv(n ? "LANG" : "not set");
+        open(n & 1 ? "/" : "/not/there", O_RDONLY);
+        creat("/not/there/either", 0600);
+    }
+}
+"""
+PROBED = ("pointer", "real", "letter", "truth", "nothing", "libc:getenv", "libc:open64", "libc:creat64")
+
+
+@needs_compilers
+def test_results_have_the_text_of_the_report(launch, built, tmp_path, monkeypatch):
+    """Those that ax alone tells are made for each value once."""
+    monkeypatch.setenv("LANG", "a")
+    program, path = built(RESULTS), tmp_path / "run.parquet"
+    words = [word for name in PROBED for word in ("--trace", name)]
+    shown = launch(*words, words=[program], as_json=False)
+    expected = Counter(
+        (found[1], found[2])
+        for found in re.finditer(r"(\w+)(?: \[[^]]*\])?\([^)]*\)(?: = (.*?))?;", shown.err)
+        if found[1] in {name.rpartition(":")[2] for name in PROBED}
+    )
+    assert launch(*words, "-o", path, words=[program], as_json=False).returncode == 0
+    rows = parquet.read_table(path).to_pylist()
+    found = Counter((row["function"].partition(" ")[0], row["result"]) for row in rows)
+    assert found == expected and sum(found.values()) == 6 * len(PROBED), (found, expected)
 
 
 FORKS = """
