@@ -44,7 +44,7 @@ _STAYS = "it was forked while Python ran in its parent: it has no probes, but ou
 _FUTURE = "from __future__ import annotations\n"
 _ENTERING = Path(session.__file__).parent / "tracee" / "entering.py"
 _BROUGHT = _ENTERING.with_name("brought.py")
-_PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools")
+_PACKAGES = ("fprobe", "llvmlite", "capstone", "elftools", "pydemumble")
 
 
 class Targets(NamedTuple):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # typing need not be there
 
 PREFIX = "_fprobe_attached"
 _OURS = ("fprobe", "kprobes", "ftrace", "sandbox")
-_NEEDED = ("llvmlite", "capstone", "elftools")
+_NEEDED = ("llvmlite", "capstone", "elftools", "pydemumble")
 _ATEXIT = f"{PREFIX}.atexit"
 _DEBUGGER = f"{PREFIX}.pdb"
 """elftools imports pdb, but does not use it; from Python 3.13 on, that brings readline, which handles SIGWINCH."""

@@ -79,6 +79,38 @@ def test_a_program_with_a_sanitizer_that_knows_its_threads_is_refused_and_lives_
     assert (done.stdout, done.returncode) == ("ready\n", 1) and why in done.stderr
 
 
+OF_VERSION_0 = """
+#include <stdio.h>
+__attribute__((noipa)) long work(long) __asm__("_RNvCs1234_4mine4work");
+long work(long n) { return n + 1; }
+int main(int count, char **words) {
+    puts("ready");
+    fflush(stdout);
+    if (count < 2) getchar();
+    for (long n = 0; n < 7; n++) work(n);
+    puts("done");
+    fflush(stdout);
+    return count < 2 && getchar() != EOF;
+}
+"""
+
+
+@pytest.mark.skipif(not has_interpreter(), reason="no shared libpython: see fprobe doctor")
+def test_patterns_match_names_of_rust_of_version_0(tmp_path, started):
+    """In programs in machine code they met the symbols: the package that demangles was not imported there."""
+    pytest.importorskip("pydemumble")
+    (tmp_path / "a.c").write_text(OF_VERSION_0)
+    subprocess.run(["cc", "-O1", tmp_path / "a.c", "-o", tmp_path / "a"], check=True)
+    done = fprobe("run", "--stat", "mine::*", tmp_path / "a", "ends")
+    assert done.returncode == 0 and re.search(r" 7  mine::work \[a\]\n", done.stderr), done.stderr
+    process = started(tmp_path / "a")
+    with attached("stat", "-p", process.pid, "mine::work", "--json") as command:
+        process.stdin.write("now")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        assert rows(interrupted(command))["mine::work"]["hits"] == 7
+
+
 @pytest.mark.stress
 @pytest.mark.skipif(not RUST, reason="no rustc")
 @pytest.mark.skipif(not has_interpreter(), reason="no shared libpython: see fprobe doctor")
