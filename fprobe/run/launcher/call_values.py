@@ -117,6 +117,13 @@ class CallValues:
 
         return text
 
+    def is_address(self, ip: int) -> bool:
+        """Whether a result's text is the address that is in ax, unless that is 0 or all ones."""
+        known = self._described(ip)
+        if known is None or known.result is None or known.result.meaning:
+            return False
+        return isinstance(known.result.type, Pointer)
+
     def result_object(self, ip: int, ax: int, values: Values | None) -> dict[str, Any]:
         """The members of a call for JSON that its return tells."""
         known = self._described(ip)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fprobe.export.columns.addresses import texts_of_addresses
 from fprobe.export.columns.layout import Columns
 from fprobe.export.columns.pages import Kinds, Located, Pages
 from fprobe.export.columns.parquet import losses
@@ -26,6 +27,7 @@ _CALLS = 1 << 15
 """Calls in a row group."""
 _TAKEN = 1 << 18
 """Bytes of sub-buffers of a slot that are taken at once."""
+_ALL_ONES = (1 << 64) - 1
 
 
 class File(NamedTuple):
@@ -127,7 +129,8 @@ class ProcessRows:
         found = pa.nulls(len(function), pa.string())
         for number in pc.unique(function).to_pylist():
             ip = self._calls.functions.key(number)
-            here = pc.and_(pc.equal(function, number), pc.not_equal(leave, 0))
+            is_its = pc.equal(function, pa.scalar(number, pa.int32()))
+            here = pc.and_(is_its, pc.not_equal(leave, pa.scalar(0, pa.uint32())))
             found = pc.if_else(here, self._results_of(ip, here, ax, leave), found)
         self._results.append(found)
         self._done = self._calls.rows.count
@@ -141,17 +144,23 @@ class ProcessRows:
 
     def _results_of(self, ip: int, here: Any, ax: Any, leave: Any) -> Any:
         """The results of the calls of a function, which are those `here`: of most functions ax tells them."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         if (kind := self._values.number_result(ip)) is not None:
             return _texts_of_numbers(ax, kind)
         if (text := self._values.result_of_ax(ip)) is None:
             return self._texts(ip, here, leave)
-        found = _texts_of_words(pc.if_else(here, ax, None), text)
+        words, found = pc.if_else(here, ax, _null("uint64")), _null("string")
+        if self._values.is_address(ip):
+            plain = pc.invert(pc.is_in(words, pa.array((0, _ALL_ONES), pa.uint64())))
+            found = pc.if_else(plain, texts_of_addresses(ax), found)
+            words = pc.if_else(plain, _null("uint64"), words)
+        found = pc.coalesce(found, _texts_of_words(words, text))
         missing = pc.and_(here, pc.is_null(found))
         if missing.true_count:
             found = pc.coalesce(found, self._texts(ip, missing, leave))
-        return pc.if_else(pc.equal(found, ""), None, found)
+        return pc.if_else(pc.equal(found, pa.scalar("", pa.string())), _null("string"), found)
 
     def _texts(self, ip: int, here: Any, leave: Any) -> Any:
         """The same, each from the record of its return."""
@@ -173,6 +182,13 @@ def _texts_of_numbers(words: Any, kind: Integer) -> Any:
     name = f"int{kind.bits}"
     low = pc.bit_wise_and(words, pa.scalar((1 << kind.bits) - 1, pa.uint64())).cast(f"u{name}")
     return (low if kind.signed is False else low.view(name)).cast(pa.string())
+
+
+def _null(kind: str) -> Any:
+    """With its type, which pyarrow would look for in the packages that it knows."""
+    import pyarrow as pa
+
+    return pa.scalar(None, kind)
 
 
 def _texts_of_words(words: Any, text: Callable[[int], str | None]) -> Any:
