@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,10 @@ class AttachedProcess:
         self._document: dict[str, Any] = {}
 
     def __enter__(self) -> AttachedProcess:
-        """Attach. Raises OSError, with the reason, if the process cannot be attached to."""
+        """Attach. Raises OSError, with the reason, if the process cannot be attached to, or nothing there can be probed.
+
+        Warns of patterns that match nothing so far, and of events that could not be defined.
+        """
         from fprobe.report.counts import SELF
         from fprobe.run.launcher.attached import Attached
         from fprobe.run.session import Settings
@@ -41,7 +46,17 @@ class AttachedProcess:
         )
         self._ticks = Ticks()
         self._attached = Attached(self.pid, settings)
+        self._tell_undone(self._attached)
         return self
+
+    def _tell_undone(self, process: Attached) -> None:
+        """Raise OSError if nothing was probed, nor ever will be; else warn of what was not."""
+        errors, waiting = process.undone()
+        if errors and not (waiting or process.functions):
+            self.__exit__(None, None, None)
+            raise OSError(errno.EINVAL, "; ".join(errors))
+        for text in (*errors, *waiting):
+            warnings.warn(f"process {self.pid}: {text}", RuntimeWarning, stacklevel=3)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -68,8 +83,9 @@ class AttachedProcess:
 
     @property
     def errors(self) -> list[str]:
-        """What could not be done in the process, such as a wrong definition of an event."""
-        return list(self._process()["errors"])
+        """What could not be done in the process: wrong definitions of events, and patterns that match nothing."""
+        process = self._process()
+        return [*process["errors"], *(each["reason"] for each in process["not_found"])]
 
     def _process(self) -> dict[str, Any]:
         if self._attached is not None:
@@ -100,7 +116,7 @@ def attach_to(pid: int, *, stat: Patterns = (), trace: Patterns = (), event: Pat
 
     `stat`: patterns of functions to count and time; `trace`: of functions whose calls are recorded; `event`: definitions of
     probe events, lines p, r or f. Raises ValueError if all are empty. Attaching raises OSError, with the reason, if that is
-    not possible.
+    not possible, and warns of patterns that match nothing so far.
     """
     if pid == os.getpid():
         raise ValueError(f"process {pid} is this one; use fprobe.attach")
@@ -108,7 +124,7 @@ def attach_to(pid: int, *, stat: Patterns = (), trace: Patterns = (), event: Pat
 
 
 def _several(given: Patterns) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+    return tuple(each for each in ([given] if isinstance(given, str) else given) if each)
 
 
 __all__ = ["AttachedProcess", "attach_to"]

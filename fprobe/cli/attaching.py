@@ -98,7 +98,12 @@ def attach_and_report(
         raise Failure(f"{output}: the report could not be written: {error.strerror}", FAILED) from None
     if failure is not None:
         raise failure
-    end_process(0)
+    end_process(exit_code(processes))
+
+
+def exit_code(processes: AttachedProcesses) -> int:
+    """0 if something in them got a probe; else 1, since nothing happened of what was asked for."""
+    return 0 if processes.results().is_probed else FAILED
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fprobe.cli import candidates
-from fprobe.cli.attaching import attached_to, refuse_with_pid
+from fprobe.cli.attaching import attached_to, exit_code, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import (
     CallingCommand,
@@ -110,7 +110,7 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
     rows = [{"pid": each["pid"], **row} for each in objects for row in _rows(each["histograms"])]
     console.document({"processes": objects}, rows)
     console.flush()
-    end_process(0)
+    end_process(exit_code(processes))
 
 
 def _show_running(console: Console, process: Process) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from fprobe.cli.attaching import attached_to
+from fprobe.cli.attaching import attached_to, exit_code
 from fprobe.cli.failure import Failure
 from fprobe.cli.interrupting import end_process
 from fprobe.cli.run import check_events
@@ -41,7 +41,7 @@ def record_running(
     _summarise(console, processes, recording)
     if recording.is_incomplete:
         raise disk_failure(output, "records are missing")
-    end_process(0)
+    end_process(exit_code(processes))
 
 
 def _check_output(output: str) -> None:

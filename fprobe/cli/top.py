@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fprobe.cli.attaching import attached_to, pid_options
+from fprobe.cli.attaching import attached_to, exit_code, pid_options
 from fprobe.cli.failure import FAILED, Failure
 from fprobe.cli.formats import format_of, report_file
 from fprobe.cli.options import full_names_option
@@ -100,12 +100,12 @@ def top_command(
     program, counts, journal = start(settings, shown)
     from fprobe.run.ending import end_like
     from fprobe.run.launcher import live
-    from fprobe.run.launcher.report import write_report
+    from fprobe.run.launcher.report import recorded_of, write_report
 
     def write(found: Results, ticks: Ticks) -> None:
         if report is not None:
             with disk_errors(str(output)):
-                write_report(report, found, counts, selection, ticks, form)
+                write_report(report, found, recorded_of(found, counts, selection), selection, ticks, form)
 
     end_like(live.follow(program, counts, journal, TopView(sort, delay, rows, by), shown, write))
 
@@ -130,4 +130,4 @@ def _top_running(
             AttachedReport(processes, selection, report, form).write()
     if failure is not None:
         raise Failure(f"the table could not be written: {failure.strerror}", FAILED)
-    end_process(0)
+    end_process(exit_code(processes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fprobe.cli import candidates
-from fprobe.cli.attaching import attach_and_report, attached_to, refuse_with_pid
+from fprobe.cli.attaching import attach_and_report, attached_to, exit_code, refuse_with_pid
 from fprobe.cli.console import Console
 from fprobe.cli.options import (
     CallingCommand,
@@ -129,7 +129,7 @@ def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
         live = LiveCalls(processes, write)
         live.follow()
     live.finish()
-    end_process(0)
+    end_process(exit_code(processes))
 
 
 def _views(module: Module, match: MatchedFunctions, strings: bool) -> FunctionViews:

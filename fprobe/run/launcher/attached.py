@@ -198,6 +198,15 @@ class Attached:
         """The number of functions that have probes."""
         return sum(entry.get("attached", 0) for entry in self._entries())
 
+    def undone(self) -> tuple[list[str], list[str]]:
+        """A sentence for each event that could not be defined, and for each pattern that matches nothing so far."""
+        waiting: dict[str, str] = {}
+        errors = []
+        for entry in self._entries():
+            waiting = dict(entry.get("waiting", waiting))
+            errors += [entry["error"]] if "error" in entry else []
+        return errors, [*waiting.values()]
+
     def is_over(self, seconds: float = 0) -> bool:
         """Whether the process has ended, or has executed another program. Waits for that so long."""
         return bool(self._over.poll(seconds * 1000))
@@ -264,11 +273,18 @@ class AttachedProcesses:
         self._is_interrupted = is_interrupted
         self.ticks = Ticks()
         self._end: float | None = None
+        self._told: set[str] = set()
 
     def add(self, process: Attached) -> None:
-        """Add a process, and say so."""
+        """Add a process, and say so, and what it does not do of what was asked for: otherwise only the end would tell."""
         self.members.append(process)
-        _say(process)
+        number = process.functions
+        functions = f"{number:,} function{'s' * (number != 1)}"
+        _say(f"fprobe: attached to {process.pid} ({shown_command(process.command)}): {functions}; Ctrl-C ends")
+        for text in sum(process.undone(), []):
+            if text not in self._told:
+                self._told.add(text)
+                _say(f"fprobe: {text}")
 
     def begin(self, duration: float | None) -> None:
         """All are attached: they are wanted for that many seconds from now."""
@@ -337,7 +353,7 @@ def attached(
             try:
                 processes.add(Attached(pid, own, is_interrupted))
             except Refused as failure:  # of another program, or it has ended
-                sys.stderr.write(printable_line(f"fprobe: not attached: {failure.strerror}\n"))
+                _say(f"fprobe: not attached: {failure.strerror}")
         processes.begin(targets.duration)
         yield processes
     finally:
@@ -359,11 +375,8 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def _say(process: Attached) -> None:
-    number = process.functions
-    functions = f"{number:,} function{'s' * (number != 1)}"
-    text = f"fprobe: attached to {process.pid} ({shown_command(process.command)}): {functions}; Ctrl-C ends\n"
-    sys.stderr.write(printable_line(text))
+def _say(text: str) -> None:
+    sys.stderr.write(f"{printable_line(text)}\n")
     sys.stderr.flush()
 
 

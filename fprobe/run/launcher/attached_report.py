@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from fprobe.run.launcher.attached import AttachedProcesses
-from fprobe.run.launcher.report import finish_rows, recorded_of, rows_of, write_rendered
+from fprobe.run.launcher.report import finish_rows, recorded_of, rows_of, write_report
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection
 from fprobe.run.launcher.results import Results
 
@@ -39,4 +39,4 @@ class AttachedReport:
                 {**recorded.maps, **also.maps},
                 {**recorded.values, **also.values},
             )
-        write_rendered(self._output, found, self._selection, recorded, self._processes.ticks, self._format)
+        write_report(self._output, found, recorded, self._selection, self._processes.ticks, self._format)

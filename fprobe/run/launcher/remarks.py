@@ -23,15 +23,14 @@ _LONGEST = 160
 
 def why_nothing(results: Results) -> str:
     """Why nothing was counted, as a sentence."""
-    is_probed = any(process.attached for process in results.processes)
-    if results.status == signal.SIGINT and not is_probed:
+    if results.status == signal.SIGINT and not results.is_probed:
         return "nothing was counted: the program was interrupted before it began"
     if not results.processes:
         return (
             "nothing was counted: the program did not start as a Python that can import fprobe"
             " (interrupted at once, or python -I, -E or -S?)"
         )
-    if is_probed:
+    if results.is_probed:
         passing = next((f", or no call passed {each.where!r}" for each in results.processes if each.where), "")
         causes = [f"no probed function was called{passing}{_probed(results)}", *unmatched(results)]
     else:

@@ -120,7 +120,7 @@ def report_after(
         if rows is not None:
             finish_rows(rows, found, selection, ticks)
         else:
-            write_report(output, found, counts, selection, ticks, format_)
+            write_report(output, found, recorded_of(found, counts, selection), selection, ticks, format_)
         return found.exit_status
     except OSError as error:
         _say(f"{f'{path}: ' if path else ''}the report could not be written: {error.strerror}")
@@ -158,11 +158,10 @@ def status_after(program: Program, counts: int, journal: int) -> int:
 
 
 def write_report(
-    output: int, found: Results, counts: int, selection: ReportSelection, ticks: Ticks, format_: str
+    output: int, found: Results, recorded: Recorded, selection: ReportSelection, ticks: Ticks, format_: str
 ) -> None:
     """Write the report; its words to standard error if the format has none. Raises OSError."""
-    recorded = recorded_of(found, counts, selection)
-    write_rendered(output, found, selection, recorded, ticks, format_)
+    write_all(output, rendered(found, selection, recorded, ticks, format_, terminal.width(output)))
     if format_ in _WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
@@ -192,13 +191,6 @@ def _say(sentence: str) -> None:
 def _say_all(lines: Iterable[str]) -> None:
     with contextlib.suppress(OSError):  # standard error is closed
         write_all(_STANDARD_ERROR, _text_of(lines))
-
-
-def write_rendered(
-    output: int, found: Results, selection: ReportSelection, recorded: Recorded, ticks: Ticks, format_: str
-) -> None:
-    """Write the report in one of the formats. Raises OSError."""
-    write_all(output, rendered(found, selection, recorded, ticks, format_, terminal.width(output)))
 
 
 def rendered(

@@ -54,8 +54,12 @@ class Results:
     @property
     def exit_status(self) -> int:
         """The exit status of the command, as from waitpid: the program's or, if that is 0 and nothing was probed, 1."""
-        is_probed = any(process.attached for process in self.processes)
-        return self.status or (0 if is_probed else FAILED)
+        return self.status or (0 if self.is_probed else FAILED)
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether anything that was asked for has happened: a function has got a probe, in one of the processes."""
+        return any(process.attached for process in self.processes)
 
     @property
     def not_covered(self) -> dict[int, NotCovered]:

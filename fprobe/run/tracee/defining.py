@@ -115,6 +115,8 @@ class Definitions:
                 tracefs.mkdir(f"instances/{session.INSTANCE}")
             size = str(settings.buffer_kb or DEFAULT_SIZE_KB)
             tracefs.write(f"instances/{session.INSTANCE}/buffer_size_kb", size)
+            tracefs.write(f"instances/{session.INSTANCE}/tracing_on", "0")
+        self._is_recording = not settings.events
 
     @property
     def patterns(self) -> list[Pattern]:
@@ -122,7 +124,10 @@ class Definitions:
         return [each.pattern for each in self._waiting if each.pattern is not None]
 
     def define_loaded(self) -> None:
-        """Define and enable the events whose functions are loaded now, and report them to the launcher."""
+        """Define and enable the events whose functions are loaded now, and report them to the launcher.
+
+        Those that are there at the beginning record from one moment on: entries before the event of returns would have none.
+        """
         for each in [waiting for waiting in self._waiting if waiting.can_be_defined]:
             self._waiting.remove(each)
             if each.pattern is not None:
@@ -134,6 +139,9 @@ class Definitions:
                 continue
             self._made.append(each)
         extend(self._made, self._address)
+        if not self._is_recording:
+            self._is_recording = True
+            tracefs.write(f"instances/{session.INSTANCE}/tracing_on", "1")
 
     def _record(self, definition: Definition) -> None:
         for event in dict.fromkeys(probe.event for probe in definition.define()):

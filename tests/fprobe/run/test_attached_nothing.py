@@ -1,0 +1,78 @@
+"""With -p: what was asked for and did not happen is said at once and at the end, and the exit code is 1 if nothing happened."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+from attaching import attached, fprobe
+from sampled import in_stress
+
+import fprobe as fprobe_module
+
+TYPO, REASON = "libz:deflat", "no function of [libz.so.1] matches 'deflat'; did you mean libz:deflate"
+EVENT = "p:asked libz:deflate strm=%di"
+UNFOUND, FIELD = "p:asked libz:deflat strm=%di", "Field not found"
+CASES = [
+    ("stat", (TYPO,), REASON),
+    ("run", ("--stacks", TYPO, "-o", "x.folded"), REASON),
+    ("record", ("-e", EVENT, "--filter", "nosuch > 1", "-o", "x.dat"), FIELD),
+    in_stress(("stat", (TYPO, "-o", "x.csv"), REASON)),
+    in_stress(("run", ("--trace", TYPO, "-o", "x.parquet"), REASON)),
+    in_stress(("run", ("--stacks", TYPO, "-o", "x.speedscope.json"), REASON)),
+    in_stress(("run", ("--hist", "libz:deflate", "--of", "nosuch"), "This variable is not found")),
+    in_stress(("trace", (TYPO,), REASON)),
+    in_stress(("top", ("--stat", TYPO), REASON)),
+    in_stress(("hist", ("-e", EVENT, "keys=nosuch"), "Couldn't find field")),
+    in_stress(("hist", ("-e", UNFOUND, "keys=strm"), REASON)),
+    in_stress(("record", ("-e", UNFOUND, "-o", "x.dat"), REASON)),
+]
+
+
+@pytest.mark.parametrize(("verb", "words", "said"), CASES)
+def test_nothing_is_probed(target, tmp_path, monkeypatch, verb, words, said):
+    monkeypatch.chdir(tmp_path)
+    done = fprobe(verb, "-p", target.pid, *words, "--duration", "0.2")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and lines[0].endswith(": 0 functions; Ctrl-C ends") and said in lines[1], done.stderr
+    assert said in done.stdout + "\n".join(lines[2:])  # of the report, wherever it can say it
+
+
+@pytest.mark.stress
+def test_some_is_probed(target):
+    done = fprobe("stat", "-p", target.pid, TYPO, "libz:deflate", "--duration", "0.2", "--json")
+    assert done.returncode == 0 and REASON in done.stderr
+    assert json.loads(done.stdout)["processes"][0]["not_found"][0]["pattern"] == TYPO
+
+
+def test_it_is_said_before_the_end(target):
+    with attached("stat", "-p", target.pid, TYPO) as process:
+        assert REASON in process.stderr.readline()
+
+
+def test_attach_to_tells_it(target):
+    with pytest.warns(RuntimeWarning, match="did you mean libz:deflate"):
+        with fprobe_module.attach_to(target.pid, stat=TYPO) as process:
+            pass
+    assert process.stat() == [] and REASON in process.errors[0]
+    with (
+        pytest.raises(OSError, match="are not known|not found"),
+        fprobe_module.attach_to(target.pid, event="p:asked libz:deflate strm=nosuch"),
+    ):
+        pass
+    with pytest.raises(ValueError, match="nothing is to be recorded"):
+        fprobe_module.attach_to(target.pid, stat="")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with fprobe_module.attach_to(target.pid, stat="libz:deflate"):
+            pass
+
+
+def test_entry_and_return_are_recorded_from_one_moment_on(target, tmp_path):
+    path = tmp_path / "calls.dat"
+    both = ("-e", "p:asked libz:deflate", "-e", "r:done libz:deflate")
+    done = fprobe("record", "-p", target.pid, *both, "-o", path, "--duration", "0.3")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line)["event"] for line in fprobe("report", path, "--json").stdout.splitlines()]
+    assert events.count("done") > 10 and abs(events.count("asked") - events.count("done")) <= 4
