@@ -6,10 +6,12 @@ Exit codes: 0 done; 1 the program or the probe failed; 2 the command line or the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 
+_STANDARD_ERROR = 2
 _LIKE_PYTHON = ("run", "top")
 """Verbs that Ctrl-C ends as it ends Python, since they stand for it."""
 
@@ -21,6 +23,7 @@ def main(prog_name: str | None = None) -> None:
     from fprobe.cli.interrupting import INTERRUPTED, ctrl_c
     from fprobe.run.ending import end_by_signal
 
+    _occupy_closed()
     ctrl_c.install()
     try:
         from fprobe.cli.verbs import verbs
@@ -43,6 +46,17 @@ def main(prog_name: str | None = None) -> None:
                 end_by_signal(signal.SIGINT)
             sys.exit(INTERRUPTED)
         raise
+
+
+def _occupy_closed() -> None:
+    """Keep our files from getting the numbers of standard descriptors that are closed, which output would then go to.
+
+    What is written there is lost, as it was; in programs that are run they are closed.
+    """
+    with contextlib.suppress(OSError):
+        while (taken := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STANDARD_ERROR:
+            pass
+        os.close(taken)
 
 
 def _give_up_output() -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -281,7 +282,7 @@ class AttachedProcesses:
         number = process.functions
         functions = f"{number:,} function{'s' * (number != 1)}"
         _say(f"fprobe: attached to {process.pid} ({shown_command(process.command)}): {functions}; Ctrl-C ends")
-        for text in sum(process.undone(), []):
+        for text in chain(*process.undone()):
             if text not in self._told:
                 self._told.add(text)
                 _say(f"fprobe: {text}")

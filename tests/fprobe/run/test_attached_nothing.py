@@ -52,12 +52,14 @@ def test_it_is_said_before_the_end(target):
 
 
 def test_attach_to_tells_it(target):
-    with pytest.warns(RuntimeWarning, match="did you mean libz:deflate"):
-        with fprobe_module.attach_to(target.pid, stat=TYPO) as process:
-            pass
+    with (
+        pytest.warns(RuntimeWarning, match="did you mean libz:deflate"),
+        fprobe_module.attach_to(target.pid, stat=TYPO) as process,
+    ):
+        pass
     assert process.stat() == [] and REASON in process.errors[0]
     with (
-        pytest.raises(OSError, match="are not known|not found"),
+        pytest.raises(OSError, match=r"are not known|not found"),
         fprobe_module.attach_to(target.pid, event="p:asked libz:deflate strm=nosuch"),
     ):
         pass

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sampled import sampled
+from sampled import in_stress, sampled
 
 COMPRESSES = "import zlib; zlib.compress(b'x')"
 HANDLERS = """
@@ -191,6 +191,18 @@ def test_top_with_standard_error_closed():
     command = [sys.executable, "-m", "fprobe.cli", "top", "--stat", "libz:deflate", "-d", "0.1", "-c", source]
     done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], text=True, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "out\n")
+
+
+@pytest.mark.parametrize("closed", ["0<&- 2>&-", in_stress("0<&- 1>&- 2>&-"), in_stress("2>&-")])
+@pytest.mark.parametrize("name", ["report.json", in_stress("report.csv")])
+def test_a_report_never_takes_the_place_of_a_closed_standard_descriptor(tmp_path, closed, name):
+    path = tmp_path / name
+    source = COMPRESSES + "; import time; time.sleep(0.3); print('out')"
+    words = ["top", "--stat", "libz:deflate", "-d", "0.1", "-o", str(path), "-c", source]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "fprobe.cli", *words]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+    text = path.read_text()
+    assert "deflate" in text and "calls/s" not in text and "out" not in text.split()
 
 
 # -- what was asked for and did not happen
