@@ -23,6 +23,7 @@ from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.reader import Follower
 from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.filters.errors import FilterError
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.error_log import errors_heard
@@ -69,7 +70,7 @@ def explained(call: Callable[[], None], command: str) -> None:
             if found:
                 reason, shown, position = found[0].message, found[0].command, found[0].position
             caret = f"\n  {' ' * position}^" if position is not None else ""
-            hint = f"\n  {refused.hint}" if isinstance(refused, ProbeError) and refused.hint else ""
+            hint = f"\n  {refused.hint}" if isinstance(refused, ProbeError | FilterError) and refused.hint else ""
             raise OSError(number, f"{reason}\n  {shown}{caret}{hint}") from None
 
 

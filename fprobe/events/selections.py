@@ -151,8 +151,9 @@ def _answer(function: str, question: Question) -> Answer:
 
 
 def _explained(wrong: FilterError, where: str) -> str:
-    """The kernel's message, the filter, and a caret."""
-    return f"{wrong.strerror}\n  {where}\n  {' ' * wrong.position}^"
+    """The kernel's message, the filter, a caret, and the hint if there is one."""
+    hint = f"\n  {wrong.hint}" if wrong.hint else ""
+    return f"{wrong.strerror}\n  {where}\n  {' ' * wrong.position}^{hint}"
 
 
 def _number(layout: RecordLayout, name: str) -> Number:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from attaching import fprobe
@@ -54,6 +55,15 @@ def test_calls_are_told_apart_by_an_argument_and_by_the_result(launch):
     assert {row["arg1"]: row["hits"] for row in rows(done)} == {1: 1, 2: 1, 3: 1, -7: 2}
     done = launch("--stat", "libc:labs", "--by", "arg(retval)", source=CALLS, as_json=False)
     assert " FUNCTION BY retval\n" in done.err and " 2  labs [libc] retval=7\n" in done.err
+
+
+@pytest.mark.parametrize("verb", ["--stat", in_stress("--hist")])
+def test_a_pointer_that_is_compared_with_a_text_is_refused_with_what_to_write(launch, verb):
+    done = launch(verb, "libc:strtol", "--where", "nptr == '7'", source=CALLS, as_json=False)
+    message = (
+        r"Expecting numeric field\n  nptr == '7'\n +\^\n  nptr is a number; the text that it points to is nptr:string\n"
+    )
+    assert done.returncode == 1 and re.search(message, done.err), done.err
 
 
 @pytest.mark.stress

@@ -39,13 +39,14 @@ class FilterError(OSError):
     """A filter was refused.
 
     `code`: what is wrong; ERRNO if the kernel gives no reason. `position`: the caret's offset in the filter's text, not
-    limited to its length.
+    limited to its length. `hint`: what to write instead, which the kernel's messages do not say.
     """
 
-    def __init__(self, code: FilterErrorCode, position: int = 0, number: int = errno.EINVAL) -> None:
+    def __init__(self, code: FilterErrorCode, position: int = 0, number: int = errno.EINVAL, *, hint: str = "") -> None:
         super().__init__(number, code.value)
         self.code = code
         self.position = position
+        self.hint = hint
 
     def report(self, text: str) -> str:
         """The text of the filter file after `text` was refused, as append_filter_err() writes it."""

@@ -78,6 +78,8 @@ MAX_TEXT = 256
 """The maximum length of a pattern, with its final 0, in bytes (MAX_FILTER_STR_VAL)."""
 _MAX_DIGITS = 24
 _WIDTHS = (1, 2, 4, 8)
+_ADDRESS = 8
+"""Bytes of a field that may be an address."""
 _NAME = re.compile(r"[A-Za-z0-9_]*")
 _SPACE = re.compile(r"[ \t\n\v\f\r]*")
 _OPERATOR = re.compile(r"==|!=|<=|<|>=|>|&|~")
@@ -154,9 +156,9 @@ class PredicateParser:
         self._at += len(prefix) if found else 0
         return found
 
-    def _fail(self, code: FilterErrorCode, at: int | None = None) -> NoReturn:
+    def _fail(self, code: FilterErrorCode, at: int | None = None, hint: str = "") -> NoReturn:
         """The kernel counts from one past the character."""
-        raise FilterError(code, (self._at if at is None else at) + 1)
+        raise FilterError(code, (self._at if at is None else at) + 1, hint=hint)
 
     # -- integers -------------------------------------------------------------------------------------------------
 
@@ -192,7 +194,10 @@ class PredicateParser:
         if self._op not in ("==", "!=", "~"):
             self._fail(FilterErrorCode.ILLEGAL_FIELD_OP)
         if not self._kind.is_string:
-            self._fail(FilterErrorCode.EXPECT_DIGIT)
+            name = self._field.name
+            may_point = self._field.size == _ADDRESS and not self._field.signed
+            hint = f"{name} is a number; the text that it points to is {name}:string" if may_point else ""
+            self._fail(FilterErrorCode.EXPECT_DIGIT, hint=hint)
         start = self._at + 1
         # The quotes have been paired before, so there is an end.
         self._at = self._text.index(self._text[self._at], start)
