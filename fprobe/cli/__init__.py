@@ -55,7 +55,9 @@ def _occupy_closed() -> None:
     """
     with contextlib.suppress(OSError):
         while (taken := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STANDARD_ERROR:
-            pass
+            if taken:
+                stream = open(taken, "w", closefd=False)  # noqa: SIM115  # for as long as the process lives
+                setattr(sys, ("stdout", "stderr")[taken - 1], stream)
         os.close(taken)
 
 

@@ -15,11 +15,13 @@ import click
 
 from fprobe.cli.formats import report_file
 from sandbox.process import terminal
-from sandbox.process.printable import printable_line
+from sandbox.process.printable import printable_line, styled
+from sandbox.process.writing import as_bytes
 
 _ERASE_LINE = "\r\x1b[K"
 _UNKNOWN = 0.05
 """Seconds until it is asked again what is done."""
+_BOLD, _DIM, _RED, _GREEN = 1, 2, 31, 32
 _AT_ONCE = 256
 """Lines that are printed together, where many follow each other."""
 
@@ -47,20 +49,29 @@ class Console:
         if not self.json:
             click.echo(printable_line(text), color=self.color, file=self._file)
 
-    def lines(self, texts: Iterable[str]) -> None:
-        """Print many lines, some at a time; before an error of `texts`, those that are there."""
+    def lines(self, texts: Iterable[str], *, is_data: bool = False) -> None:
+        """Print many lines, some at a time; before an error of `texts`, those that are there. `is_data`: see `data`."""
         ready: list[str] = []
         try:
             for text in texts:
                 ready.append(text)
                 if len(ready) == _AT_ONCE:
                     taken, ready = ready, []
-                    self._print(taken)
+                    self._print(taken, is_data)
         finally:
-            self._print(ready)
+            self._print(ready, is_data)
 
-    def _print(self, texts: Sequence[str]) -> None:
-        if texts and not self.json:
+    def data(self, text: str) -> None:
+        """Print a line that a program will read: as it is, but on a terminal."""
+        stream = self._file or sys.stdout
+        if stream.isatty():
+            text = printable_line(text)
+        click.echo(as_bytes(text) if hasattr(stream, "buffer") else text, file=stream, color=True)
+
+    def _print(self, texts: Sequence[str], is_data: bool) -> None:
+        if texts and is_data:
+            self.data("\n".join(texts))
+        elif texts and not self.json:
             click.echo("\n".join(map(printable_line, texts)), color=self.color, file=self._file)
 
     def note(self, text: str) -> None:
@@ -91,7 +102,7 @@ class Console:
         else:
             lines = map(json_text, rows) if self.form == "ndjson" else iter([json_text(value, indent=2)])
         for line in lines:
-            click.echo(line, file=self._file)
+            self.data(line)
         self.finished = True
         self.flush()
 
@@ -100,7 +111,7 @@ class Console:
         if self.json and self.form != "csv":
             from fprobe.report.rows import json_text
 
-            click.echo(json_text(value), file=self._file)
+            self.data(json_text(value))
 
     def failure(self, value: dict[str, Any]) -> None:
         """With --json, print an object that describes the failure, unless a document that includes it was printed."""
@@ -121,7 +132,7 @@ class Console:
         ours = os.dup(1)
         os.dup2(2, 1)
         try:
-            with open(ours, "w", encoding="utf-8", closefd=False) as self._stream:
+            with open(ours, "w", encoding="utf-8", errors="surrogateescape", closefd=False) as self._stream:
                 yield
         finally:
             self._stream = None
@@ -130,18 +141,18 @@ class Console:
 
     def dim(self, text: str) -> str:
         """`text`, dimmed."""
-        return click.style(text, dim=True) if self.color and text else text
+        return styled(text, _DIM) if self.color and text else text
 
     def bold(self, text: str) -> str:
-        return click.style(text, bold=True) if self.color else text
+        return styled(text, _BOLD) if self.color else text
 
     def good(self, text: str) -> str:
         """`text`, in the colour for success."""
-        return click.style(text, fg="green") if self.color else text
+        return styled(text, _GREEN) if self.color else text
 
     def bad(self, text: str) -> str:
         """`text`, in the colour for failure."""
-        return click.style(text, fg="red") if self.color else text
+        return styled(text, _RED) if self.color else text
 
 
 def wants_color(choice: str) -> bool:

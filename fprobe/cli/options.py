@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -169,8 +166,6 @@ def output_options(command: _Command) -> _Command:
     @click.option("--verbose", "-v", is_flag=True, help="Say more.")
     @functools.wraps(command)
     def wrapped(*positional: Any, as_json: bool, color: str, quiet: bool, verbose: bool, **options: Any) -> Any:
-        if sys.stdout is None:  # it was closed; no other file may get its descriptor
-            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process lives
         console = Console(as_json, wants_color(color), verbose - quiet)
         try:
             return command(*positional, console=console, **options)

@@ -70,7 +70,7 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
             for item in objects(trace):
                 console.object(item)
         else:
-            console.lines(_lines(trace, chosen))
+            console.lines(_lines(trace, chosen), is_data=chosen not in ("text", "tree"))
     except ValueError as error:  # the file is damaged; what was read is shown
         console.flush()
         message = str(error)

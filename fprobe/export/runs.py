@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fprobe.report.difference import Measured, Run
+from sandbox.process.writing import as_bytes
 
 _KINDS = "the JSON of fprobe run or fprobe stat, folded stacks, or a trace.dat"
 _FOLDED = re.compile(r"(.+) (\d+)")
+_NO_NUMBER = 1 << 64
+"""What no count and no nanoseconds reach."""
+_LONGEST = 40
 _MAGIC = b"\x17\x08Dtracing"
 
 
@@ -25,6 +29,25 @@ def runs_of(path: str) -> list[Run]:
     return [_run_of(Path(path))]
 
 
+def _text(value: Any) -> str:
+    """A name in a file. Raises TypeError if it is none."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{_shown(value)} is not a name")
+    return as_bytes(value).decode("utf-8", "surrogateescape")
+
+
+def _number(value: Any) -> float:
+    """A count or a time in a file. Raises TypeError if it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _NO_NUMBER:
+        raise TypeError(f"{_shown(value)} is not a count, nor a time")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _run_of(path: Path) -> Run:
     data = path.read_bytes()
     if data.startswith(_MAGIC):
@@ -33,27 +56,44 @@ def _run_of(path: Path) -> Run:
     if text.lstrip().startswith("{"):
         try:
             return _of_json(str(path), json.loads(text))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: {_KINDS} is expected; in this JSON, {_fault(error)}") from None
     found = [_FOLDED.fullmatch(line) for line in text.splitlines()]
     if not found or None in found:
         raise ValueError(f"{path}: this is not {_KINDS}")
-    return _of_stacks(str(path), ((tuple(each[1].split(";")), float(each[2])) for each in found if each))
+    return _of_stacks(str(path), (_folded(path, *each.groups()) for each in found if each))
+
+
+def _folded(path: Path, frames: str, value: str) -> tuple[tuple[str, ...], float]:
+    try:
+        return tuple(frames.split(";")), _number(float(value))
+    except TypeError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _fault(error: Exception) -> str:
-    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    if isinstance(error, KeyError):
+        return f"there is no {error}"
+    if isinstance(error, (AttributeError, LookupError)):
+        return "a list, an object or a frame is missing"
+    return str(error)
 
 
 def _of_json(source: str, document: Any) -> Run:
     processes = document.get("processes", [document])
     rows = [row for each in processes for row in each["functions"]]
-    stacks = ((tuple(each["frames"]), each["self_ns"]) for process in processes for each in process.get("stacks", ()))
+    stacks = (
+        (tuple(map(_text, each["frames"])), _number(each["self_ns"]))
+        for process in processes
+        for each in process.get("stacks", ())
+    )
     run = _of_stacks(source, stacks)
     functions: dict[str, Measured] = {}
     for row in rows:
-        name = f"{row['name']} [{row['module']}]" if row.get("module") else row["name"]
-        _add(functions, name, Measured(row["hits"], row["returns"], row["total_ns"], row.get("self_ns")))
+        name = _text(row["name"]) + (f" [{_text(row['module'])}]" if row.get("module") else "")
+        hits, returns, total = (_number(row[key]) for key in ("hits", "returns", "total_ns"))
+        own = row.get("self_ns")
+        _add(functions, name, Measured(int(hits), int(returns), total, own if own is None else _number(own)))
     return Run(source, functions or run.functions, run.stacks)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _FIELDS = "fields"
+_LINE_END = "\r\n"
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -61,5 +62,5 @@ def _cell(value: Any) -> Any:
 
 def _line(cells: list[Any]) -> str:
     made = io.StringIO()
-    csv.writer(made, lineterminator="").writerow(cells)
-    return made.getvalue()
+    csv.writer(made, lineterminator=_LINE_END).writerow(cells)  # cells with one of its letters are quoted
+    return made.getvalue().removesuffix(_LINE_END)

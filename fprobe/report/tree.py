@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from fprobe.report.durations import duration
 from fprobe.report.nesting import Call
 from fprobe.report.style import Plain, Style
+from sandbox.process.printable import printable
 
 _INDENT = "  "
 HEADER = "#  DURATION       TID   FUNCTION"
@@ -91,4 +92,4 @@ class CallTree:
 
 def folded_stack(frames: Iterable[str]) -> str:
     """A stack as one word of such a line. `frames`: outermost first; a semicolon in a name becomes a colon."""
-    return ";".join(frame.replace(";", ":") for frame in frames)
+    return ";".join(printable(frame).replace(";", ":") for frame in frames)

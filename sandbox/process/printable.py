@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sandbox.process.writing import as_bytes
+
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_STYLE = re.compile(r"\x1b\[\d*(?:;\d+)*m")
+_MARK = "\ud800"
+"""What a style begins with instead of an escape: no text of a program has this, whose bytes that are not UTF-8 become others."""
+_STYLE = re.compile(rf"{_MARK}(\d+)m")
 
 
 def escaped(text: str) -> str:
@@ -30,13 +34,18 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else _bytes(letter) for letter in text)
 
 
+def styled(text: str, style: int) -> str:
+    """`text` in a style of terminals, such as 1 for bold, once `printable_line` has made it a line of output."""
+    return f"{_MARK}{style}m{text}{_MARK}0m"
+
+
 def printable_line(text: str) -> str:
-    """A line of output, printable but for tabs, ends of lines and our styles."""
+    """A line of output, printable but for tabs, ends of lines and our styles (`styled`)."""
     if text.isprintable():
         return text
     parts, at = [], 0
     for style in _STYLE.finditer(text):
-        parts += [printable(text[at : style.start()], "\n\t"), style[0]]
+        parts += [printable(text[at : style.start()], "\n\t"), f"\x1b[{style[1]}m"]
         at = style.end()
     return "".join([*parts, printable(text[at:], "\n\t")])
 
@@ -51,4 +60,4 @@ def utf8(value: Any) -> Any:
 
 
 def _bytes(letter: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+    return "".join(f"\\x{byte:02x}" for byte in as_bytes(letter))

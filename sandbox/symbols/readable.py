@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from sandbox.process.printable import printable
 from sandbox.symbols.demangling import MANGLED, demangled
 
 _OPERATOR = re.compile(
@@ -42,8 +43,12 @@ def use_full_names(full: bool = True) -> None:
 
 
 def readable(symbol: str) -> str:
-    """The name of a function for people: of C++ and Rust the demangled one, shortened unless full names are wanted."""
-    return (demangled(symbol) if _full else _shortened(symbol)) or symbol if symbol.startswith(MANGLED) else symbol
+    """The name of a function for people: of C++ and Rust the demangled one, shortened unless full names are wanted.
+
+    What cannot be printed is escaped.
+    """
+    shown = (demangled(symbol) if _full else _shortened(symbol)) if symbol.startswith(MANGLED) else ""
+    return printable(shown or symbol)
 
 
 def called(name: str, arguments: str, mark: Callable[[str], str] = str) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sandbox.process.printable import printable
 from sandbox.symbols.demangling import demangled
 from sandbox.symbols.file_names import short_name, told_apart
 from sandbox.symbols.libraries import Library
@@ -33,7 +34,7 @@ class Named(NamedTuple):
     def __str__(self) -> str:
         shown = f"{self.name}({self.types})" if self.types else self.name
         shown = f"{shown} at {self.place}" if self.place else shown
-        return f"{shown} [{self.library}]" if self.library else shown
+        return printable(f"{shown} [{self.library}]" if self.library else shown)
 
     def called(self, arguments: str = "") -> str:
         """A call of it: `deflate [libz](flush=4)`."""

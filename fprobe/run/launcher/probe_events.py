@@ -24,6 +24,7 @@ from ftrace.hit.ring_buffer.layout import Geometry
 from ftrace.ring_buffer.reader import Record, of_slot
 from ftrace.ring_buffer.view import MemoryFile, RingView
 from ftrace.tracing.binary_printf import unknown_text
+from ftrace.tracing.instances.cmdlines import cmdline
 from sandbox.memory import mappings
 
 _BY_TIME = attrgetter("stamp", "slot")
@@ -126,7 +127,7 @@ class Comms:
 
     def lines(self) -> str:
         """As in the file saved_cmdlines."""
-        return "".join(f"{thread} {self.find(thread)}\n" for thread in comms.threads(self._address))
+        return "".join(cmdline(thread, self.find(thread)) for thread in comms.threads(self._address))
 
 
 def memory_file(counts: int, at: int) -> MemoryFile | None:

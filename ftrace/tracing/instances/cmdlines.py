@@ -96,7 +96,13 @@ class SavedCmdlines:
         """The file saved_cmdlines: `TID NAME` for each line."""
         for tid in arena().recorded_threads():
             self.find(tid)
-        return "".join(f"{tid} {name}\n" for tid, name in sorted(self._names.items()))
+        return "".join(cmdline(tid, name) for tid, name in sorted(self._names.items()))
+
+
+def cmdline(tid: int, name: str) -> str:
+    """A line of the file. A name with an end of line, which the kernel shows as it is, cannot make up one for another thread."""
+    one_line = name.replace("\n", " ")
+    return f"{tid} {one_line}\n"
 
 
 def _comm(tid: int, among: str = "/proc/self/task") -> str | None:

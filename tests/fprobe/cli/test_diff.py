@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from fprobe.export.runs import runs_of
 
 
 def row(name, hits, total, own=None):
@@ -102,3 +105,40 @@ def test_reports_of_another_kind_are_refused(run, write, tmp_path, words, messag
     (tmp_path / "cut.json").write_text('{"processes": [')
     (tmp_path / "empty").mkdir()
     assert message in run("diff", *words, cwd=tmp_path, code=2).err
+
+
+ODD = [None, True, -1, 1e400, float("nan"), 10**30, "", "x", [], {}, [[]], "\ud800"]
+PLACES = [
+    (), ("processes",), ("processes", 0), ("processes", 0, "functions"), ("processes", 0, "functions", 0),
+    *(("processes", 0, "functions", 0, key) for key in ("name", "hits", "returns", "total_ns", "self_ns", "module")),
+    ("processes", 0, "stacks"), ("processes", 0, "stacks", 0), ("processes", 0, "stacks", 0, "frames"),
+    ("processes", 0, "stacks", 0, "frames", 0), ("processes", 0, "stacks", 0, "self_ns"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_json_with_odd_values_is_compared_or_explained(write, tmp_path, place):
+    text = Path(write("a.json", row("f", 2, 100, 50), stacks=[{"frames": ["m", "f"], "self_ns": 5}])).read_text()
+    for odd in ODD:
+        document = at = {"document": json.loads(text)}
+        for key in ("document", *place)[:-1]:
+            at = at[key]
+        at[("document", *place)[-1]] = odd
+        (tmp_path / "odd.json").write_text(json.dumps(document["document"]))
+        try:
+            (made,) = runs_of(str(tmp_path / "odd.json"))
+        except ValueError as error:
+            assert str(error).startswith(f"{tmp_path}/odd.json: ") and len(str(error)) > len(str(tmp_path)) + 30
+        else:
+            assert all(isinstance(name, str) and name.encode("utf-8") for name in made.functions)
+            numbers = [each for found in made.functions.values() for each in found if each is not None]
+            assert all(isinstance(each, (int, float)) and 0 <= each < 1 << 64 for each in numbers)
+            assert all(isinstance(frame, str) for frames in made.stacks for frame in frames)
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000, '{"processes": 5}', "main;work " + "9" * 400])
+def test_a_damaged_report_is_named_in_a_sentence(run, tmp_path, text):
+    path = tmp_path / "damaged"
+    path.write_text(text)
+    found = run("diff", str(path), str(path), code=2)
+    assert found.err.startswith(f"fprobe: {path}: ") and len(found.err.splitlines()) == 1

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sandbox.process.printable import escaped, printable_line, quoted
+from sandbox.process.printable import escaped, printable_line, quoted, styled
 
 STRINGS = [
     b"\x1b]0;title\x07", b"\x1b[2J", b"\x80", rb"\x80", b"\\", rb"\\", b'"', b"\r", b"\n", rb"\n", b"\x7f",
@@ -81,5 +81,6 @@ def test_every_byte_has_a_text_of_its_own():
         assert codecs.escape_decode(inside)[0].decode("utf-8", "surrogateescape") == text
 
 
-def test_a_line_keeps_its_styles_and_tabs():
-    assert printable_line("\x1b[1mname\x1b[0m\t\x1b[2Jx\udc80\x07") == "\x1b[1mname\x1b[0m\t\\x1b[2Jx\\x80\\x07"
+def test_a_line_keeps_our_styles_and_tabs_only():
+    line = styled("na\x1b[31mme", 1) + "\t\x1b[2Jx\udc80\x07\x1b[0m"
+    assert printable_line(line) == "\x1b[1mna\\x1b[31mme\x1b[0m\t\\x1b[2Jx\\x80\\x07\\x1b[0m"

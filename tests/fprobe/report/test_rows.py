@@ -27,6 +27,11 @@ def test_columns_are_the_keys_of_all_objects_and_fields_are_among_them():
     assert json.loads(rows[2]["args"]) == {"x": 1}
 
 
+def test_a_text_with_the_end_of_a_line_is_one_cell():
+    texts = ["a\nb", "a\rb", "\n", "a\r\nb", "plain"]
+    assert [row["text"] for row in read([{"text": text} for text in texts])] == texts
+
+
 def test_nothing_is_a_table_without_columns():
     assert [*csv_lines(list)] == [""]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import warnings
 
 import pytest
-from attaching import attached, fprobe
+from attaching import COMMAND, LIMIT, attached, fprobe
 from sampled import in_stress
 
 import fprobe as fprobe_module
@@ -49,6 +50,14 @@ def test_some_is_probed(target):
 def test_it_is_said_before_the_end(target):
     with attached("stat", "-p", target.pid, TYPO) as process:
         assert REASON in process.stderr.readline()
+
+
+@pytest.mark.parametrize("closed", [in_stress(">&-"), "2>&-", in_stress("0<&- 1>&- 2>&-")])
+def test_standard_descriptors_are_closed(target, closed):
+    words = ["stat", "-p", str(target.pid), "libz:deflate", "--duration", "0.2"]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0 and ("deflate [libz]" in done.stdout) == (closed == "2>&-"), done
 
 
 def test_attach_to_tells_it(target):

@@ -16,6 +16,7 @@ from ftrace.tracing import symbols
 from ftrace.tracing.events.hist.actions import ONMAX, SNAPSHOT, Action
 from ftrace.tracing.events.hist.definition import Definition, SortKey, is_summed
 from ftrace.tracing.events.hist.values import HistField, Sort
+from sandbox.process.printable import escaped
 
 Item = TypeVar("Item")
 Compare = Callable[[Item, Item], int]
@@ -198,7 +199,12 @@ def _key(field: HistField, value: int | bytes, comm: str) -> str:
 def _bytes_key(field: HistField, value: bytes) -> str:
     if field.sort is Sort.STACKTRACE:
         return f"{field.title}{'.stacktrace' if field.field else f':{chr(10)}'}{''.join(_frames(value))}"
-    return f"{field.title}: {value.decode('utf-8', 'surrogateescape'):<50}"
+    return f"{field.title}: {_text(value):<50}"
+
+
+def _text(value: bytes) -> str:
+    """Unlike the kernel's, the text of an entry cannot be taken for another line, nor change a terminal."""
+    return escaped(value.decode("utf-8", "surrogateescape"))
 
 
 def _frames(stack: bytes) -> Iterator[str]:
@@ -220,7 +226,7 @@ _KEYS: Mapping[str, Callable[[HistField, int, str], str]] = {
     "hex": lambda _field, value, _comm: f"{value:x}",
     "sym": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=False):<45}",
     "sym-offset": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=True):<55}",
-    "execname": lambda _field, value, comm: f"{comm:<16}[{value:10}]",
+    "execname": lambda _field, value, comm: f"{escaped(comm):<16}[{value:10}]",
     "syscall": lambda _field, value, _comm: f"{get_syscall_name(value) or 'unknown_syscall':<30}[{value:3}]",
     "log2": lambda _field, value, _comm: f"~ 2^{value:<2}",
     "buckets": lambda field, value, _comm: f"~ {value}-{(value + field.buckets - 1) % _WORD}",
@@ -243,7 +249,7 @@ def _tracked(definition: Definition, entry: Entry) -> Iterator[str]:
 
 
 def _saved(value: int | bytes) -> str:
-    return f"{value:10}" if isinstance(value, int) else f"{value.decode('utf-8', 'surrogateescape'):<32}"
+    return f"{value:10}" if isinstance(value, int) else f"{_text(value):<32}"
 
 
 def _snapshot(definition: Definition, taken: Snapshot) -> str:
