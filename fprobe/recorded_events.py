@@ -23,6 +23,7 @@ from fprobe.export.formats import EventFormat, parse_format
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.reader import Follower
 from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.filters.errors import FilterError
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
@@ -46,9 +47,10 @@ _COMMON = ("event", "time", "tid", "comm", "lost")
 
 def define(definition: str) -> list[Probe]:
     """Define an event. Returns its probe. Raises OSError with a caret under the error."""
-    before = set(dynevent.dynamic_events())
-    _write("dynamic_events", definition, append=True)
-    made = [each for each in dynevent.dynamic_events() if each not in before]
+    with events_locked():  # what other threads define is not ours
+        before = set(dynevent.dynamic_events())
+        _write("dynamic_events", definition, append=True)
+        made = [each for each in dynevent.dynamic_events() if each not in before]
     probes = [each for each in made if isinstance(each, Probe)]
     if not probes:
         raise OSError(errno.EINVAL, f"{definition!r} does not define a probe; give a line p, r or f")

@@ -11,6 +11,7 @@ import pytest
 from isolation import isolated
 from sampled import in_stress, sampled
 
+import fprobe
 import sandbox
 from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.formatters import Memo, compiled
@@ -339,3 +340,23 @@ def test_a_histogram_counts_hits_of_an_event_that_is_not_enabled(program):
     assert "Hits: 4" in text
     tracefs.write("events/kprobes/k/trigger", "")
     assert "hist:" not in tracefs.read("events/kprobes/k/trigger")
+
+
+def test_events_of_several_threads_are_apart(program):
+    """Each thread had the events of the others, too, when they were defined at the same moment, and deleted them."""
+    failures = []
+
+    def record(number):
+        try:
+            for _ in range(8):
+                with fprobe.event(f"f:apart{number}/e ev_add x=$arg1") as recorded:
+                    assert [each.group for each in recorded.formats] == [f"apart{number}"]
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=record, args=(number,)) for number in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failures and "apart" not in tracefs.read("dynamic_events")

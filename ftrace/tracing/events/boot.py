@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ftrace.tracing.events import dynevent
+from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.error_log import error_log
 from sandbox.loading.module import Module, ModuleState, register_module_notifier
@@ -81,12 +82,13 @@ def undefined() -> dict[str, str]:
 
 def _try_pending() -> None:
     """Try each pending definition, then enable the events that were defined."""
-    before = set(dynevent.dynamic_events())
-    for line in list(_pending):
-        _pending[line] = _reason(dynevent.create_dyn_event, line)
-    for made in dynevent.dynamic_events():
-        if made not in before and isinstance(made, Probe):
-            _made.append(made)
+    with events_locked():  # what other threads define is not ours
+        before = set(dynevent.dynamic_events())
+        for line in list(_pending):
+            _pending[line] = _reason(dynevent.create_dyn_event, line)
+        ours = [made for made in dynevent.dynamic_events() if made not in before and isinstance(made, Probe)]
+        _made.extend(ours)
+        for made in ours:
             _reason(made.event.set_enabled, True)
     for line in [line for line, reason in _pending.items() if not reason]:
         del _pending[line]
