@@ -12,6 +12,8 @@ import signal
 import sys
 
 _STANDARD_ERROR = 2
+_COMPLETION = "_FPROBE_COMPLETE"
+"""What the scripts of shells ask for."""
 _LIKE_PYTHON = ("run", "top")
 """Verbs that Ctrl-C ends as it ends Python, since they stand for it."""
 
@@ -26,6 +28,8 @@ def main(prog_name: str | None = None) -> None:
     _occupy_closed()
     ctrl_c.install()
     try:
+        if _COMPLETION in os.environ:
+            import fprobe.cli.bash  # noqa: F401  # click finds it
         from fprobe.cli.verbs import verbs
 
         verbs(prog_name=prog_name)

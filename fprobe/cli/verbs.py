@@ -200,6 +200,8 @@ def completion_command(shell: str) -> None:
     """Print a script that makes SHELL complete verbs, options, and functions of the program or the demo."""
     from click.shell_completion import get_completion_class
 
+    import fprobe.cli.bash  # noqa: F401  # click finds it
+
     found = get_completion_class(shell)
     if found is None:
         raise Failure(f"no completion for {shell}")

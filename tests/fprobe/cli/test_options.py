@@ -9,6 +9,7 @@ import sys
 import click
 import pytest
 from command import COMMAND, environment
+from sampled import in_stress
 
 from fprobe.cli import candidates
 from fprobe.cli.candidates import c_names, ir_names
@@ -148,7 +149,35 @@ def test_a_c_function_with_attributes_is_completed(definition):
 
 def test_completion_scripts(run):
     for shell in ("bash", "zsh", "fish"):
-        assert "_FPROBE_COMPLETE" in run("completion", shell).out
+        script = run("completion", shell).out
+        assert "_FPROBE_COMPLETE" in script
+        assert shell != "bash" or ("COMP_LINE=" in script and "nospace" in script)
+
+
+EVENT = "-e 'p:reads vfs_read count=%dx'"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts", "replaces"),
+    [
+        (f"fprobe hist {EVENT} keys=cou", ["keys", "=", "cou"], ["count"]),
+        in_stress((f"fprobe hist {EVENT} keys=", ["keys", "="], ["common_stacktrace", "common_pid", "count"])),
+        in_stress((f"fprobe record {EVENT} --trigger hist:ke", ["--trigger", "hist", ":", "ke"], ["keys="])),
+        in_stress((f"true; fprobe record {EVENT} --trigger hist:", ["--trigger", "hist", ":"], ["keys=", "vals="])),
+        in_stress(("fprobe record -e 'p:reads vfs_rea", ["-e", "'p:reads vfs_rea"], ["p:reads vfs_read"])),
+        in_stress(("fprobe stat --sort aver", ["--sort", "aver"], ["average"])),
+    ],
+)
+def test_bash_replaces_what_it_takes_for_a_word(line, parts, replaces):
+    """Bash ends words at `:` and `=`: what it was given did not begin with its last word, and was dropped."""
+    verb = line.partition("fprobe ")[2].split()[0]
+    words = ["fprobe", verb, *(["-e", EVENT[3:]] if EVENT in line else []), *parts]
+    asked = environment(
+        _FPROBE_COMPLETE="bash_complete", COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1), COMP_LINE=line
+    )
+    done = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, timeout=60)
+    found = [value for kind, _, value in (each.partition(",") for each in done.stdout.splitlines()) if kind == "plain"]
+    assert set(replaces) <= set(found), done
 
 
 def seconds(*words):
