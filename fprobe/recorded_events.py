@@ -25,6 +25,7 @@ from ftrace.ring_buffer.reader import Follower
 from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.filters.errors import FilterError
+from ftrace.tracing.events.hist.errors import HistError
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.error_log import errors_heard
@@ -72,7 +73,8 @@ def explained(call: Callable[[], None], command: str) -> None:
             if found:
                 reason, shown, position = found[0].message, found[0].command, found[0].position
             caret = f"\n  {' ' * position}^" if position is not None else ""
-            hint = f"\n  {refused.hint}" if isinstance(refused, ProbeError | FilterError) and refused.hint else ""
+            said = refused.hint if isinstance(refused, ProbeError | FilterError | HistError) else ""
+            hint = f"\n  {said}" if said else ""
             raise OSError(number, f"{reason}\n  {shown}{caret}{hint}") from None
 
 

@@ -199,7 +199,7 @@ class FprobeLines(ProbeLineType):
     def _define_fprobe(self, words: list[str], maxactive: int) -> None:
         symbol, percent, suffix = words[_PLACE].partition("%")
         if percent and suffix != "return":
-            raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
+            raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE, hint="the only suffix is %return")
         is_return = bool(percent) or is_of_return(words[2:])
         if maxactive and not is_return:
             raise error(ErrorCode.BAD_MAXACT_TYPE, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fprobe.report.difference import Measured, Run
-from sandbox.process.writing import as_bytes
+from sandbox.process.printable import printable
 
 _KINDS = "the JSON of fprobe run or fprobe stat, folded stacks, or a trace.dat"
 _FOLDED = re.compile(r"(.+) (\d+)")
@@ -30,10 +30,10 @@ def runs_of(path: str) -> list[Run]:
 
 
 def _text(value: Any) -> str:
-    """A name in a file. Raises TypeError if it is none."""
+    """A name in a file, such that a terminal and XML can have it. Raises TypeError if it is none."""
     if not isinstance(value, str) or not value:
         raise TypeError(f"{_shown(value)} is not a name")
-    return as_bytes(value).decode("utf-8", "surrogateescape")
+    return printable(value)
 
 
 def _number(value: Any) -> float:
@@ -66,7 +66,7 @@ def _run_of(path: Path) -> Run:
 
 def _folded(path: Path, frames: str, value: str) -> tuple[tuple[str, ...], float]:
     try:
-        return tuple(frames.split(";")), _number(float(value))
+        return tuple(map(printable, frames.split(";"))), _number(float(value))
     except TypeError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -87,7 +87,7 @@ def parse_place(text: str) -> EventPlace:
         pass
     symbol, percent, suffix = text.partition("%")
     if percent and suffix != "return":
-        raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE)
+        raise error(ErrorCode.BAD_ADDR_SUFFIX, len(symbol), _PLACE, hint="the only suffix is %return")
     if (at_line := _of_line(symbol)) is not None:
         return replace(at_line, says_return=bool(percent))
     try:

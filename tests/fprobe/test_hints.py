@@ -142,3 +142,28 @@ def test_names_of_python():
 def test_arguments_of_events(demo, argument, hint):
     with pytest.raises(OSError, match=rf"\^\n  {hint}"):
         fprobe.event(f"p:reads vfs_read {argument}").attach()
+
+
+FIELDS = "the fields are count, common_type, common_flags, common_preempt_count, common_pid"
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "said"),
+    [
+        ("p:asked vfs_read count=%dx", {"filter": "cuont > 1"}, FIELDS),
+        ("p:asked vfs_read count=%dx", {"trigger": "hist:keys=cuont"}, FIELDS),
+        ("p:asked vfs_read count=%dx", {"trigger": "hist:keys=count if cuont > 1"}, FIELDS),
+        ("p:asked vfs_read count=%dx", {"trigger": "hist:keys=count.log"}, ".log2, .buckets=N, "),
+        ("p:asked vfs_read count=%dx", {"trigger": "hist:keys=count:sort=cuont"}, "sort by hitcount, or by a key"),
+        ("p:asked vfs_read count=%dx", {"trigger": "hist:keys=count:sort=count.up"}, ".ascending and .descending"),
+        ("p:asked vfs_read count=%dx:u63", {}, "types are u8 to u64, s8 to s64, "),
+        ("f:asked vfs_read%retrun", {}, "the only suffix is %return"),
+        ("p:asked vfs_read%retrun", {}, "the only suffix is %return"),
+        ("f:asked hinted:vsf_*", {}, "no function of [hinted] matches 'vsf_*'"),
+    ],
+)
+def test_a_word_of_an_event_that_is_not_there_is_told_what_there_is(demo, line, options, said):
+    """The kernel's messages say only that it is wrong."""
+    with pytest.raises(OSError) as refused, fprobe.event(line, **options):
+        pass
+    assert said in refused.value.strerror.splitlines()[-1]

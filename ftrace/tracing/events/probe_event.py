@@ -435,4 +435,5 @@ def _register(probe: Probe) -> None:
         number = failed.errno or errno.EINVAL
         if number in (errno.ENOMEM, errno.EEXIST):
             raise
-        raise error(codes.get(number, ErrorCode.FAIL_REG_PROBE), 0, _PLACE, number) from failed
+        hint = "" if isinstance(failed, ProbeError) else str(failed.strerror or "")
+        raise error(codes.get(number, ErrorCode.FAIL_REG_PROBE), 0, _PLACE, number, hint=hint) from failed

@@ -26,7 +26,15 @@ from ftrace.tracing.probe_args.fetch import (
 )
 from ftrace.tracing.probe_args.grammar import FetchParser
 from ftrace.tracing.probe_args.scope import Scope
-from ftrace.tracing.probe_args.types import TYPES, Bitfield, FetchType, find_type, is_good_name, parse_bitfield
+from ftrace.tracing.probe_args.types import (
+    KNOWN_TYPES,
+    TYPES,
+    Bitfield,
+    FetchType,
+    find_type,
+    is_good_name,
+    parse_bitfield,
+)
 
 MAX_ARGUMENTS = 128
 MAX_EVENT_SIZE = 3072
@@ -134,7 +142,7 @@ def _split_type(body: str, offset: int) -> _TypedBody:
         return _TypedBody(text, name, TYPES["string"], at_type, 0)
     kind = find_type(name)
     if kind is None:
-        raise error(ErrorCode.BAD_TYPE, offset + at_type)
+        raise error(ErrorCode.BAD_TYPE, offset + at_type, hint=f"types are {KNOWN_TYPES}")
     return _TypedBody(text, name, kind, at_type, count)
 
 

@@ -62,6 +62,9 @@ _SPECIAL = [
 TYPES = {kind.name: kind for kind in _SPECIAL + _numbers()}
 """Every type, by name."""
 
+KNOWN_TYPES = "u8 to u64, s8 to s64, x8 to x64, char, symbol, string, ustring, symstr, and b3@5/16 for bits"
+"""The same for people; with [N] after them, arrays."""
+
 DEFAULT = TYPES["x64"]
 """The default type of an argument."""
 

@@ -142,3 +142,12 @@ def test_a_damaged_report_is_named_in_a_sentence(run, tmp_path, text):
     path.write_text(text)
     found = run("diff", str(path), str(path), code=2)
     assert found.err.startswith(f"fprobe: {path}: ") and len(found.err.splitlines()) == 1
+
+
+def test_names_with_control_characters_make_a_graph_that_can_be_read(run, write, tmp_path):
+    folded, graph = tmp_path / "a.folded", tmp_path / "d.svg"
+    folded.write_bytes(b"main;\x1b[31mred;\x80\x01 7\n")
+    report = write("a.json", row("\x1b[31mred", 2, 100, 50), stacks=[{"frames": ["m\n", "\x1b[31mred"], "self_ns": 5}])
+    for one, other in ((str(folded), report), (report, report)):
+        assert "\x1b" not in run("diff", "--by", "stack", one, other, "-o", str(graph)).out
+        assert r"\x1b[31mred" in "".join(ElementTree.parse(graph).getroot().itertext())

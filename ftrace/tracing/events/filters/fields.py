@@ -77,6 +77,12 @@ def kind_of(type_: str) -> Kind:
     return Kind.NUMBER
 
 
+def known_fields(fields: Iterable[EventField]) -> str:
+    """A sentence with the names of the fields that a filter or histogram can have, for one that is not there."""
+    own = [field.name for field in fields if not field.name.startswith("__")]
+    return f"the fields are {', '.join([*own, *(field.name for field in COMMON_FIELDS)])}"
+
+
 def find_field(fields: Iterable[EventField], name: str) -> tuple[EventField, Kind] | None:
     """The field `name`: the event's own, else a generic, else a common field; None if there is none."""
     for field in fields:

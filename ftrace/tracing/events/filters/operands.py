@@ -17,7 +17,7 @@ from ftrace.core import glob
 from ftrace.core.glob import PatternKind
 from ftrace.core.kstrtox import kstrtoll, kstrtoull
 from ftrace.tracing.events.filters.errors import FilterError, FilterErrorCode
-from ftrace.tracing.events.filters.fields import EventField, Kind, find_field
+from ftrace.tracing.events.filters.fields import EventField, Kind, find_field, known_fields
 from ftrace.tracing.events.filters.predicates import (
     BelowTest,
     CommText,
@@ -123,7 +123,7 @@ class PredicateParser:
             raise FilterError(FilterErrorCode.ERRNO, 0, errno.EPERM)
         found = find_field(self._fields, name)
         if found is None:
-            self._fail(FilterErrorCode.FIELD_NOT_FOUND)
+            self._fail(FilterErrorCode.FIELD_NOT_FOUND, hint=known_fields(self._fields))
         self._field, self._kind = found
         self._skip(".ustring")
         is_function = self._skip(".function")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import errno
 
+from ftrace.tracing.events.filters.fields import known_fields
 from ftrace.tracing.events.triggers.interfaces import EventFile, TraceInstance
 
 
@@ -59,6 +60,25 @@ class HistErrorCode(enum.Enum):
     NEED_NOHC_VAL = "Non-hitcount value is required for 'nohitcount'"
 
 
+_HINTS = {
+    HistErrorCode.BAD_FIELD_MODIFIER: (
+        "modifiers are .hex, .sym, .sym-offset, .syscall, .execname, .log2, .buckets=N, .stacktrace and .usecs,"
+        " and of values .percent and .graph"
+    ),
+    HistErrorCode.INVALID_SORT_FIELD: "sort by hitcount, or by a key or value of the trigger",
+    HistErrorCode.INVALID_SORT_MODIFIER: "modifiers are .ascending and .descending",
+}
+"""What is allowed, which the kernel's messages do not say."""
+
+
+class HistError(OSError):
+    """A hist trigger was refused. `hint`: what to write instead."""
+
+    def __init__(self, number: int, reason: str, *, hint: str = "") -> None:
+        super().__init__(number, reason)
+        self.hint = hint
+
+
 class HistErrors:
     """Logs the errors of one command.
 
@@ -66,7 +86,7 @@ class HistErrors:
     """
 
     def __init__(self, event: EventFile, instance: TraceInstance, parameters: str) -> None:
-        self._instance = instance
+        self._instance, self._event = instance, event
         self._subsystem = f"hist:{event.group}:{event.name}"
         self._command = f"hist:{parameters}"
 
@@ -74,7 +94,12 @@ class HistErrors:
         """Log an error, with the caret where `token` first occurs in the command. Returns the exception to raise."""
         position = max(self._command.find(token), 0) if token is not None else 0
         self._instance.log_error(self._subsystem, code.value, self._command, position)
-        return OSError(number, f"{code.value}: {token}" if token else code.value)
+        return HistError(number, f"{code.value}: {token}" if token else code.value, hint=self._hint(code))
+
+    def _hint(self, code: HistErrorCode) -> str:
+        if code is HistErrorCode.FIELD_NOT_FOUND:
+            return known_fields(self._event.fields)
+        return _HINTS.get(code, "")
 
 
 def silent(what: str, number: int = errno.EINVAL) -> OSError:
