@@ -193,7 +193,8 @@ def follow(
 def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
     """Show the table on standard output as long as the processes are wanted, and once more at the end.
 
-    Keys of a terminal change the view. Raises OSError in the end if the table could not be written.
+    Keys of a terminal change the view. That nobody reads the table any more is the end, too, and so is that it cannot be
+    written, which raises OSError.
     """
     table, screen, before = Table(view.by), Screen(1, with_keys=True), time.monotonic()
     view = view._replace(has_keys=screen.keys is not None)
@@ -210,7 +211,7 @@ def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
         return list(table.text(view, processes.ticks.per_nanosecond(), *screen.size))
 
     with _woken_by(signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *_ENDING) as woken, screen:
-        while not view.is_over and processes.wait_until(due, [woken, *screen.keyboard]):
+        while not (view.is_over or screen.is_closed) and processes.wait_until(due, [woken, *screen.keyboard]):
             _take_signals(woken, screen)
             if screen.keys is not None:
                 view = functools.reduce(TopView.after, screen.keys.pressed(), view)

@@ -28,7 +28,8 @@ class Screen:
         self.keys = Keys(descriptor) if with_keys and self.replaces and _is_readable(descriptor) else None
         self.failure: OSError | None = None
         """Why nothing can be written any more; nobody who reads it is none."""
-        self._is_closed = False
+        self.is_closed = False
+        """Whether nothing can be written any more."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -64,12 +65,12 @@ class Screen:
         self._write("".join(f"{printable_line(line)}\n" for line in lines))
 
     def _write(self, text: str) -> None:
-        if self._is_closed:
+        if self.is_closed:
             return
         try:
             write_all(self._descriptor, as_bytes(text))
         except OSError as error:  # the program continues
-            self._is_closed = True
+            self.is_closed = True
             self.failure = error if error.errno != errno.EPIPE else None
 
 

@@ -60,6 +60,13 @@ def test_standard_descriptors_are_closed(target, closed):
     assert done.returncode == 0 and ("deflate [libz]" in done.stdout) == (closed == "2>&-"), done
 
 
+@pytest.mark.parametrize("verb", ["top -d 0.05 --stat", in_stress("trace")])
+def test_a_table_that_nobody_reads_ends(target, verb):
+    command = f'"$@" -p {target.pid} {verb.partition(" ")[2]} libz:deflate | head -n 1'
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command, "sh", *COMMAND, verb.split()[0]], timeout=LIMIT)
+    assert done.returncode == 0
+
+
 def test_attach_to_tells_it(target):
     with (
         pytest.warns(RuntimeWarning, match="did you mean libz:deflate"),
