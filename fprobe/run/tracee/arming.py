@@ -150,6 +150,7 @@ class Arming:
         self._watch: Any = None
         self._waiting: list[tuple[str, str]] = []
         """The patterns that match nothing and why, as published to the launcher."""
+        self._remarked = {""}
         self._inlined, self._texts = (
             InlinedCalls(),
             [*settings.patterns, *settings.stacks, *settings.handled, *settings.selected],
@@ -327,6 +328,9 @@ class Arming:
     def _find_all(self) -> None:
         for pattern in self._patterns():
             pattern.found()
+            if pattern.remark not in self._remarked:
+                self._remarked.add(pattern.remark)
+                session.note(self._address, remark=pattern.remark)
 
     def _arm_all(self) -> None:
         self._report_libraries()

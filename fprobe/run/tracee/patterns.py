@@ -35,6 +35,8 @@ class Pattern:
         """The same with the program's name before it, where it has none."""
         self.reason = ""
         """Why nothing matches, as a sentence."""
+        self.remark = ""
+        """What to say though functions match."""
         self._is_found = False
         self._searched: list[tuple[Image, int]] | None = None
         self._functions: list[ImageFunction] = []
@@ -70,7 +72,15 @@ class Pattern:
             self.reason = str(error.args[0]) + self._if_stripped()
             return []
         self._is_found, self.reason = True, ""
+        self._notice_ours(functions)
         return functions
+
+    def _notice_ours(self, functions: list[ImageFunction]) -> None:
+        """The library may be there only since this interpreter has come: nothing in the program calls it then."""
+        images = {each.image for each in functions}
+        if host_program() is not None and images and all(map(_has_come_with_us, images)):
+            names = ", ".join(sorted(image.name for image in images))
+            self.remark = f"[{names}] is here since fprobe came: the program itself had not loaded it"
 
     def _of_program(self, functions: list[ImageFunction]) -> list[ImageFunction]:
         """Those that are not of a library that has come with us: no glob means one. Raises LookupError if none is left."""

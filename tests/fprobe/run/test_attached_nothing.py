@@ -7,7 +7,8 @@ import subprocess
 import warnings
 
 import pytest
-from attaching import COMMAND, LIMIT, attached, fprobe
+from attaching import COMMAND, LIMIT, attached, fprobe, has_interpreter
+from command import forked
 from sampled import in_stress
 
 import fprobe as fprobe_module
@@ -94,3 +95,15 @@ def test_entry_and_return_are_recorded_from_one_moment_on(target, tmp_path):
     assert done.returncode == 0, done.stderr
     events = [json.loads(line)["event"] for line in fprobe("report", path, "--json").stdout.splitlines()]
     assert events.count("done") > 10 and abs(events.count("asked") - events.count("done")) <= 4
+
+
+@pytest.mark.skipif(not has_interpreter(), reason="no interpreter to bring")
+@pytest.mark.parametrize(
+    "words", ["--stat libz:deflate", in_stress("-e p:asked\tlibz:deflate"), in_stress("--hist libz:deflate --of flush")]
+)
+def test_a_library_that_only_fprobe_has_loaded(words):
+    """Its functions were "probed", and it was not said that the program has no such library."""
+    done = forked(["run", *words.split(" "), "/usr/bin/env", "true"], LIMIT)
+    assert "# [libz.so.1] is here since fprobe came: the program itself had not loaded it" in done.stderr
+    done = forked(["run", "--stat", "libc:puts", "/usr/bin/env", "true"], LIMIT)
+    assert "since fprobe came" not in done.stderr
