@@ -43,7 +43,7 @@ def query_command(words: tuple[str, ...], console: Console) -> None:
 
     With --json: an object for each row.
     """
-    if len(words) < 2:
+    if len(words) < 2 or not words[-1].strip(" \t\n;"):
         raise Failure("give files, and SQL after them, such as: fprobe query run.parquet 'SELECT count(*) FROM trace'")
     *files, sql = words
     try:

@@ -16,6 +16,8 @@ _FOLDED = re.compile(r"(.+) (\d+)")
 _NO_NUMBER = 1 << 64
 """What no count and no nanoseconds reach."""
 _LONGEST = 40
+_BEGINNING = 64
+"""Bytes of a file that tell whether it may be one of ours."""
 _MAGIC = b"\x17\x08Dtracing"
 
 
@@ -49,7 +51,9 @@ def _shown(value: Any) -> str:
 
 
 def _run_of(path: Path) -> Run:
-    data = path.read_bytes()
+    with path.open("rb") as file:
+        begun = file.peek(_BEGINNING)[:_BEGINNING]
+        data = file.read() if begun.startswith(_MAGIC) or b"\0" not in begun else begun  # /dev/zero has no end
     if data.startswith(_MAGIC):
         return _of_trace(path)
     text = data.decode("utf-8", "replace")

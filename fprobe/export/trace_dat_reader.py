@@ -107,7 +107,9 @@ class Trace:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            begun = file.peek(len(MAGIC))[: len(MAGIC)]
+            self._data = file.read() if MAGIC.startswith(begun) else begun  # /dev/zero has no end
         with _of_file(path):
             self._read()
 

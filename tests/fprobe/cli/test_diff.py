@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sampled import in_stress
 
 from fprobe.export.runs import runs_of
 
@@ -151,3 +153,10 @@ def test_names_with_control_characters_make_a_graph_that_can_be_read(run, write,
     for one, other in ((str(folded), report), (report, report)):
         assert "\x1b" not in run("diff", "--by", "stack", one, other, "-o", str(graph)).out
         assert r"\x1b[31mred" in "".join(ElementTree.parse(graph).getroot().itertext())
+
+
+@pytest.mark.parametrize("words", ["diff /dev/zero /dev/zero", in_stress("report /dev/zero")])
+def test_a_file_without_end_is_refused(run, words):
+    assert re.match(
+        r"fprobe: /dev/zero: .*not .*a trace\.dat", run(*words.split(), code=1 + words.startswith("diff")).err
+    )

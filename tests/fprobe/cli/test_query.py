@@ -70,3 +70,7 @@ def test_query_refuses_what_it_cannot_read(run, tmp_path):
         "text.parquet: this is no Parquet file, or its writer was killed"
         in run("query", tmp_path / "text.parquet", sql, code=1).err
     )
+
+
+def test_no_sql_is_no_answer(run):
+    assert "give files, and SQL after them" in run("query", VERSION_1, " ; ", code=2).err
