@@ -347,7 +347,7 @@ def main(name: str, rounds: int, into: str = "") -> int:
     for probe in reversed(attachments):
         probe.detach()
     if kretprobe is not None:
-        complaints += [f"{kretprobe.nmissed} returns missed"] if kretprobe.nmissed else []
+        complaints += [f"{kretprobe.missed} returns missed"] if kretprobe.missed else []
         kretprobe.detach()
     assert_untouched()
     print(json.dumps({"handled": handled // manner.times, "complaints": complaints}), flush=True)
