@@ -138,10 +138,12 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
     from fprobe.cli.conclusion import absent_objects, ending, outcome_object, print_outcome
     from fprobe.cli.console import count
     from fprobe.tracefs import tracefs
+    from ftrace.tracing.events.hist.text import escaped_texts
 
     shown = {}
     for event in events.formats:
-        text = tracefs.read(f"{events.instance}/events/{event.group}/{event.name}/hist")
+        with escaped_texts():
+            text = tracefs.read(f"{events.instance}/events/{event.group}/{event.name}/hist")
         entries = shown[event.name] = list(entries_of(text))
         console.line(console.bold(f"{event.name}:"))
         for line in bars(entries):

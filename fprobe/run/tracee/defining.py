@@ -18,6 +18,7 @@ from ftrace.core.filters.image_functions import ImageFunction
 from ftrace.ring_buffer.arena import arena
 from ftrace.ring_buffer.backing import Shared, share, shared
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
+from ftrace.tracing.events.hist.text import escaped_texts
 from ftrace.tracing.events.probe_event import Probe
 from sandbox.images.source_places import is_file, split_line
 from sandbox.memory import mappings
@@ -164,7 +165,9 @@ class Definitions:
             files = f"instances/{session.INSTANCE}/events/{name}"
             tracefs.write(f"{files}/enable", "0")
             if any(trigger.startswith("hist") for trigger in self._triggers):
-                session.note(self._address, histogram=name, text=tracefs.read(f"{files}/hist"))
+                with escaped_texts():
+                    text = tracefs.read(f"{files}/hist")
+                session.note(self._address, histogram=name, text=text)
             for trigger in self._triggers:
                 with contextlib.suppress(OSError):  # it was refused
                     tracefs.write(f"{files}/trigger", f"!{trigger}", append=True)

@@ -7,6 +7,8 @@ lib/sort.c, a heap sort, which is not stable. With the same order, texts can be 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
@@ -199,12 +201,24 @@ def _key(field: HistField, value: int | bytes, comm: str) -> str:
 def _bytes_key(field: HistField, value: bytes) -> str:
     if field.sort is Sort.STACKTRACE:
         return f"{field.title}{'.stacktrace' if field.field else f':{chr(10)}'}{''.join(_frames(value))}"
-    return f"{field.title}: {_text(value):<50}"
+    return f"{field.title}: {_text(value.decode('utf-8', 'surrogateescape')):<50}"
 
 
-def _text(value: bytes) -> str:
-    """Unlike the kernel's, the text of an entry cannot be taken for another line, nor change a terminal."""
-    return escaped(value.decode("utf-8", "surrogateescape"))
+_is_escaped = ContextVar("_is_escaped", default=False)
+
+
+@contextmanager
+def escaped_texts() -> Iterator[None]:
+    """Inside the block, texts in entries are escaped: they cannot be taken for another line. The kernel's are as they are."""
+    token = _is_escaped.set(True)
+    try:
+        yield
+    finally:
+        _is_escaped.reset(token)
+
+
+def _text(text: str) -> str:
+    return escaped(text) if _is_escaped.get() else text
 
 
 def _frames(stack: bytes) -> Iterator[str]:
@@ -226,7 +240,7 @@ _KEYS: Mapping[str, Callable[[HistField, int, str], str]] = {
     "hex": lambda _field, value, _comm: f"{value:x}",
     "sym": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=False):<45}",
     "sym-offset": lambda _field, value, _comm: f"[{value:x}] {_symbol(value, with_offset=True):<55}",
-    "execname": lambda _field, value, comm: f"{escaped(comm):<16}[{value:10}]",
+    "execname": lambda _field, value, comm: f"{_text(comm):<16}[{value:10}]",
     "syscall": lambda _field, value, _comm: f"{get_syscall_name(value) or 'unknown_syscall':<30}[{value:3}]",
     "log2": lambda _field, value, _comm: f"~ 2^{value:<2}",
     "buckets": lambda field, value, _comm: f"~ {value}-{(value + field.buckets - 1) % _WORD}",
@@ -249,7 +263,7 @@ def _tracked(definition: Definition, entry: Entry) -> Iterator[str]:
 
 
 def _saved(value: int | bytes) -> str:
-    return f"{value:10}" if isinstance(value, int) else f"{_text(value):<32}"
+    return f"{value:10}" if isinstance(value, int) else f"{_text(value.decode('utf-8', 'surrogateescape')):<32}"
 
 
 def _snapshot(definition: Definition, taken: Snapshot) -> str:

@@ -310,6 +310,7 @@ def test_truncation_removes_histograms_only_and_they_are_listed_last(event):
         ("u.buckets=10", {"u": 27}, "u: ~ 20-29"),
         ("four", {"four": b"\1\2\3\4"}, "four:   67305985"),
         ("name", {"name": b"hello"}, f"name: {'hello':<50}"),
+        ("name", {"name": b"a\x1b\\b"}, "name: a\x1b\\b" + 46 * " "),
         ("name", {"name": None}, f"name: {'':<50}"),
         ("name", {"name": b"x" * 300}, f"name: {'x' * 255}"),
         ("fixed", {"fixed": b"whole234"}, f"fixed: {'whole23':<50}"),
