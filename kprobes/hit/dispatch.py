@@ -137,6 +137,8 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
         call(task, code, child.post_cookie, cast(u64, regs), 0, 0)
     elif not python_barred(regs):
         call(task, code, child.post_cookie, 0, 0, cast(u64, regs))
+    elif child.kind & PRE_PYTHON == 0:  # otherwise run_pre() has counted this hit
+        count_miss(child)
 
 
 @native

@@ -5,9 +5,6 @@ Where symbols are stripped, unwind tables say where functions begin; those witho
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +36,6 @@ class LibraryImage(Image):
     def __init__(self, library: Library) -> None:
         self.library = library
         self.name = library.name
-        self._pinned = False
         self.names = library.forms
         self.only_by = _LLVM if _LLVM in self.name else ""
         self.is_own = any(package in part for part in library.path.parts for package in _OWN)
@@ -138,16 +134,7 @@ class LibraryImage(Image):
         return address in self.library
 
     def text_at(self, address: int) -> TextMapping:
-        """Keep the library loaded even if the program closes it: threads may be in code that its patched entries jump to."""
-        text = process_text.text_at(address)
-        self._pin()
-        return text
-
-    def _pin(self) -> None:
-        if not self._pinned and self.library.path.is_absolute():
-            self._pinned = True
-            with contextlib.suppress(OSError):  # the program itself, which is never unloaded
-                ctypes.CDLL(str(self.library.path), mode=os.RTLD_NOLOAD | os.RTLD_NODELETE | os.RTLD_NOW)
+        return process_text.text_at(address)
 
     def code_in_file(self, address: int, size: int) -> bytes:
         return self.library.code_in_file(address, size)

@@ -18,6 +18,7 @@ from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.symbols.file_names import is_in_folder, split_folder, told_apart
 from sandbox.symbols.libraries import Library, libraries, library_at
+from sandbox.symbols.loaded import loaded
 from sandbox.symbols.names import split_owner
 from sandbox.symbols.table import Symbol, locate, symbol_table
 
@@ -212,13 +213,30 @@ def text_at(address: int) -> TextMapping:
         return _compiled_text_at(address)
     if not library.path.is_absolute():
         raise OSError(errno.EINVAL, f"{address:#x} is in {library.name}, which has no backing file")
+    start, end = next(span for span in library.text if span[0] <= address < span[1])
+    if (str(library.path), start) not in _patchable:
+        _keep_loaded(library)  # not under the mutex, for which forks wait: by constructors, also with the loader's lock
     with mappings.text_mutex:
-        start, end = next(span for span in library.text if span[0] <= address < span[1])
         known = _patchable.get((str(library.path), start))
         if known is None:
             fork.start_by_fork()
             known = _patchable[str(library.path), start] = mappings.remap_text(start, end - start, library.name)
         return known
+
+
+def _keep_loaded(library: Library) -> None:
+    """Let it stay even if the program closes it: threads may be in code that its patched text jumps to.
+
+    It is named as the loader names it, who then needs no file. Raises OSError(ENOENT) if it has been closed just now.
+    """
+    name = next((each.name for each in loaded().objects if each.base == library.base), b"")
+    if not name:
+        return  # the program itself
+    try:
+        ctypes.CDLL(os.fsdecode(name), mode=os.RTLD_NOLOAD | os.RTLD_NODELETE | os.RTLD_NOW)
+    except OSError:
+        if library not in libraries():
+            raise OSError(errno.ENOENT, f"{library.name} is not loaded any more") from None
 
 
 def is_patchable(library: Library) -> bool:

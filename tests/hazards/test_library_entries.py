@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -14,6 +15,7 @@ import pytest
 from isolation import isolated
 
 import fprobe
+import kprobes
 
 DATA = b"text to be compressed, again and again " * 200
 SOURCE = """
@@ -52,17 +54,32 @@ def test_parent_and_child_of_a_fork_go_their_own_ways() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+PROBED: dict[str, Callable[[], fprobe.Attachment | kprobes.Attachment | kprobes.ReturnAttachment]] = {
+    "fprobe": lambda: fprobe.attach("libtwice:twice", action=fprobe.Stat()),
+    "kprobe": lambda: kprobes.attach("libtwice:twice", action=kprobes.Count()),
+    "kretprobe": lambda: kprobes.attach_return("libtwice:twice", action=kprobes.Count()),
+}
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["", "deleted"])
+@pytest.mark.parametrize("kind", PROBED)
 @isolated(timeout=100)
-def test_a_library_that_is_closed_while_it_is_probed_stays() -> None:
+def test_a_library_that_is_closed_while_it_is_probed_stays(kind: str, deleted: bool) -> None:
+    """A kprobe's breakpoint or jump was written over whatever had been mapped there since, or over nothing."""
     path = built()
     library = ctypes.CDLL(str(path))
     twice = library.twice
-    probe = fprobe.attach("libtwice:*", action=fprobe.Stat()).attach()
+    if deleted:
+        path.unlink()
+    probe = PROBED[kind]().attach()
     libc = ctypes.CDLL(None)
     libc.dlclose.argtypes = (ctypes.c_void_p,)
     assert libc.dlclose(library._handle) == 0
     assert twice(4) == 9
     assert probe.hits == 1
+    if not deleted:
+        assert ctypes.CDLL(str(path)).twice(5) == 11
+        assert probe.hits == 2
     probe.detach()
     assert twice(4) == 9
 

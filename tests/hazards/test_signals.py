@@ -293,6 +293,34 @@ def test_a_python_handler_in_an_asynchronous_signal_is_a_miss_and_no_crash():
     assert seen == [1] and not probe.counts.missed
 
 
+@needs_cc
+@isolated(shared=True)
+def test_python_handlers_of_kprobes_in_an_asynchronous_signal_are_missed_once_for_each_hit():
+    """Also of those that have only a post_handler: they were not counted at all."""
+    import kprobes
+
+    @kprobes.native
+    def nothing(p, regs):
+        return 0
+
+    def ignored(*hit):
+        return 0
+
+    module = load_c(ASYNCHRONOUS)
+    handlers = {"pre": (ignored, None), "post": (None, ignored), "both": (ignored, ignored)}
+    attached = {name: kprobes.attach("leaf", pre=pre, post=post) for name, (pre, post) in handlers.items()}
+    attached["native"] = kprobes.attach("leaf", pre=nothing, post=ignored)
+    for each in attached.values():
+        each.attach()
+    assert module["start"]() == 0
+    assert sum(len([i, str(i)]) for i in range(100_000))
+    handled = module["stop"]()
+    missed = {name: each.missed for name, each in attached.items()}
+    for each in attached.values():
+        each.detach()
+    assert handled > 0 and missed == dict.fromkeys(attached, handled)
+
+
 NESTED = r"""
 #include <alloca.h>
 #include <signal.h>
