@@ -108,6 +108,8 @@ class Attached:
         try:
             self._start_up.follow(self.journal)
             self._wait_for("armed", _ARMS, is_interrupted)
+            if held is None and not self.functions and self.is_over():
+                raise Refused(f"process {pid} ended, or executed another program, before it had probes", errno.ESRCH)
         except BaseException:
             self._start_up.end()
             self.close()
