@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from built_library import needs_compilers
 from later import later
+from sampled import in_stress
 
 parquet = later("pyarrow.parquet")
 PROGRAM = """
@@ -179,10 +180,9 @@ def test_processes_that_end_while_rows_are_written(launch, tmp_path):
 
 
 @needs_compilers
-def test_lost_calls_are_said_also_where_the_report_is_a_file(launch, built, tmp_path):
-    program = built(FAST)
-    for name in ("run.csv", "run.txt", "run.parquet"):
-        done = launch("--trace", "step", "-o", tmp_path / name, words=[program], as_json=False)
-        assert done.returncode == 0
-        said = "were overwritten" in done.err
-        assert said or (name == "run.parquet" and parquet.read_table(tmp_path / name).num_rows == 240_000), name
+@pytest.mark.parametrize("name", [in_stress("run.csv"), in_stress("run.txt"), "run.parquet"])
+def test_lost_calls_are_said_also_where_the_report_is_a_file(launch, built, tmp_path, name):
+    done = launch("--trace", "step", "-o", tmp_path / name, words=[built(FAST)], as_json=False)
+    assert done.returncode == 0
+    said = "were overwritten" in done.err
+    assert said or (name == "run.parquet" and parquet.read_table(tmp_path / name).num_rows == 240_000)
