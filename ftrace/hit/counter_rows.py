@@ -135,8 +135,8 @@ def rows_into_file() -> i64:
 
 @native
 def own_spare() -> i64:
-    """Memory for a row. A negative errno if there is none."""
-    return syscall(SYS_MMAP, 0, cast(i64, pages_high * _PAGE), _READ_WRITE, _ANYWHERE, -1, 0)
+    """Memory for a whole row, as another thread may hand out lines meanwhile. A negative errno if there is none."""
+    return syscall(SYS_MMAP, 0, STRIDE, _READ_WRITE, _ANYWHERE, -1, 0)
 
 
 @native(export=True)
@@ -149,7 +149,7 @@ def rows_prepare() -> void:
     spare = own_spare()
     if spare > 0:
         make_private(cast(u64, task.index), cast(u64, spare))
-        syscall(SYS_MUNMAP, spare, cast(i64, pages_high * _PAGE), 0, 0, 0, 0)
+        syscall(SYS_MUNMAP, spare, STRIDE, 0, 0, 0, 0)
     set_signal_mask(old)
 
 
@@ -176,7 +176,7 @@ def rows_in_child() -> void:
     if spare > 0:
         for index in range(claimed_high):
             make_private(cast(u64, index), cast(u64, spare))
-        syscall(SYS_MUNMAP, spare, cast(i64, pages_high * _PAGE), 0, 0, 0, 0)
+        syscall(SYS_MUNMAP, spare, STRIDE, 0, 0, 0, 0)
     rest = cast(i64, (CAPACITY - claimed_high) * STRIDE)
     if rest > 0:
         syscall(SYS_MMAP, cast(i64, row_at(claimed_high)), rest, _READ_WRITE, _PRIVATE, -1, 0)
