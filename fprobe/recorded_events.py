@@ -28,7 +28,7 @@ from ftrace.tracing.events.filters.errors import FilterError
 from ftrace.tracing.events.hist.errors import HistError
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
-from ftrace.tracing.instances.error_log import errors_heard
+from ftrace.tracing.instances.error_log import errors_heard, with_caret
 from ftrace.tracing.probe_args.errors import ProbeError
 from ftrace.tracing.tracefs.trace_files import InstanceDirectory
 from sandbox.process import fork
@@ -72,10 +72,8 @@ def explained(call: Callable[[], None], command: str) -> None:
             shown, position = command.strip(), None
             if found:
                 reason, shown, position = found[0].message, found[0].command, found[0].position
-            caret = f"\n  {' ' * position}^" if position is not None else ""
-            said = refused.hint if isinstance(refused, ProbeError | FilterError | HistError) else ""
-            hint = f"\n  {said}" if said else ""
-            raise OSError(number, f"{reason}\n  {shown}{caret}{hint}") from None
+            hint = refused.hint if isinstance(refused, ProbeError | FilterError | HistError) else ""
+            raise OSError(number, with_caret(reason, shown, position, hint)) from None
 
 
 class Event:

@@ -29,6 +29,7 @@ from ftrace.tracing.events.hit.handlers import native_handler
 from ftrace.tracing.events.hit.recording import Recording
 from ftrace.tracing.events.hit.shortcut_source import NAME, selection_source
 from ftrace.tracing.events.probe_event import arguments_of
+from ftrace.tracing.instances.error_log import with_caret
 from ftrace.tracing.probe_args.errors import ErrorCode, ProbeError
 from ftrace.tracing.probe_args.layout import RecordLayout, record_layout
 from sandbox.native import ptr, u64
@@ -136,7 +137,9 @@ def _answer(function: str, question: Question) -> Answer:
         hint = "" if code is ErrorCode.NO_BTF_ENTRY else wrong.hint  # which has the names of events
         raise OSError(wrong.errno, "; ".join(each for each in (sentence, hint) if each)) from None
     except FilterError as wrong:
-        raise OSError(wrong.errno, _explained(wrong, question.where)) from None
+        raise OSError(
+            wrong.errno, with_caret(str(wrong.strerror), question.where, wrong.position, wrong.hint)
+        ) from None
     by = _number(layout, question.by) if question.by else None
     shape = _RETURN if is_return else _ENTRY
     source = selection_source(layout, shape, filter_, by)
@@ -148,12 +151,6 @@ def _answer(function: str, question: Question) -> Answer:
         len(scope.saved),
         by is not None and by.signed,
     )
-
-
-def _explained(wrong: FilterError, where: str) -> str:
-    """The kernel's message, the filter, a caret, and the hint if there is one."""
-    hint = f"\n  {wrong.hint}" if wrong.hint else ""
-    return f"{wrong.strerror}\n  {where}\n  {' ' * wrong.position}^{hint}"
 
 
 def _number(layout: RecordLayout, name: str) -> Number:

@@ -21,6 +21,12 @@ def byte_position(text: str, position: int) -> int:
     return position + len(text[:position].encode(errors="surrogateescape")) - len(text[:position])
 
 
+def with_caret(message: str, text: str, position: int | None, hint: str = "") -> str:
+    """A message for people, the text that it is about, a caret under character `position` of it, and what to write instead."""
+    caret = f"\n  {' ' * position}^" if position is not None else ""
+    return f"{message}\n  {text}{caret}" + (f"\n  {hint}" if hint else "")
+
+
 class LoggedError(NamedTuple):
     """A refused command, with its error message; the caret is under character `position` of the command."""
 
