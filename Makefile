@@ -27,7 +27,7 @@ types: $(VENV)/.installed
 
 # Whole files are distributed, so that the fixtures of a file are made once; tests/conftest.py gives their order.
 tests: $(VENV)/.installed
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # The tests on each Python from 3.10 to 3.15 that is in PATH or of pyenv, one after the other; the others are named. MATRIX="--python 3.12 -x" for some.
 matrix:
