@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fprobe.actions import Stat
+from fprobe.calls.texts import texts_in
 from fprobe.cli.failure import Failure
 from fprobe.events.selections import HANDLERS, Question, Selections
 from fprobe.report.buckets import BUCKETS
@@ -14,6 +15,7 @@ from ftrace.core.handlers.kinds import BoundHandler
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.locations import Skipped
 from ftrace.hit.account import BY_VALUE
+from ftrace.hit.texts import TEXTS_SIZE
 from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
@@ -66,12 +68,16 @@ class Selecting(Counting):
     def __init__(self, by: str, cpu: bool, question: Question, match: MatchedFunctions) -> None:
         super().__init__("function", cpu)
         self._by = by
-        self._selections = _selections(question, match)
+        self._texts: Any = (ctypes.c_char * TEXTS_SIZE)() if question.has_texts else None
+        texts = 0 if self._texts is None else ctypes.addressof(self._texts)
+        self._selections = _selections(question, match, texts)
         self.action = SelectedStat(self._selections, by=by, cpu=cpu)
 
     def _origin(self, stat: FunctionStat) -> str | int | None:
         if self._by in ("caller", "thread"):
             return super()._origin(stat)
+        if self._texts is not None and stat.hits:
+            return texts_in(self._texts.raw).get(stat.by)
         is_negative = stat.by >> 63 and stat.ip in self._selections.signed
         return (stat.by - (1 << 64) * is_negative) if stat.hits and self._by != "function" else None
 
@@ -81,9 +87,9 @@ def counting(by: str, cpu: bool, question: Values | None, match: MatchedFunction
     return Selecting(by, cpu, Question(*question.question), match) if question else Counting(by, cpu)
 
 
-def _selections(question: Question, match: MatchedFunctions) -> Selections:
-    """Raises Failure if the calls of none of the functions can answer the question."""
-    found, sites, reason = Selections(question), [], ""
+def _selections(question: Question, match: MatchedFunctions, texts: int) -> Selections:
+    """`texts`: see `Selections`. Raises Failure if the calls of none of the functions can answer the question."""
+    found, sites, reason = Selections(question, texts), [], ""
     for site in match.sites:
         try:
             found.add(f"{site.symbol.module}:{site.symbol.name}", site.address)

@@ -18,12 +18,13 @@ from ftrace.hit.events.event_state import EventState
 from ftrace.hit.hashing import FunctionTable
 from ftrace.hit.selected_calls import Selection
 from ftrace.hit.selected_calls import Selections as NativeSelections
+from ftrace.hit.texts import text_number
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from ftrace.tracing.events.filters.compiled import compile_filter
 from ftrace.tracing.events.filters.errors import FilterError
 from ftrace.tracing.events.filters.fields import Kind, find_field
 from ftrace.tracing.events.filters.parser import parse_filter
-from ftrace.tracing.events.filters.predicates import Number
+from ftrace.tracing.events.filters.predicates import DynamicText, Number
 from ftrace.tracing.events.hit.handler_source import Shape, entry_source
 from ftrace.tracing.events.hit.handlers import native_handler
 from ftrace.tracing.events.hit.recording import Recording
@@ -32,6 +33,7 @@ from ftrace.tracing.events.probe_event import arguments_of
 from ftrace.tracing.instances.error_log import with_caret
 from ftrace.tracing.probe_args.errors import ErrorCode, ProbeError
 from ftrace.tracing.probe_args.layout import RecordLayout, record_layout
+from ftrace.tracing.probe_args.types import TYPES, find_type
 from sandbox.native import ptr, u64
 from sandbox.native.function import Options
 from sandbox.native.handler import Fields, HandlerFunction
@@ -60,6 +62,12 @@ class Question(NamedTuple):
     where: str = ""
     by: str = ""
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether what tells calls apart is a text."""
+        kinds = [find_type(each.rpartition(":")[2]) for each in self.arguments if each.startswith(f"{self.by}=")]
+        return any(kind is not None and kind.is_string for kind in kinds)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -70,19 +78,22 @@ class Answer:
     condition: Any
     at_return: bool
     saved: int
-    is_signed: bool
-    """Whether what tells calls apart is a signed number."""
+    by: Number | DynamicText | None
+    """What tells calls apart."""
 
 
 class Selections:
-    """The answers of functions, by their addresses, as native code reads them."""
+    """The answers of functions, by their addresses, as native code reads them.
 
-    def __init__(self, question: Question) -> None:
+    `texts`: the address of memory for the texts that tell calls apart, as zeros (ftrace.hit.texts).
+    """
+
+    def __init__(self, question: Question, texts: int = 0) -> None:
         self._question = question
         self._answers: dict[int, Answer] = {}
         self._recording = Recording()
         self._memory: FunctionTable | None = None
-        self.native: Any = NativeSelections.ctypes(state=self._recording.address)
+        self.native: Any = NativeSelections.ctypes(state=self._recording.address, texts=texts)
 
     @property
     def address(self) -> int:
@@ -95,9 +106,14 @@ class Selections:
         return max([1, *(each.saved for each in self._answers.values())])
 
     @property
+    def with_texts(self) -> list[int]:
+        """The addresses of the functions whose calls are told apart by a text."""
+        return [at for at, each in self._answers.items() if isinstance(each.by, DynamicText)]
+
+    @property
     def signed(self) -> list[int]:
         """The addresses of the functions whose calls are told apart by a signed number."""
-        return [address for address, each in self._answers.items() if each.is_signed]
+        return [at for at, each in self._answers.items() if isinstance(each.by, Number) and each.by.signed]
 
     def add(self, function: str, address: int) -> None:
         """Add a function, `library:name`. Raises OSError with a sentence if its calls cannot answer the question."""
@@ -140,7 +156,7 @@ def _answer(function: str, question: Question) -> Answer:
         raise OSError(
             wrong.errno, with_caret(str(wrong.strerror), question.where, wrong.position, wrong.hint)
         ) from None
-    by = _number(layout, question.by) if question.by else None
+    by = _told_apart(layout, question.by) if question.by else None
     shape = _RETURN if is_return else _ENTRY
     source = selection_source(layout, shape, filter_, by)
     return Answer(
@@ -149,21 +165,23 @@ def _answer(function: str, question: Question) -> Answer:
         compile_filter(filter_) if filter_ is not None and "condition, entry" in source else None,
         is_return,
         len(scope.saved),
-        by is not None and by.signed,
+        by,
     )
 
 
-def _number(layout: RecordLayout, name: str) -> Number:
-    """The field of this name, a number of the record. Raises OSError."""
-    found = find_field(layout.fields, name)
-    if found is None or found[1] is not Kind.NUMBER or "[" in found[0].type:
-        raise OSError(f"calls cannot be told apart by {name}: it is not a number; --hist counts them by a text, too")
-    return Number(found[0].offset, found[0].size, found[0].signed)
+def _told_apart(layout: RecordLayout, name: str) -> Number | DynamicText:
+    """The field of this name, a number or a text of the record. Raises OSError."""
+    field, kind = find_field(layout.fields, name) or (None, None)
+    if field is not None and kind is Kind.NUMBER and "[" not in field.type:
+        return Number(field.offset, field.size, field.signed)
+    if field is not None and field.type == TYPES["string"].field:
+        return DynamicText(field.offset)
+    raise OSError(f"calls cannot be told apart by {name}: it is neither a number nor a text")
 
 
 def _linked(source: str) -> NativeImage:
     """The code of a source, which all selections with the same one share."""
-    handler = native_handler(source, _made)
+    handler = native_handler(source, _made, {"text_number": text_number})
     return _images.get(handler, NAME, lambda: _link(handler))
 
 

@@ -13,10 +13,13 @@ from fprobe.report.counts import FunctionStat
 from fprobe.report.durations import duration
 from fprobe.report.order import FIELDS, value
 from fprobe.report.style import Plain, Style
+from sandbox.process.printable import quoted
 
 _WIDTH = 10
 _GIVING_WAY = ("min", "p90", "max", "p50", "average", "cpu", "p99", "self", "total", "hits")
 """Which columns go on a narrow terminal, one after the other."""
+_OTHERS = "(other texts)"
+"""The calls of the texts for which there was no place."""
 _BY_ARGUMENT = re.compile(r"arg\((.*)\)")
 
 
@@ -48,7 +51,8 @@ def group_heading(by: str) -> str:
 def group_text(by: str, origin: object) -> str:
     """The group of a row: its caller, its thread, or the value of an argument."""
     if name := _argument_name(by):
-        return f" {name}={origin}"
+        shown = quoted(origin) if isinstance(origin, str) else _OTHERS if origin is None else origin
+        return f" {name}={shown}"
     return {"caller": f" <- {origin}", "thread": f" in thread {origin}"}.get(by, "")
 
 

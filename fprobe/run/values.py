@@ -17,6 +17,7 @@ SIZE = 2048
 """Entries of a histogram: what finds no place is counted as dropped."""
 _ARGUMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?P<type>[a-z0-9]+))?")
 _NUMBERED = re.compile(r"arg[1-9]\d*|retval")
+_TEXTS = ("string", "ustring")
 _TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
 _FIELD = re.compile(r"([A-Za-z_]\w*(?::[a-z]+\d*)?)(?:\.function)?\s*(?:[=!<>]=|[<>~]|&(?!&))")
 _TYPED = re.compile(rf"{_TEXT.pattern}|([A-Za-z_]\w*):[a-z]+\d*(?=\s*(?:[=!<>]=|[<>~]|&(?!&)))")
@@ -71,6 +72,8 @@ class Values:
             name, colon, kind = text.partition(":")
             if name not in fields or colon:
                 source = f"${name}" if _NUMBERED.fullmatch(name) else name
+                if source != name and kind in _TEXTS:  # by its name, a pointer to characters is followed
+                    source = f"+0({source})"
                 fields[name] = f"{name}={source}{colon}{kind}"
         return fields
 

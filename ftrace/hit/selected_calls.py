@@ -16,7 +16,10 @@ from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
 
 Chosen: TypeAlias = fn_preserve_most[u64, u64, u64, u64, u64, ptr[pt_regs], ptr[u64], ptr[u64]]
-"""chosen(state, condition, ip, ret_ip, regs, saved, by): not 0 if the call counts. Writes what tells calls apart to `by`."""
+"""chosen(state, condition, ip, ret_ip, regs, saved, by): not 0 if the call counts.
+
+Writes what tells calls apart to by[0]. by[1] is the address of the table in which a text gets its number.
+"""
 
 
 @struct
@@ -36,6 +39,7 @@ class Selections(Structure):
 
     table: u64  # address of its CallTable
     state: u64  # address of an EventState, for scratch memory
+    texts: u64  # address of the texts that tell calls apart (ftrace.hit.texts), or 0
     selections: u64  # address of a FunctionTable of Selection
     mask: u64
     shift: u64
@@ -57,8 +61,9 @@ def selected_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], 
         return 1
     table = cast(ptr[CallTable], selections.table)
     kept = arguments_in(data, table.account.measures)
-    by: array[u64, 1] = zeroed
+    by: array[u64, 2] = zeroed
     by[0] = ret_ip
+    by[1] = selections.texts
     if selection.at_return != 0:
         if data != null:
             if selection.save != 0:
@@ -87,8 +92,9 @@ def selected_exit(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], d
     if selection.at_return == 0:
         call_ends(table, table.account.measures, ip, kept[0], data, ticks)
         return
-    by: array[u64, 1] = zeroed
+    by: array[u64, 2] = zeroed
     by[0] = ret_ip
+    by[1] = selections.texts
     if selection.chosen(selections.state, selection.condition, ip, ret_ip, regs, kept, addressof(by[0])) != 0:
         cell = call_ends(table, table.account.measures, ip, by[0], data, ticks)
         if cell != null:

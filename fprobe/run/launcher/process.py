@@ -8,7 +8,7 @@ from typing import Any
 
 from fprobe.calls.stack_memory import StackCounts
 from fprobe.report.counts import Calls
-from fprobe.report.tables import group_text
+from fprobe.report.tables import argument_of, group_text
 from fprobe.run.launcher.names import Named, Names
 
 
@@ -58,6 +58,12 @@ class Process:
     """Where the histograms of values are, by number (fprobe.run.tracee.value_histograms)."""
     by_signed: set[int] = field(default_factory=set)
     """The functions where the argument that tells calls apart is a signed number."""
+    by_text: set[int] = field(default_factory=set)
+    """The functions where it is a text."""
+    texts_at: int | None = None
+    """Where the texts are, in the memory for maps (fprobe.run.tracee.selected)."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """The texts by their numbers."""
     where: str = ""
     """The filter of calls that are counted."""
 
@@ -87,6 +93,8 @@ class Process:
         if "values" in entry:
             self.value_layouts[entry["values"]] = entry["layout"]
         self.by_signed.update(entry.get("by_signed", ()))
+        self.by_text.update(entry.get("by_text", ()))
+        self.texts_at = entry.get("texts", self.texts_at)
         self.where = entry.get("where", self.where)
         self.remarks += [entry["remark"]] if "remark" in entry else []
         self.errors += [entry["error"]] if "error" in entry else []
@@ -99,6 +107,8 @@ class Process:
         self.maps = parent.maps
         self.value_layouts = parent.value_layouts | self.value_layouts
         self.by_signed |= parent.by_signed
+        self.by_text |= parent.by_text
+        self.texts_at = parent.texts_at if self.texts_at is None else self.texts_at
         self.formats = parent.formats | self.formats
         self.matched = {pattern: set(functions) for pattern, functions in parent.matched.items()} | self.matched
         self.command = self.command or parent.command
@@ -121,10 +131,15 @@ class Process:
         """The calls of each function, or of each function and caller or thread, in no order."""
         return self.functions() if by == "function" else list(self.calls.values())
 
-    def origin(self, calls: Calls, by: str) -> str | int:
-        """What tells calls apart: the caller, the thread's number, or the value of an argument."""
+    def origin(self, calls: Calls, by: str) -> str | int | None:
+        """What tells calls apart: the caller, the thread's number, or the value of an argument.
+
+        None: the calls of all texts for which there was no place.
+        """
         if by == "caller":
             return str(self.names.place(calls.by))
+        if calls.ip in self.by_text and argument_of(by) is not None:
+            return self.texts.get(calls.by)
         return calls.by - (1 << 64) if calls.by >> 63 and calls.ip in self.by_signed else calls.by
 
     def group(self, calls: Calls, by: str) -> str:
@@ -148,11 +163,13 @@ def total_of(processes: Iterable[Process], by: str) -> Process:
     """The calls of all processes by the names of the functions, whose addresses may differ, and by arguments."""
     total, numbers = Process(0), dict[Named, int]()
     for process in processes:
+        total.texts |= process.texts
         for calls in process.grouped(by):
             named = process.names.function(calls.ip)._replace(place="")
             number = numbers.setdefault(named, len(numbers) + 1)
             total.calls.setdefault((number, calls.by), Calls(number, calls.by)).add(calls)
             total.by_signed |= {number} if calls.ip in process.by_signed else set()
+            total.by_text |= {number} if calls.ip in process.by_text else set()
             for pattern, functions in process.matched.items():
                 if calls.ip in functions:
                     total.matched.setdefault(pattern, set()).add(number)

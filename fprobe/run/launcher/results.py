@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from fprobe.calls.stack_memory import PythonPlace, StackCounts, StackMemory
+from fprobe.calls.texts import TEXT, TEXTS, texts_in
 from fprobe.report.buckets import BUCKETS
 from fprobe.report.counts import Calls, calls_of
 from fprobe.run import session
@@ -81,6 +82,8 @@ def read(counts: int, journal: int, root: str = "") -> Results:
                 "mremap is denied, by seccomp for example: what the maps of native handlers contain in this process is lost"
             )
         _count(process, cells(counts, header.number, process.own_threads))
+        if process.texts_at is not None:
+            process.texts |= _texts(counts, header.number, process.texts_at)
     processes = list(followed.processes.values())
     for process in processes:
         _read_stacks(process, counts)
@@ -104,6 +107,14 @@ def _count(process: Process, found: Iterable[Calls]) -> None:
             process.calls.setdefault((ip, calls.by), Calls(ip, calls.by)).add(calls)
         else:
             process.dropped += calls.hits
+
+
+def _texts(counts: int, part: int, offset: int) -> dict[int, str]:
+    start, found = session.HEADER + part * session.PART + session.MAPS_AT + offset, dict[int, str]()
+    for low, high in used(counts, start, start + TEXTS):
+        first = low - (low - start) % TEXT
+        found |= texts_in(os.pread(counts, high + TEXT - first, first))
+    return found
 
 
 def _read_stacks(process: Process, counts: int) -> None:

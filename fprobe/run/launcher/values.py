@@ -14,7 +14,6 @@ from fprobe.run import session
 from fprobe.run.launcher.process import Process
 from fprobe.run.values import Values
 from sandbox.process.bars import LONGEST, bar
-from sandbox.process.printable import quoted
 from sandbox.threads.counters import used
 
 _HEADER = struct.Struct("<2Q")
@@ -87,8 +86,7 @@ def _row(process: Process, key: tuple[Any, ...], by: str) -> ValueRow:
     if by == "function":
         return ValueRow(named.as_object(), str(named))
     origin = str(process.names.place(key[1])) if by == "caller" else key[1]
-    shown = quoted(origin) if isinstance(origin, str) and by != "caller" else origin
-    return ValueRow(named.as_object(), f"{named}{group_text(by, shown)}", origin)
+    return ValueRow(named.as_object(), f"{named}{group_text(by, origin)}", origin)
 
 
 def total_of(tables: Iterable[ValueTable]) -> ValueTable:

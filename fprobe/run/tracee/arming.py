@@ -165,14 +165,15 @@ class Arming:
         finally:
             os.close(counts)
         self._groups = [_counting(settings, table)]
+        needs_space = (
+            settings.native or settings.values or settings.stacks or settings.stack_values or settings.selected
+        )
+        space = MapSpace(table) if needs_space else None
         if settings.selected:
             from fprobe.run.tracee.selected import Selecting
 
-            selecting = Selecting(address, settings, table)
+            selecting = Selecting(address, settings, table, space)
             self._groups.append(_Group(settings.selected, selecting.probe, selecting.refusal))
-        space = (
-            MapSpace(table) if settings.native or settings.values or settings.stacks or settings.stack_values else None
-        )
         if settings.native and space is not None:
             self._handle(settings, space)
         self._stacks: Stacks | None = None

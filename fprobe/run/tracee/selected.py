@@ -8,9 +8,10 @@ from fprobe.attachment import Attachment, attach
 from fprobe.events.selections import HANDLERS, Question, Selections
 from fprobe.run import session
 from fprobe.run.session import Settings
-from fprobe.run.tracee.table import Calls, Table
+from fprobe.run.tracee.table import Calls, MapSpace, Table
 from ftrace.core.filters.image_functions import ImageFunction
 from ftrace.hit.call_table import CALL_SIZES
+from ftrace.hit.texts import TEXTS_SIZE
 
 
 class SelectedCalls(Calls):
@@ -33,10 +34,14 @@ class SelectedCalls(Calls):
 class Selecting:
     """Selects the calls of functions as they are armed."""
 
-    def __init__(self, address: str, settings: Settings, table: Table) -> None:
+    def __init__(self, address: str, settings: Settings, table: Table, space: MapSpace | None) -> None:
         self._address, self._settings, self._table = address, settings, table
         self._question = Question(*settings.question)
-        self._next = Selections(self._question)
+        self._texts = 0
+        if space is not None and self._question.has_texts:
+            self._texts = space.take(TEXTS_SIZE)
+            session.note(address, texts=space.where(self._texts)[0])
+        self._next = Selections(self._question, self._texts)
 
     def refusal(self, each: ImageFunction) -> str:
         """Why the calls of a function cannot be selected; '' if they can. Then `probe` expects the function."""
@@ -48,8 +53,13 @@ class Selecting:
 
     def probe(self, functions: list[ImageFunction]) -> Attachment[Any]:
         """A probe of these functions."""
-        selections, self._next = self._next, Selections(self._question)
+        selections, self._next = self._next, Selections(self._question, self._texts)
         selections.publish(self._table.address)
-        session.note(self._address, by_signed=selections.signed, where=self._question.where)
+        session.note(
+            self._address,
+            by_signed=selections.signed,
+            by_text=selections.with_texts,
+            where=self._question.where,
+        )
         action = SelectedCalls(self._table, self._settings, selections)
         return attach(list(dict.fromkeys(each.function.address for each in functions)), action=action)

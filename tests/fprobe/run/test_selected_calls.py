@@ -57,6 +57,83 @@ def test_calls_are_told_apart_by_an_argument_and_by_the_result(launch):
     assert " FUNCTION BY retval\n" in done.err and " 2  labs [libc] retval=7\n" in done.err
 
 
+TEXTS = r"""
+import ctypes, os, signal, threading
+strtol = ctypes.CDLL(None).strtol
+def call(*texts):
+    for text in texts:
+        strtol(text, None, 0)
+work = b"1", b"10", b"1", b"", b"n\xc3\xa9", b"\xff", b"9" * 300, b'say "7"'
+threads = [threading.Thread(target=call, args=work) for _ in range(2)]
+for each in threads: each.start()
+for each in threads: each.join()
+if not os.fork():
+    call(b"1", b"of the child")
+    os._exit(0)
+os.wait()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+COUNTED = {"1": 4, "10": 2, "": 2, "n\u00e9": 2, "\udcff": 2, "9" * 255: 2, 'say "7"': 2}
+
+
+def by_text(functions):
+    return {row["nptr"]: row["hits"] for row in functions}
+
+
+@pytest.mark.parametrize("argument", ["nptr:string", in_stress("arg1:string")])
+def test_calls_are_told_apart_by_a_text_in_all_threads_and_processes(launch, argument):
+    done = launch("--stat", "libc:strtol", "--by", f"arg({argument})", source=TEXTS)
+    name = argument.partition(":")[0]
+    parent, child = ({row[name]: row["hits"] for row in rows(done, number)} for number in (0, 1))
+    assert parent == COUNTED
+    assert child == {"1": 1, "of the child": 1}
+    assert {row[name]: row["hits"] for row in done.report["total"]} == COUNTED | {"1": 5, "of the child": 1}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("nptr ~ '*1*'", {"1": 4, "10": 2}),
+        in_stress(("retval > 1 && retval < 20", {"10": 2})),  # the text is read at the return
+        in_stress(("base == 0 && comm != 'nobody' && nptr == ''", {"": 2})),
+    ],
+)
+def test_calls_that_pass_are_told_apart_by_a_text(launch, where, expected):
+    done = launch("--stat", "libc:strtol", "--by", "arg(nptr:string)", "--where", where, source=TEXTS)
+    assert by_text(rows(done)) == expected
+
+
+def test_texts_are_quoted_in_tables(launch):
+    done = launch("--stat", "libc:strtol", "--by", "arg(nptr:string)", source=TEXTS, as_json=False)
+    assert " FUNCTION BY nptr\n" in done.err and ' 2  strtol [libc] nptr="say \\"7\\""\n' in done.err
+
+
+@pytest.mark.stress
+def test_calls_of_texts_without_place_are_counted_together(launch):
+    source = """
+        import ctypes, threading
+        strtol = ctypes.CDLL(None).strtol
+        together = threading.Barrier(7)
+        def call(start):
+            together.wait()  # the rows of a thread that has ended are the next one's, too
+            for each in range(start, start + 1_500): strtol(b"%d" % each, None, 0)
+            together.wait()
+        threads = [threading.Thread(target=call, args=(start,)) for start in range(0, 14_000, 2_000)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+    """
+    done = launch("--stat", "libc:strtol", "--by", "arg(nptr:string)", source=source)
+    found = by_text(rows(done))
+    assert sum(found.values()) == 7 * 1_500
+    assert found[None] > 1_000 and set(found.values()) == {1, found[None]}
+
+
+def test_calls_in_this_process_are_told_apart_by_a_text(launch):
+    found = json.loads(fprobe("stat", "hash_name", "--by", "arg(arg1:string)", "--json").stdout)["functions"]
+    (whole,) = json.loads(fprobe("stat", "hash_name", "--json").stdout)["functions"]
+    assert sum(row["hits"] for row in found) == whole["hits"] and all(isinstance(row["arg1"], str) for row in found)
+
+
 @pytest.mark.parametrize("verb", ["--stat", in_stress("--hist")])
 def test_a_pointer_that_is_compared_with_a_text_is_refused_with_what_to_write(launch, verb):
     done = launch(verb, "libc:strtol", "--where", "nptr == '7'", source=CALLS, as_json=False)

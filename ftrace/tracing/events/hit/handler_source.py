@@ -133,8 +133,13 @@ def record_lines(layout: RecordLayout, shape: Shape) -> Iterator[str]:
     yield from writer.released()
 
 
-def passing_lines(layout: RecordLayout, shape: Shape) -> Iterator[str]:
-    """The lines that set `is_met` to whether a record of the hit passes the filter at the address `condition`."""
+def passing_lines(
+    layout: RecordLayout, shape: Shape, *, is_filtered: bool = True, text: int | None = None
+) -> Iterator[str]:
+    """The lines that set `is_met` to whether a record of the hit passes the filter at the address `condition`.
+
+    `is_filtered`: whether there is a filter. `text`: offset of the text whose number is stored if it passes.
+    """
     writer = _Writer(layout, shape)
     yield from writer.fetched("scratch_of(state, current())")
     yield "place: Reservation = zeroed"
@@ -142,7 +147,10 @@ def passing_lines(layout: RecordLayout, shape: Shape) -> Iterator[str]:
     yield "is_met = False"
     yield "if place.event != null:"
     yield from writer.stores("size")
-    yield "    is_met = passes(state, condition, entry, size) != 0"
+    yield f"    is_met = {'passes(state, condition, entry, size) != 0' if is_filtered else 'True'}"
+    if text is not None:
+        yield "    if is_met:"
+        yield f"        by[0] = text_number(by[1], entry, cast(u64, cast(ptr[u32], addressof(entry[{text}]))[0]))"
     yield from writer.released()
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ftrace.tracing.events.filters import predicates
 from ftrace.tracing.events.filters.parser import Filter, Step
-from ftrace.tracing.events.filters.predicates import COMPARISONS, Number, NumberTest
+from ftrace.tracing.events.filters.predicates import COMPARISONS, DynamicText, Number, NumberTest
 from ftrace.tracing.events.hist import values as hist
 from ftrace.tracing.events.hit.handler_source import (
     EarlyShape,
@@ -81,11 +81,16 @@ def filter_source(layout: RecordLayout, shape: Shape, filter_: Filter) -> str:
     return definition(NAME, shape.parameters, lines)
 
 
-def selection_source(layout: RecordLayout, shape: Shape, filter_: Filter | None, by: Number | None) -> str:
+def selection_source(
+    layout: RecordLayout, shape: Shape, filter_: Filter | None, by: Number | DynamicText | None
+) -> str:
     """What is asked of calls that are counted and timed (ftrace.hit.selected_calls): as in filter files, but no record is kept.
 
     `by`: what tells them apart. The filter of a source that does not make a record is in the source, else at `condition`.
     """
+    if isinstance(by, DynamicText):
+        numbered = passing_lines(layout, shape, is_filtered=filter_ is not None, text=by.offset)
+        return definition(NAME, shape.parameters, [*numbered, "return 1 if is_met else 0"])
     values = _Values(layout, shape)
     origin = [f"by[0] = {values.word(by)}"] if by is not None else []
     try:
