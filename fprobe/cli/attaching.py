@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
-from fprobe.cli.formats import prepare_rows, report_file
+from fprobe.cli.formats import empty, prepare_rows, report_file
 from fprobe.cli.habits import of_process
 
 if TYPE_CHECKING:
     from fprobe.run.launcher.attached import AttachedProcesses, Targets
     from fprobe.run.launcher.report_selection import ReportSelection
+    from fprobe.run.launcher.results import Results
     from fprobe.run.session import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -75,7 +76,8 @@ def attach_and_report(
     """Attach, wait, detach, and write the report to the file, or to standard output. Ends this process."""
     from fprobe.cli.interrupting import end_process
 
-    descriptor = report_file(output, format_) if output not in (None, "-") else 1
+    file = report_file(output, format_, kept=True) if output not in (None, "-") else None
+    descriptor = 1 if file is None else file
     if format_ == "parquet":
         prepare_rows()
     processes: AttachedProcesses | None = None
@@ -84,6 +86,8 @@ def attach_and_report(
         with attached_to(targets, settings) as processes:
             from fprobe.run.launcher.attached_report import AttachedReport  # while the calls are made
 
+            if file is not None:
+                empty(file, format_)
             report = AttachedReport(processes, selection, descriptor, format_)
             report.wait()
     except Failure as error:
@@ -91,19 +95,19 @@ def attach_and_report(
             raise
         failure = error  # of detaching: what was counted is there
     try:
-        report.write()
+        found = report.write()
     except OSError as error:
         if descriptor == 1:  # which every verb handles in the same way
             raise
         raise Failure(f"{output}: the report could not be written: {error.strerror}", FAILED) from None
     if failure is not None:
         raise failure
-    end_process(exit_code(processes))
+    end_process(exit_code(found))
 
 
-def exit_code(processes: AttachedProcesses) -> int:
-    """0 if something in them got a probe; else 1, since nothing happened of what was asked for."""
-    return 0 if processes.results().is_probed else FAILED
+def exit_code(found: Results) -> int:
+    """0 if something in the processes got a probe; else 1, since nothing happened of what was asked for."""
+    return 0 if found.is_probed else FAILED
 
 
 @contextlib.contextmanager

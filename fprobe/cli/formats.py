@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -66,16 +67,25 @@ def _elsewhere(name: str) -> str:
     return f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
 
 
-def report_file(output: str, form: str = "text") -> int:
-    """A descriptor of the emptied file, which nobody else may write if it is Parquet. Raises Failure."""
+def report_file(output: str, form: str = "text", *, kept: bool = False) -> int:
+    """A descriptor of the file, which nobody else may write if it is Parquet. Raises Failure.
+
+    It is emptied, unless it is `kept` until `empty` is called; Parquet is when its first rows, or its end, are written.
+    """
     try:
         if form == "parquet":
             from fprobe.export.columns.parquet import opened
 
             return opened(output)
-        return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        return os.open(output, os.O_WRONLY | os.O_CREAT | (0 if kept else os.O_TRUNC) | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise Failure(f"{output}: {error.strerror}") from None
+
+
+def empty(descriptor: int, form: str) -> None:
+    """Empty a kept file of `report_file`, if it is a regular one."""
+    if form != "parquet" and stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.ftruncate(descriptor, 0)
 
 
 def prepare_rows() -> None:

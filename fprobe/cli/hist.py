@@ -103,14 +103,15 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
     check_events(definitions)
     with attached_to(targets, Settings(events=definitions, triggers=(trigger,))) as processes:
         processes.wait()
-    found = processes.results().processes
+    results = processes.results()
+    found = results.processes
     for process in found:
         _show_running(console, process)
     objects = [_process_object(process) for process in found]
     rows = [{"pid": each["pid"], **row} for each in objects for row in _rows(each["histograms"])]
     console.document({"processes": objects}, rows)
     console.flush()
-    end_process(exit_code(processes))
+    end_process(exit_code(results))
 
 
 def _show_running(console: Console, process: Process) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fprobe.cli.attaching import attached_to, exit_code
@@ -16,6 +17,7 @@ from fprobe.run.launcher.recording import RemoteRecording
 if TYPE_CHECKING:
     from fprobe.cli.console import Console
     from fprobe.run.launcher.attached import AttachedProcesses, Targets
+    from fprobe.run.launcher.process import Process
     from fprobe.run.session import Settings
 
 _POLLING = 0.02
@@ -26,22 +28,33 @@ def record_running(
 ) -> NoReturn:
     """Attach, record until the processes are not wanted, detach, and finish the file. Ends this process.
 
-    `compression`: of a trace.dat; None: the file is Parquet.
+    `compression`: of a trace.dat; None: the file is Parquet. The file is made, or replaced, when an event has been defined.
     """
     if output == "-":
         raise Failure(NOT_TO_STANDARD_OUTPUT)
     check_events(settings.events)
     _check_output(output)
+    recording = None
     with attached_to(targets, settings) as processes:
-        recording = _recording(output, processes, compression)
-        while processes.wait_until(time.monotonic() + _POLLING):
+        while not _is_defined(processes) and processes.wait_until(time.monotonic() + _POLLING):
+            pass
+        if _is_defined(processes):
+            recording = _recording(output, processes, compression)
+        while recording is not None and processes.wait_until(time.monotonic() + _POLLING):
             recording.drain()
-    with disk_errors(output):
-        recording.finish()
-    _summarise(console, processes, recording)
-    if recording.is_incomplete:
+    if recording is not None:
+        with disk_errors(output):
+            recording.finish()
+    found = processes.results()
+    _summarise(console, found.processes, recording, output)
+    if recording is not None and recording.is_incomplete:
         raise disk_failure(output, "records are missing")
-    end_process(exit_code(processes))
+    end_process(exit_code(found))
+
+
+def _is_defined(processes: AttachedProcesses) -> bool:
+    """Whether one of the events is there, in one of the processes."""
+    return any(each.functions for each in processes.members)
 
 
 def _check_output(output: str) -> None:
@@ -63,20 +76,20 @@ def _recording(output: str, processes: AttachedProcesses, compression: str | Non
         raise Failure(str(error)) from None
 
 
-def _summarise(console: Console, processes: AttachedProcesses, recording: RemoteRecording) -> None:
-    found = processes.results().processes
+def _summarise(console: Console, found: Sequence[Process], recording: RemoteRecording | None, output: str) -> None:
     for process in found:
         for text in (*process.errors, *process.waiting.values(), *process.remarks):
             console.line(f"# process {process.pid}: {text}")
-    console.note(f"{recording.hits:,} record{'s' * (recording.hits != 1)}")
-    console.note(f"{recording.file.path}: {recording.text}")
+    records = 0 if recording is None else recording.hits
+    console.note(f"{records:,} record{'s' * (records != 1)}")
+    console.note(f"{output}: {'not written, since no event was defined' if recording is None else recording.text}")
     console.document(
         {
             "processes": [{"pid": each.pid, "errors": each.errors, "not_found": each.waiting} for each in found],
-            "records": recording.hits,
-            "lost": recording.lost,
-            "file": recording.file.path,
-            "disk_full": recording.is_incomplete,
+            "records": records,
+            "lost": 0 if recording is None else recording.lost,
+            "file": None if recording is None else output,
+            "disk_full": recording is not None and recording.is_incomplete,
         }
     )
     console.flush()

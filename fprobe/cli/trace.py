@@ -129,7 +129,7 @@ def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
         live = LiveCalls(processes, write)
         live.follow()
     live.finish()
-    end_process(exit_code(processes))
+    end_process(exit_code(processes.results()))
 
 
 def _views(module: Module, match: MatchedFunctions, strings: bool) -> FunctionViews:

@@ -30,14 +30,29 @@ def emptied(path: str, *, locked: bool = False) -> int:
 
     Raises OSError: EEXIST if it is no regular file, EBUSY if another process holds the lock.
     """
+    descriptor = opened(path, locked=locked)
+    try:
+        empty(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def empty(descriptor: int) -> None:
+    """Delete the content of a regular file, which is for its owner alone from now on. Raises OSError."""
+    os.fchmod(descriptor, 0o600)
+    os.ftruncate(descriptor, 0)
+
+
+def opened(path: str, *, locked: bool = False) -> int:
+    """The same as `emptied`, with the content that the file has: for what may turn out to have nothing to write."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FileExistsError(errno.EEXIST, "not a regular file; give another name with -o", path)
         if locked:
             _lock(descriptor, path)
-        os.fchmod(descriptor, 0o600)
-        os.ftruncate(descriptor, 0)
     except BaseException:
         os.close(descriptor)
         raise

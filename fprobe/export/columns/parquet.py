@@ -19,7 +19,8 @@ from fprobe.export.columns.pages import Batch, Kinds, Pages
 from fprobe.export.columns.tables import Place, Source, Tables
 from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, MISSED_EVENTS, MISSED_STORED
 from ftrace.ring_buffer.clock import find as find_clock
-from sandbox.process.writing import DISK_FULL, emptied, write_all
+from sandbox.process import writing
+from sandbox.process.writing import DISK_FULL, write_all
 
 if TYPE_CHECKING:
     import pyarrow
@@ -232,8 +233,9 @@ class RowGroups:
 class Sink:
     """The file itself. Before each row group the space for the end is reserved, so that a full disk leaves a whole file.
 
-    `descriptor`: what `opened` has returned before, if anything. The file gets mode 0600; its old content is deleted. Raises
-    OSError: ELOOP for a symbolic link, EEXIST for what is no regular file, EBUSY if another process is writing it.
+    `descriptor`: what `opened` has returned before, if anything. The file gets mode 0600, and its old content is deleted, when
+    the first row group, or the end, is written. Raises OSError: ELOOP for a symbolic link, EEXIST for what is no regular file,
+    EBUSY if another process is writing it.
     """
 
     def __init__(self, path: str, descriptor: int | None = None) -> None:
@@ -267,6 +269,7 @@ class Sink:
             import pyarrow as pa
             import pyarrow.parquet as pq
 
+            writing.empty(self._descriptor)
             self._reserve(_SLACK + self._size_of_end(len(schema)))
             self._stream = pa.PythonFile(_Raw(self._descriptor), mode="w")
             texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
@@ -324,5 +327,5 @@ def _allocate(descriptor: int, at: int, size: int, path: str) -> None:
 
 
 def opened(path: str) -> int:
-    """A descriptor of the emptied file, which no other process writes: see `Sink`."""
-    return emptied(path, locked=True)
+    """A descriptor of the file, which no other process writes: see `Sink`."""
+    return writing.opened(path, locked=True)

@@ -23,11 +23,12 @@ class AttachedReport:
         with self._rows.while_running() if self._rows is not None else contextlib.nullcontext():
             self._processes.wait()
 
-    def write(self) -> None:
-        """Write it, when they were detached. Raises OSError."""
+    def write(self) -> Results:
+        """Write it, when they were detached. Returns what it is of. Raises OSError."""
         if self._rows is not None:
-            finish_rows(self._rows, self._processes.results(), self._selection, self._processes.ticks)
-            return
+            found = self._processes.results()
+            finish_rows(self._rows, found, self._selection, self._processes.ticks)
+            return found
         found, recorded = Results([], {}, 0), Recorded({}, {}, {})
         for each in self._processes.members:
             own = each.results()
@@ -40,3 +41,4 @@ class AttachedReport:
                 {**recorded.values, **also.values},
             )
         write_report(self._output, found, recorded, self._selection, self._processes.ticks, self._format)
+        return found

@@ -190,8 +190,8 @@ def follow(
     return found.exit_status or (FAILED if screen.failure is not None else 0)
 
 
-def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
-    """Show the table on standard output as long as the processes are wanted, and once more at the end.
+def follow_attached(processes: AttachedProcesses, view: TopView) -> Results:
+    """Show the table on standard output as long as the processes are wanted, and once more at the end, which is returned.
 
     Keys of a terminal change the view. That nobody reads the table any more is the end, too, and so is that it cannot be
     written, which raises OSError.
@@ -224,6 +224,7 @@ def follow_attached(processes: AttachedProcesses, view: TopView) -> None:
     screen.print([*lines(), *_remarks(found)])
     if screen.failure is not None:
         raise screen.failure
+    return found
 
 
 @contextlib.contextmanager

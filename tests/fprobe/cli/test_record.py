@@ -383,6 +383,14 @@ def test_record_writes_parquet_while_the_program_runs(run, programs, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_file_is_replaced_when_there_are_events(run, tmp_path):
+    pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "old.parquet"
+    path.write_text("old")
+    assert "no symbol 'nosuch'" in run("record", "-e", "p:x nosuch", "-o", path, code=2).err
+    assert path.read_text() == "old"
+
+
 def test_a_killed_program_loses_nothing_of_its_parquet(run, tmp_path):
     source, path = tmp_path / "dies.c", tmp_path / "dies.parquet"
     source.write_text(

@@ -35,10 +35,21 @@ CASES = [
 @pytest.mark.parametrize(("verb", "words", "said"), CASES)
 def test_nothing_is_probed(target, tmp_path, monkeypatch, verb, words, said):
     monkeypatch.chdir(tmp_path)
+    recording = tmp_path / "x.dat"
+    recording.write_text("old")
     done = fprobe(verb, "-p", target.pid, *words, "--duration", "0.2")
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and lines[0].endswith(": 0 functions; Ctrl-C ends") and said in lines[1], done.stderr
     assert said in done.stdout + "\n".join(lines[2:])  # of the report, wherever it can say it
+    assert recording.read_text() == "old" and ("x.dat: not written" in done.stdout) == (verb == "record")
+
+
+@pytest.mark.parametrize("verb", ["run --stat", in_stress("run --trace"), "top --stat", "record -e"])
+def test_no_process_has_a_report(tmp_path, verb):
+    path = tmp_path / {"run --trace": "x.parquet", "record -e": "x.dat"}.get(verb, "x.txt")
+    path.write_text("old")
+    refused = fprobe(*verb.split()[:1], "-p", 1 << 22, *verb.split()[1:], "p:x libz:deflate", "-o", path)
+    assert refused.returncode == 2 and "there is no process" in refused.stderr and path.read_text() == "old"
 
 
 @pytest.mark.stress
