@@ -90,6 +90,8 @@ class Event:
         self.filter = filter
         self.triggers = tuple(trigger)
         self._probes: list[Probe] = []
+        self._kept: list[Probe] = []
+        """Those that could not be deleted when it was detached, as others used them."""
         self._formats: dict[int, EventFormat] = {}
         self._follower = Follower()
         self._pending: deque[Record] = deque()
@@ -136,6 +138,7 @@ class Event:
     def _attach(self) -> None:
         if self._probes:
             raise OSError(errno.EBUSY, "the event is already attached; detach it first, or make another one")
+        self._undefine()
         try:
             for definition in self.definitions:
                 self._probes += define(definition)
@@ -146,9 +149,8 @@ class Event:
                 self._left, self._pending, self._follower = None, deque(), Follower()
             self._start()
         except BaseException:
-            with self._reading:
-                array, self._array = self._array, None
-            self._delete(array)
+            self._remove_instance()
+            self._undefine()
             raise
 
     def disable(self) -> None:
@@ -158,7 +160,10 @@ class Event:
     def detach(self) -> None:
         """Stop recording, and delete the events. Their records can still be read.
 
-        Does nothing if they are not attached, or if another thread is attaching or detaching them.
+        Does nothing if they are not attached, or if another thread is attaching or detaching them. Raises OSError(EBUSY), as
+        dyn_event_release() in the kernel, while an event is enabled in another instance, or a trigger or filter command uses it:
+        it is not recorded here any more, but stays defined until `detach` is called again; and while a file of the events'
+        instance is open: then they stay attached.
         """
         if not self._changing.acquire(blocking=False):
             return
@@ -176,8 +181,8 @@ class Event:
             with self._reading:
                 self._left = list(self._recorded())
                 self._take_new()
-                array, self._array = self._array, None
-            self._delete(array)
+            self._remove_instance()
+        self._undefine()
 
     def __enter__(self) -> Event:
         return self.attach()
@@ -298,12 +303,28 @@ class Event:
         for event in self._events:
             tracefs.write(f"{self._directory(event)}/enable", str(int(on)))
 
-    def _delete(self, array: TraceArray | None) -> None:
-        if array is not None:
-            tracefs.rmdir(f"instances/{array.name}")
-        for probe in reversed(self._probes):
-            tracefs.write("dynamic_events", f"-:{probe.group}/{probe.name}", append=True)
-        self._probes = []
+    def _remove_instance(self) -> None:
+        """Remove the trace array, whose records nobody reads meanwhile. Raises OSError(EBUSY); it is kept then."""
+        with self._reading:
+            array, self._array = self._array, None
+        try:
+            if array is not None:
+                tracefs.rmdir(f"instances/{array.name}")
+        except OSError:
+            self._array = array
+            raise
+
+    def _undefine(self) -> None:
+        """Delete the definitions. Raises OSError(EBUSY) for those that others use."""
+        left, self._probes = [*self._kept, *self._probes], []
+        self._kept = dynevent.release(left)
+        if self._kept:
+            names = " and ".join(dict.fromkeys(f"{probe.group}/{probe.name}" for probe in self._kept))
+            raise OSError(
+                errno.EBUSY,
+                f"{names} cannot be deleted: enabled in another instance, or used by a trigger or a filter command; "
+                "end that, and detach again. Nothing is recorded here any more",
+            )
 
     def _next(self) -> dict[str, Any] | None:
         """The oldest record that was not followed yet; None if there is none. Only then is the buffer read."""

@@ -55,6 +55,43 @@ def test_triggers_are_set_and_removed(program):
     assert tracefs.read("dynamic_events") == ""
 
 
+def test_definitions_of_one_event_are_deleted_together(program):
+    with fprobe.event("p:both pe_add x=$arg1", "p:both pe_self x=$arg1") as both:
+        program["pe_add"](7, 0)
+        program["pe_self"](9)
+    assert [record["x"] for record in both.records()] == [7, 9] and tracefs.read("dynamic_events") == ""
+
+
+def test_an_event_that_another_instance_has_enabled_stays_defined(program):
+    adds = fprobe.event(ADD).attach()
+    tracefs.mkdir("instances/other")
+    tracefs.write("instances/other/events/kprobes/adds/enable", "1")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"kprobes/adds cannot be deleted.* detach again") as refused:
+            adds.detach()
+        program["pe_add"](1, 2)
+    assert refused.value.errno == errno.EBUSY and not adds.attached and "kprobes/adds" in tracefs.read("dynamic_events")
+    assert tracefs.listdir("instances") == ["other"] and tracefs.read("instances/other/trace").count("adds:") == 2
+    with pytest.raises(OSError, match="cannot be deleted"):
+        adds.attach()
+    tracefs.rmdir("instances/other")
+    adds.detach()
+    assert tracefs.read("dynamic_events") == "" and adds.hits == 0 and adds.records() == []
+    with adds:
+        program["pe_add"](1, 2)
+    assert len(adds.records()) == 1
+
+
+def test_an_instance_of_which_a_file_is_open_stays_attached(program):
+    adds = fprobe.event(ADD).attach()
+    program["pe_add"](1, 2)
+    with tracefs.open(f"{adds.instance}/trace_pipe"), pytest.raises(OSError, match="are open; close them first"):
+        adds.detach()
+    assert adds.attached and len(adds.records()) == 1
+    adds.detach()
+    assert len(adds.records()) == 1 and tracefs.read("dynamic_events") == "" and tracefs.listdir("instances") == []
+
+
 def test_text_and_memory(program):
     with fprobe.event("p:selves pe_self name=+0(%di):string far=@16:string b=+0(%di):u8[3]") as selves:
         program["pe_self"](ctypes.addressof(HELLO))

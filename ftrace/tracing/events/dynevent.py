@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from ftrace.tracing.events.event_mutex import events_locked
 from ftrace.tracing.events.registry import event_registry
@@ -63,6 +64,7 @@ class DynamicEvent(ABC):
         """The line that `dynamic_events` shows."""
 
 
+_Event = TypeVar("_Event", bound=DynamicEvent)
 _types: list[LineType] = []
 _events: list[DynamicEvent] = []
 """The dynamic events, in the order of creation."""
@@ -145,6 +147,20 @@ def dyn_event_release(line: str, line_type: LineType | None = None) -> None:
             event_registry.empty_left_records()
     if not found:
         raise OSError(errno.ENOENT, f"no event matches {line!r}; dynamic_events lists the events")
+
+
+def release(events: Iterable[_Event]) -> list[_Event]:
+    """Delete those of them that are still defined. Returns those that are in use, which stay."""
+    with events_locked():
+        there = [event for event in events if event in _events]
+        busy = [event for event in there if event.is_busy]
+        try:
+            for event in there:
+                if event not in busy:
+                    event.free()
+        finally:
+            event_registry.empty_left_records()
+    return busy
 
 
 def _deletion(word: str) -> tuple[str | None, str]:
