@@ -20,7 +20,7 @@ from fprobe.registration import (
     register_fprobe_syms,
     unregister_fprobe,
 )
-from ftrace.core.attaching import Attaching
+from ftrace.core.attaching import Attaching, log
 from ftrace.core.filters.image_functions import is_compiled, is_there, may_be_compiled
 from ftrace.core.handlers.python_handler import HandlerErrors
 from ftrace.core.probe import Counts
@@ -108,7 +108,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
         """Attach. Raises OSError as register_fprobe does.
 
         A target of a JIT compiler (`numba:...`) is followed until `detach`: code that is compiled later is probed before it
-        runs. If Numba knows a function of that name, it need not be compiled yet.
+        runs. If Numba knows a function of that name, it need not be compiled yet. If what is there now cannot be probed, a
+        warning says why.
         """
         if isinstance(self.target, str):
             self._attach_pattern(self.target)
@@ -135,6 +136,8 @@ class Attachment(Attaching, Generic[ActionOrNone]):
                     unfollow(self._extend)
                 raise
             self._is_waiting = True
+            if is_there(pattern):
+                log.warning("%r is attached to nothing so far: %s", pattern, error.strerror)
         self._tell_of_inlined()
 
     def _extend(self) -> None:
@@ -248,8 +251,9 @@ def attach(
     parameters are fields of `fprobe.fprobe`.
 
     Unless `nr_maxactive` is given, no return is missed for want of a node. Unless `entry_data_size` is given, native handlers
-    get as much as they declare. Raises ValueError for handlers and an action together, and if `entry_data_size` is too small
-    for a native handler; TypeError for another target or action. Attaching raises OSError as `register_fprobe` does.
+    get as much as they declare. Raises ValueError for handlers and an action together, for an empty list, and if
+    `entry_data_size` is too small for a native handler; TypeError for another target or action. Attaching raises OSError as
+    `register_fprobe` does.
     """
     _check_action(action, entry, exit)
     flags = FPROBE_FL_KPROBE_SHARED * shared | FPROBE_FL_DISABLED * disabled
@@ -267,15 +271,17 @@ def attach(
 
 
 def _listed(target: Sequence[str] | Sequence[int]) -> tuple[list[str], list[int]]:
-    """The names and the addresses of a list, one of which is empty. Raises TypeError for another target."""
+    """The names and the addresses of a list, one of which is empty. Raises TypeError for another target, ValueError for none."""
     names: list[str] = []
     addresses: list[int] = []
     others: list[Any] = []
     for item in target if isinstance(target, Iterable) else [None]:
         sort: list[Any] = names if isinstance(item, str) else addresses if isinstance(item, SupportsIndex) else others
         sort.append(item)
+    wanted = "give a pattern, a list of names, or a list of addresses"
+    if not (names or addresses or others):
+        raise ValueError(f"the list of targets is empty: {wanted}")
     if others or (names and addresses):
-        wanted = "give a pattern, a list of names, or a list of addresses"
         raise TypeError(f"{shortened(target)} is not a target of fprobes; {wanted}")
     return names, addresses
 

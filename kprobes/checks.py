@@ -44,9 +44,17 @@ def locate(addr: int | None, symbol_name: str | None, offset: int) -> Place:
     address = base + integer("offset", offset, -INT_MAX, INT_MAX, errno.ENOENT) if offset != 0 else base
     symbol = symbol_at(address)
     if symbol is None:
-        raise OSError(errno.ENOENT, f"{address:#x} is not in a known function")
+        raise OSError(errno.ENOENT, f"{_given(symbol_name, offset, address)} is not in a known function")
     address, is_entry = _adjusted(address, symbol)
     return places.get(address) or Place(address, symbol, is_entry)
+
+
+def _given(symbol_name: str | None, offset: int, address: int) -> str:
+    """A place as it was given, with its address."""
+    if not symbol_name:
+        return f"{address:#x}"
+    size = symbol_named(symbol_name).size
+    return f"{symbol_name}{offset:+#x} ({address:#x}{f'; {symbol_name} has {size} bytes' if size else ''})"
 
 
 def _address_of(name: str) -> int:

@@ -78,9 +78,9 @@ def opened(pid: int) -> Iterator[RemoteProcess]:
 def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[RemoteFunction]:
     """The functions that match, by ascending address in each library.
 
-    Raises Failure for a pattern without a library or that matches nothing.
+    Without patterns, those of the program. Raises Failure for a pattern without a library or that matches nothing.
     """
-    for pattern in patterns or ("",):
+    for pattern in patterns or ("*",):
         yield from _matching(process, pattern)
 
 
@@ -90,7 +90,8 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
     if not images and colon:
         raise Failure(f"process {process.pid} has no library {owner!r}")
     if not (images and wanted):
-        raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
+        why = f"the pattern is {pattern!r}" if not wanted else f"the program of process {process.pid} is Python"
+        raise Failure(f"{why}; give a library and its functions, such as 'libz:inflate*'")
     of_function = parse(wanted)
     found, names = [], []
     for library in (RemoteLibrary(process, image) for image in images):

@@ -43,6 +43,13 @@ def test_another_target_is_refused(target):
         fprobe.attach(target, entry=lambda *hit: 0)
 
 
+def test_an_empty_list_is_refused():
+    with pytest.raises(
+        ValueError, match="the list of targets is empty: give a pattern, a list of names, or a list of addr"
+    ):
+        fprobe.attach([], entry=lambda *hit: 0)
+
+
 def test_an_action_of_kprobes_is_refused():
     with pytest.raises(TypeError, match=r"<Count: hits 0> is not an action of fprobes; give fprobe\.Count\(\)"):
         fprobe.attach("leaf", action=kprobes.Count())

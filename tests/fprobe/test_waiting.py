@@ -12,13 +12,14 @@ from llvmlite import binding
 import fprobe, kprobes
 
 binding.initialize_native_target(); binding.initialize_native_asmprinter()
+binding.initialize_native_asmparser()
 said = []
 logging.getLogger("fprobe").addHandler(type("Said", (logging.Handler,), {"emit": lambda _, it: said.append(it.getMessage())})())
 
-def compiled(name):
+def compiled(name, attribute="", body="ret i64 %a"):
     machine = binding.Target.from_default_triple().create_target_machine()
     engine = binding.create_mcjit_compiler(
-        binding.parse_assembly(f"define i64 @{name}(i64 %a) {{ ret i64 %a }}"), machine
+        binding.parse_assembly(f"define i64 @{name}(i64 %a) {attribute} {{ {body} }}"), machine
     )
     engine.finalize_object()
     return engine, ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address(name))
@@ -44,6 +45,13 @@ with attach("jit:tri*") as probe:
     after = compiled("triple")
     after[1](1)
 assert (probe.hits, said) == (1, [])
+reader = compiled("reader", "naked", 'call void asm sideeffect "mov (%rsp), %rax; ret", ""() unreachable')
+try:
+    with attach("jit:reader") as probe:
+        assert probe.skipped[0].name == "reader [jit]"
+    assert said.pop().startswith("'jit:reader' is attached to nothing so far: none of the functions can be traced: reader [jit]")
+except OSError as refused:
+    assert "it reads its own return address" in str(refused) and "returns of" in str(refused)
 probe = attach("jit:nothing").attach()
 import atexit; atexit.register(lambda: print(*said, flush=True))
 import ftrace.core.attaching as attaching; attaching._warn_all()

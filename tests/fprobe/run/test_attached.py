@@ -447,6 +447,8 @@ def test_functions_of_its_libraries_are_listed_from_their_files(target):
     ):
         done = fprobe("list", "-p", target.pid, pattern)
         assert done.returncode == 2 and said in done.stderr
+    done = fprobe("list", "-p", target.pid)
+    assert done.returncode == 2 and f"the program of process {target.pid} is Python; give a library" in done.stderr
 
 
 @pytest.mark.stress

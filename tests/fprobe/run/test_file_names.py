@@ -69,10 +69,11 @@ def test_a_running_program_with_that_name(named, name):
     with subprocess.Popen([path, "on"], stdout=subprocess.PIPE) as target:
         assert target.stdout.readline() == b"ready\n"
         listed = forked(["list", "-p", str(target.pid), "wor?"], 60)
+        every = forked(["list", "-p", str(target.pid)], 60)
         done = forked(["run", "-p", str(target.pid), "--stat", "work", "--duration", "0.2"], 60)
         target.kill()
     assert (listed.returncode, listed.stderr) == (0, "")
-    assert listed.stdout.startswith("work [")
+    assert listed.stdout.startswith("work [") and f"\n{listed.stdout}" in every.stdout
     assert done.returncode == 0, done.stderr
     assert done.stderr.isprintable() or all(line.isprintable() for line in done.stderr.split("\n"))
     assert " work [" in done.stdout
