@@ -24,12 +24,10 @@ from fprobe.tracefs import tracefs
 from ftrace.ring_buffer.reader import Follower
 from ftrace.tracing.events import dynevent
 from ftrace.tracing.events.event_mutex import events_locked
-from ftrace.tracing.events.filters.errors import FilterError
-from ftrace.tracing.events.hist.errors import HistError
 from ftrace.tracing.events.probe_event import Probe
 from ftrace.tracing.instances.cmdlines import saved_cmdlines
 from ftrace.tracing.instances.error_log import errors_heard, with_caret
-from ftrace.tracing.probe_args.errors import ProbeError
+from ftrace.tracing.probe_args.errors import HintedError
 from ftrace.tracing.tracefs.trace_files import InstanceDirectory
 from sandbox.process import fork
 
@@ -72,7 +70,7 @@ def explained(call: Callable[[], None], command: str) -> None:
             shown, position = command.strip(), None
             if found:
                 reason, shown, position = found[0].message, found[0].command, found[0].position
-            hint = refused.hint if isinstance(refused, ProbeError | FilterError | HistError) else ""
+            hint = refused.hint if isinstance(refused, HintedError) else ""
             raise OSError(number, with_caret(reason, shown, position, hint)) from None
 
 

@@ -93,16 +93,24 @@ class Finding:
         return before + (self.offset if self.word < len(words) else 0)
 
 
-class ProbeError(OSError):
+class HintedError(OSError):
+    """Something was refused. `hint`: what to write instead, which the kernel's messages do not say; '' if there is none."""
+
+    def __init__(self, number: int, reason: str, *, hint: str = "") -> None:
+        super().__init__(number, reason)
+        self.hint = hint
+
+
+class ProbeError(HintedError):
     """A definition was refused: the errno, and the findings for error_log. Some errors have two.
 
-    A refusal without findings is not logged. `hint`: what to write instead, which the kernel's messages do not say.
+    A refusal without findings is not logged.
     """
 
     def __init__(self, number: int, *findings: Finding, hint: str = "") -> None:
-        super().__init__(number, "; ".join(finding.code.value for finding in findings) or "not a probe event")
+        reason = "; ".join(finding.code.value for finding in findings) or "not a probe event"
+        super().__init__(number, reason, hint=hint)
         self.findings = findings
-        self.hint = hint
 
     def at_word(self, word: int) -> ProbeError:
         """The same error at another word of the definition."""

@@ -6,6 +6,7 @@ import enum
 import errno
 
 from ftrace.tracing.instances.error_log import byte_position
+from ftrace.tracing.probe_args.errors import HintedError
 
 SUBSYSTEM = "event filter parse error"
 """The text before the message of a filter error in error_log."""
@@ -35,18 +36,17 @@ class FilterErrorCode(enum.Enum):
     ERRNO = "Error"
 
 
-class FilterError(OSError):
+class FilterError(HintedError):
     """A filter was refused.
 
     `code`: what is wrong; ERRNO if the kernel gives no reason. `position`: the caret's offset in the filter's text, not
-    limited to its length. `hint`: what to write instead, which the kernel's messages do not say.
+    limited to its length.
     """
 
     def __init__(self, code: FilterErrorCode, position: int = 0, number: int = errno.EINVAL, *, hint: str = "") -> None:
-        super().__init__(number, code.value)
+        super().__init__(number, code.value, hint=hint)
         self.code = code
         self.position = position
-        self.hint = hint
 
     def report(self, text: str) -> str:
         """The text of the filter file after `text` was refused, as append_filter_err() writes it."""

@@ -7,6 +7,7 @@ import errno
 
 from ftrace.tracing.events.filters.fields import known_fields
 from ftrace.tracing.events.triggers.interfaces import EventFile, TraceInstance
+from ftrace.tracing.probe_args.errors import HintedError
 
 
 class HistErrorCode(enum.Enum):
@@ -71,14 +72,6 @@ _HINTS = {
 """What is allowed, which the kernel's messages do not say."""
 
 
-class HistError(OSError):
-    """A hist trigger was refused. `hint`: what to write instead."""
-
-    def __init__(self, number: int, reason: str, *, hint: str = "") -> None:
-        super().__init__(number, reason)
-        self.hint = hint
-
-
 class HistErrors:
     """Logs the errors of one command.
 
@@ -94,7 +87,7 @@ class HistErrors:
         """Log an error, with the caret where `token` first occurs in the command. Returns the exception to raise."""
         position = max(self._command.find(token), 0) if token is not None else 0
         self._instance.log_error(self._subsystem, code.value, self._command, position)
-        return HistError(number, f"{code.value}: {token}" if token else code.value, hint=self._hint(code))
+        return HintedError(number, f"{code.value}: {token}" if token else code.value, hint=self._hint(code))
 
     def _hint(self, code: HistErrorCode) -> str:
         if code is HistErrorCode.FIELD_NOT_FOUND:
