@@ -9,6 +9,7 @@ from sandbox.images.image import Image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
+from sandbox.symbols.loaded import loaded
 from sandbox.symbols.names import name_of_python, split_owner
 from sandbox.symbols.readable import readable
 
@@ -97,7 +98,16 @@ def no_image(owner: str, wanted: str) -> str:
     if owner in JIT_NAMES:
         return f"no function {wanted!r} in [{owner}]: nothing has been compiled yet{_elsewhere(wanted)}"
     near = _elsewhere(wanted) or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
-    return f"no module, library or other image {owner!r} is loaded{near}"
+    return f"no module, library or other image {owner!r} is loaded{near}{_of_dlmopen()}"
+
+
+def _of_dlmopen() -> str:
+    number = loaded().elsewhere
+    return (
+        f"; what dlmopen has loaded into other namespaces ({number} here) cannot be probed by name"
+        if number > 0
+        else ""
+    )
 
 
 def _elsewhere(name: str) -> str:

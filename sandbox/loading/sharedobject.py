@@ -20,7 +20,7 @@ from sandbox.compile.stubs import STUB_SIZE, Flavour
 from sandbox.elf import tables as elf
 from sandbox.loading.linker import LinkError
 from sandbox.loading.loaded_code import LoadedCode, call_guarded, drop_aliases, owners, remap
-from sandbox.symbols.libraries import read_symbols
+from sandbox.symbols.symbol_tables import read_symbols
 from sandbox.symbols.table import Symbol, with_sizes
 from sandbox.x86_64.encoding import NOP5
 

@@ -14,7 +14,7 @@ from sandbox.symbols import demangling
 from sandbox.symbols.dwarf_classes import located_by_reference
 from sandbox.symbols.dwarf_entries import is_c_family, is_rust, name_in, name_of, producer
 from sandbox.symbols.dwarf_types import is_atomic, passed_by_reference, type_of
-from sandbox.symbols.libraries import read_symbols
+from sandbox.symbols.symbol_tables import read_symbols
 
 if TYPE_CHECKING:
     from elftools.dwarf.die import DIE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import heapq
 import itertools
 import operator
 import os
@@ -16,23 +15,23 @@ from sandbox.elf import symbol_search
 from sandbox.elf import tables as elf
 from sandbox.elf.debug_files import mapped, with_symbols
 from sandbox.elf.ehframe import FunctionTable, Kind, Stretch, is_cold, linkage_tables, pointed_to
-from sandbox.elf.extents import ENCLOSING, Extents, extents_of
+from sandbox.elf.extents import Extents, extents_of
 from sandbox.elf.function_starts import signal_return
 from sandbox.elf.memory_file import from_memory
-from sandbox.elf.tables import default_versions, old_versions
+from sandbox.elf.tables import default_versions
 from sandbox.memory.mappings import mappings
 from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property, once
 from sandbox.symbols.file_names import names_of
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
 from sandbox.symbols.readable import named, words_of
+from sandbox.symbols.symbol_tables import Entries, all_entries, entries_before, named_entries, symbols_of, table_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
 _PT_LOAD = 1
 _PF_X = 1
 _AT_EXECFN = 31
 _PT_GNU_EH_FRAME = 0x6474E550
-_WANTED = (elf.STT_FUNC, elf.STT_OBJECT, elf.STT_GNU_IFUNC)
 _FEW = 8
 """The number of lookups that are made without reading all symbols of a library; reading 100,000 takes seconds."""
 
@@ -40,9 +39,6 @@ _MANY = 16_000
 """The number of symbols from which on a library's functions are searched for, one by one."""
 _FEW_OF_MANY = 64
 """`_FEW` for such a library."""
-
-_Entries = Iterable[tuple[int, elf.ElfSymbol]]
-"""Entries of a symbol table, each with its index."""
 
 
 class Library:
@@ -115,16 +111,16 @@ class Library:
 
         Raises OSError if the file cannot be read, for example without a free descriptor; a later call may succeed.
         """
-        return self._symbols_from(_all_entries)
+        return self._symbols_from(all_entries)
 
-    def _symbols_from(self, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
+    def _symbols_from(self, entries: Callable[[elf.ElfFile, int], Entries]) -> tuple[Symbol, ...]:
         """The members of `symbols` that are among `entries(file, table)`."""
         file = self._tables()
         files = with_symbols(file, self.path) if file else []
         found: dict[Symbol, None] = {}
         for each in files:
-            extents = extents_of(each, _table(each))
-            named = giving_way(_symbols(each, self.base, self.name, entries))
+            extents = extents_of(each, table_of(each))
+            named = giving_way(symbols_of(each, self.base, self.name, entries))
             found |= dict.fromkeys(self._with_size(symbol, extents) for symbol in named)
         return sorted_symbols(found)
 
@@ -133,7 +129,7 @@ class Library:
         """Cached symbols by name and by address, while few have been requested."""
         return {}
 
-    def _symbols_for(self, asked: str | int, entries: Callable[[elf.ElfFile, int], _Entries]) -> tuple[Symbol, ...]:
+    def _symbols_for(self, asked: str | int, entries: Callable[[elf.ElfFile, int], Entries]) -> tuple[Symbol, ...]:
         """All symbols if they are known or many have been requested, else those among `entries`."""
         if "symbols" in vars(self) or len(self._answers) >= (_FEW_OF_MANY if self.has_many else _FEW):
             return self.symbols
@@ -149,7 +145,7 @@ class Library:
         """
         file = self._file()
         files = with_symbols(file, self.path) if file else []
-        table = _table(files[0]) if len(files) == 1 else 0
+        table = table_of(files[0]) if len(files) == 1 else 0
         return (
             table > 0
             and symbol_search.count(files[0], table) >= _MANY
@@ -171,7 +167,7 @@ class Library:
         """Names of its functions that are like `name`, at most that many. Raises as `symbols`."""
         file, wanted = self._file(), name.encode("utf-8", "surrogateescape")
         files = with_symbols(file, self.path) if file else []
-        return [each for file in files for each in symbol_search.like(file, _table(file), wanted, most)]
+        return [each for file in files for each in symbol_search.like(file, table_of(file), wanted, most)]
 
     def between(self, start: int, end: int) -> tuple[Symbol, ...]:
         """The members of `symbols` that begin at `start` or after it, and before `end`, which is close. Raises as `symbols`."""
@@ -230,7 +226,7 @@ class Library:
         return tuple(
             name
             for table in file.sections_of_type(elf.SHT_DYNSYM)
-            for name, entry in _named(file, table, _all_entries(file, table))
+            for name, entry in named_entries(file, table, all_entries(file, table))
             if entry.section and entry.info & 15 in (elf.STT_FUNC, elf.STT_GNU_IFUNC)
         )
 
@@ -368,7 +364,7 @@ class Library:
 
     def locate(self, address: int) -> Location | None:
         """The symbol that contains `address`. Raises OSError if the file cannot be read."""
-        near = self._symbols_for(address, lambda file, table: _entries_before(file, table, address - self.base))
+        near = self._symbols_for(address, lambda file, table: entries_before(file, table, address - self.base))
         return locate(near, address)
 
 
@@ -437,70 +433,3 @@ def _mapped_file(address: int) -> Path | None:
 def library_at(address: int) -> Library | None:
     """The library whose code contains `address`; None if there is none."""
     return next((library for library in libraries() if address in library), None)
-
-
-def read_symbols(data: bytes, base: int, module: str) -> tuple[Symbol, ...]:
-    """The functions and variables in the symbol table of a shared library, by ascending address.
-
-    `base` is its load address. Raises elf.ElfError if `data` is not an ELF file.
-    """
-    return sorted_symbols(_symbols(elf.ElfFile(data), base, module))
-
-
-def _all_entries(file: elf.ElfFile, table: int) -> _Entries:
-    return enumerate(file.symbols(table))
-
-
-def _entries_before(file: elf.ElfFile, table: int, offset: int) -> _Entries:
-    """As many of those that begin at `offset` or before as `locate` looks at, and all that begin where they do."""
-    starts = {
-        value
-        for name, info, _, section, value, _ in _unpacked(file, table)
-        if value <= offset and name and 0 < section < elf.SHN_LORESERVE and info & 15 in _WANTED
-    }
-    first = min(heapq.nlargest(ENCLOSING, starts), default=offset)
-    return [(index, _entry(*raw)) for index, raw in enumerate(_unpacked(file, table)) if first <= raw[4] <= offset]
-
-
-def _unpacked(file: elf.ElfFile, table: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """The entries of a symbol table in their binary form, without an object for each."""
-    return elf.SYMBOL.iter_unpack(file.contents(table))
-
-
-def _entry(name: int, info: int, _other: int, section: int, value: int, size: int) -> elf.ElfSymbol:
-    return elf.ElfSymbol(name, info, section, value, size)
-
-
-def _is_wanted(entry: elf.ElfSymbol) -> bool:
-    return 0 < entry.section < elf.SHN_LORESERVE and entry.info & 15 in _WANTED
-
-
-def _symbols(
-    file: elf.ElfFile, base: int, module: str, entries: Callable[[elf.ElfFile, int], _Entries] = _all_entries
-) -> Iterator[Symbol]:
-    table = _table(file)
-    if not table:
-        return
-    labels = {i: file.section_name(i) for i in range(len(file.sections))}
-    found = entries(file, table)
-    wanted = ((index, entry) for index, entry in found if _is_wanted(entry))
-    chosen = list(wanted) if isinstance(found, list) else wanted
-    for name, (_, info, section, value, size) in _named(file, table, chosen):
-        if name:
-            yield Symbol(name, base + value, size, module, labels[section], info & 15 == elf.STT_GNU_IFUNC)
-
-
-def _table(file: elf.ElfFile) -> int:
-    """The section with the full symbol table, else with the dynamic one; 0 if there is none."""
-    return next(iter(file.sections_of_type(elf.SHT_SYMTAB) or file.sections_of_type(elf.SHT_DYNSYM)), 0)
-
-
-def _named(file: elf.ElfFile, table: int, entries: _Entries) -> Iterator[tuple[str, elf.ElfSymbol]]:
-    """The symbols of a table, with `@VERSION` in the names of those that programs are not linked with any more."""
-    is_few = isinstance(entries, list)
-    strings = b"" if is_few else file.strings(table)
-    old = old_versions(file) if file.sections[table].type == elf.SHT_DYNSYM else {}
-    for index, entry in entries:
-        whole = symbol_search.name_of(file, table, entry) if is_few else elf.string_at(strings, entry.name_offset)
-        name = whole.partition("@@")[0]
-        yield (f"{name}@{old[index]}" if index in old else name), entry

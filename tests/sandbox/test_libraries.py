@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from isolation import isolated
 
 from sandbox.elf import tables
 from sandbox.images import library_images
 from sandbox.images.process_text import library_called
 from sandbox.memory import mappings as memory
 from sandbox.symbols.file_names import is_in_folder, names_of, short_name, split_folder, told_apart
-from sandbox.symbols.libraries import Library, libraries, library_at, read_symbols
+from sandbox.symbols.libraries import Library, libraries, library_at
+from sandbox.symbols.symbol_tables import read_symbols
 from sandbox.symbols.table import locate
 
 
@@ -90,6 +92,19 @@ def test_what_is_loaded_later_is_there():
 def copy_of(library: Library) -> Library:
     """One that has read nothing."""
     return Library(library.name, library.path, library.base, library.text, library.unwind_table)
+
+
+@isolated
+def test_what_dlmopen_has_loaded_is_told():
+    from sandbox.images.near_misses import no_image
+    from sandbox.symbols.loaded import loaded
+
+    assert loaded().elsewhere == 0 and "dlmopen" not in no_image("libnosuch", "f")
+    process = ctypes.CDLL(None)
+    process.dlmopen.restype = ctypes.c_void_p
+    assert process.dlmopen(ctypes.c_long(-1), b"libz.so.1", 2)
+    assert loaded().elsewhere >= 2  # and the C library
+    assert "dlmopen has loaded into other namespaces" in no_image("libnosuch", "f")
 
 
 def test_a_few_questions_are_answered_as_from_all_symbols(libc):
