@@ -9,7 +9,7 @@ from sandbox.images.image import Image
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
-from sandbox.symbols.loaded import loaded
+from sandbox.symbols.libraries import elsewhere
 from sandbox.symbols.names import name_of_python, split_owner
 from sandbox.symbols.readable import readable
 
@@ -102,7 +102,7 @@ def no_image(owner: str, wanted: str) -> str:
 
 
 def _of_dlmopen() -> str:
-    number = loaded().elsewhere
+    number = elsewhere()
     return (
         f"; what dlmopen has loaded into other namespaces ({number} here) cannot be probed by name"
         if number > 0

@@ -382,6 +382,13 @@ def libraries() -> list[Library]:
     return list(_known[0][1])
 
 
+def elsewhere() -> int:
+    """The number of objects in other namespaces, those of dlmopen: the loader counts them, but tells nothing else of them."""
+    here = len(libraries())
+    loads, unloads = _known[0][0]
+    return (loads - unloads) % (1 << 64) - here  # the difference is the number of all, whatever has been unloaded
+
+
 def _library(found: LoadedObject) -> Library:
     base, headers = found.base, found.headers
     text = tuple(

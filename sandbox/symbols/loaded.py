@@ -40,15 +40,6 @@ class Loaded(NamedTuple):
     changes: tuple[int, int]
     objects: list[LoadedObject]
 
-    @property
-    def elsewhere(self) -> int:
-        """The number of objects in other namespaces, those of dlmopen: the loader counts them, but tells nothing of them.
-
-        It has the number of loaded objects, and says by how much that is less than what it has counted.
-        """
-        loads, unloads = self.changes
-        return (loads - unloads) % (1 << 64) - len(self.objects)
-
 
 def changes() -> tuple[int, int]:
     """How many objects have been loaded and unloaded."""

@@ -16,7 +16,7 @@ from sandbox.images.image import Image
 from sandbox.images.process_text import symbol_at
 from sandbox.loading.module import modules
 from sandbox.symbols.file_names import in_events
-from sandbox.symbols.libraries import Library, libraries
+from sandbox.symbols.libraries import Library, elsewhere, libraries
 from sandbox.symbols.names import name_of_python, names_owner, split_owner
 
 
@@ -39,6 +39,7 @@ class Pattern:
         """What to say though functions match."""
         self._is_found = False
         self._searched: list[tuple[Image, int]] | None = None
+        self._elsewhere = 0
         self._functions: list[ImageFunction] = []
         owner, colon, _ = split_owner(text)
         self._names_one = bool(colon) and not re.search(r"[*?\[]", owner) and not is_compiled(text)
@@ -51,9 +52,9 @@ class Pattern:
     def found(self) -> list[ImageFunction]:
         """The functions that match now. They are looked up again only if the images that the pattern names have changed."""
         images = [(image, image.edition) for image in self._images()]
-        if images == self._searched:
+        if images == self._searched and elsewhere() == self._elsewhere:
             return self._functions
-        self._searched = images
+        self._searched, self._elsewhere = images, elsewhere()
         self._functions = self._search()
         return self._functions
 
