@@ -21,8 +21,9 @@ from fprobe.cli.interrupting import ctrl_c
 from fprobe.run.ending import end_like
 from fprobe.run.launcher.launching import Program
 from ftrace.hit.ring_buffer import comms
-from ftrace.hit.ring_buffer.layout import geometry
-from ftrace.ring_buffer import backing
+from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, geometry
+from ftrace.ring_buffer import backing, staging
+from ftrace.ring_buffer.staging import Staging
 from sandbox.memory import mappings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Survival:
 
     def __init__(self, launcher: int, memory: int, size: int, stream: PageStream | None = None) -> None:
         self._launcher, self._memory, self._size = launcher, memory, size
+        self.staging = Staging(memory + size + _PLAN)
         self.stream = stream
         """Takes the records, if the parent makes a file of columns of them."""
         self._pid = os.getpid()
@@ -78,6 +80,7 @@ class Survival:
         from fprobe.export.trace_dat import TraceDat
 
         file = recording.file
+        file.staging = self.staging
         if not isinstance(file, TraceDat):
             return
         names = [array.name for array in recording.arrays.values()]
@@ -111,7 +114,7 @@ def survive(columns: str | None = None) -> Survival:
     """
     launcher = os.getpid()
     size = comms.SIZE + geometry(backing.pool_size()).size
-    memory = mappings.map_inherited(size + _PLAN)
+    memory = mappings.map_inherited(size + _PLAN + staging.SIZE)
     pipes = _Pipes(columns) if columns is not None else None
     child = Program.copy()
     if child.pid:
@@ -175,7 +178,19 @@ def _write_columns(child: Program, pipes: _Pipes, address: int, size: int) -> No
 
 
 def _rest(memory: _MemoryOfChild, names: Sequence[str]) -> Iterator[tuple[int, int, bytes]]:
-    """The sub-buffers that the child has not written: number of the trace array, slot, and bytes."""
+    """The sub-buffers that the child has not written: number of the trace array, slot, and bytes.
+
+    First those that it had consumed, with their marks: some of them may be in the file.
+    """
+    from fprobe.export.trace_dat_pages import owner_of
+
+    for page in memory.staged.pages():
+        owner = owner_of(page)
+        rings = memory.rings(names[owner.buffer]) if owner is not None else []
+        if owner is not None and not any(
+            _is_same(page, each.data) for ring in rings for each in ring.pages(owner.slot)[:1]
+        ):
+            yield owner.buffer, owner.slot, page
     for number, name in enumerate(names):
         for ring in memory.rings(name):
             yield from ((number, slot, page) for slot in ring.slots() for page in _unread(ring, slot))
@@ -203,8 +218,10 @@ def _finish(memory: _MemoryOfChild, status: int) -> None:
     if file is None:
         return
     lost = sum(ring.lost(slot) for name in names for ring in memory.rings(name) for slot in ring.slots())
+    written = file.newest(staging.BATCH)
     for number, slot, page in _rest(memory, names):
-        file.add(slot, page, number)
+        if page not in written:
+            file.add(slot, page, number)
     dropped = file.finish(replace(metadata, cmdlines=memory.cmdlines(metadata.cmdlines)))
     print(f"fprobe: {_end(status)}; {path} has its records; {losses(lost, dropped)}", file=sys.stderr)
 
@@ -228,6 +245,13 @@ def _unread(ring: RingView, slot: int) -> Iterator[bytes]:
         expected, dropped = page.first + held, page.lost
 
 
+def _is_same(page: bytes, other: memoryview | bytes) -> bool:
+    """Whether two sub-buffers have the same records from the same time on. What follows the records may differ."""
+    end = HEADER + (staging.COMMIT.unpack_from(page, staging.COMMIT_AT)[0] & COMMIT_MASK)
+    at = staging.COMMIT_AT
+    return page[:at] == other[:at] and page[HEADER:end] == other[HEADER:end]
+
+
 class _MemoryOfChild:
     """The memory file of the child, after its end. Empty if nothing was recorded."""
 
@@ -240,6 +264,7 @@ class _MemoryOfChild:
             pages, length = _mapped(path)
         view = memoryview((ctypes.c_char * length).from_address(pages)).cast("B")
         self._file = MemoryFile(view) if any(view[:8]) else None
+        self.staged = Staging(address + size + _PLAN)
 
     @property
     def plan(self) -> _Plan | None:

@@ -17,6 +17,7 @@ from sandbox.process.writing import DISK_FULL, emptied, write_all
 
 if TYPE_CHECKING:
     from ftrace.ring_buffer.buffer import Buffer
+    from ftrace.ring_buffer.staging import Staging
 
 
 class TraceDat:
@@ -61,6 +62,8 @@ class TraceDat:
         self._how = algorithm(compression)
         self.path, self.page_size = path, page_size
         self._gaps = [Owner(number, GAP) for number in range(1, buffers)]
+        self.staging: Staging | None = None
+        """See `Buffer.drain`."""
         self.owners = list(self._gaps)
         """The owner of each sub-buffer, in the order in which they were written."""
         version = self._how.version.encode() if self._how else b""
@@ -86,6 +89,10 @@ class TraceDat:
     def _end(self) -> int:
         return self._start_of_pages + len(self.owners) * self.page_size
 
+    def newest(self, count: int) -> set[bytes]:
+        """The sub-buffers that were written last, with their marks."""
+        return {self._area.page(number) for number in range(len(self.owners))[len(self._gaps) :][-count:]}
+
     def truncate(self) -> None:
         """Cut off what was written after the last whole sub-buffer."""
         os.ftruncate(self.descriptor, self._end)
@@ -103,7 +110,7 @@ class TraceDat:
     def drain(self, buffer: Buffer, slot: int, number: int) -> None:
         """Move the full sub-buffers of a slot of a trace array. Raises OSError; an incomplete one is cut off."""
         try:
-            buffer.drain(self.descriptor, slot, pages.mark(Owner(number, slot)))
+            buffer.drain(self.descriptor, slot, pages.mark(Owner(number, slot)), self.staging)
         finally:
             self._account(slot, number)
 

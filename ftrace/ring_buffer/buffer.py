@@ -16,6 +16,7 @@ from ftrace.ring_buffer import reader
 from ftrace.ring_buffer.arena import Cpu, Rings, Slots, arena, slot_number
 from ftrace.ring_buffer.pages import Block, blocks
 from ftrace.ring_buffer.reader import Copy, Follower, Reader, Record, SlotReader, Stats
+from ftrace.ring_buffer.staging import Staging
 from sandbox.process import fork
 from sandbox.process.integers import between, whole
 
@@ -228,13 +229,13 @@ class Buffer(fork.ProcessBound):
         """Consume one sub-buffer of a slot, in the form of `raw_pages`; None if the slot is empty."""
         return SlotReader(self._live, slot).take_raw()
 
-    def drain(self, descriptor: int, slot: Slots = None, mark: int = 0) -> int:
+    def drain(self, descriptor: int, slot: Slots = None, mark: int = 0, staging: Staging | None = None) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
-        Lost events are marked as in `raw_pages`. `mark`: the upper half of each one's commit word.
-        Raises OSError; what was consumed but not written is lost.
+        Lost events are marked as in `raw_pages`. `mark`: the upper half of each one's commit word; `staging`: has what was
+        consumed but not written when the process is killed. Raises OSError; what was consumed but not written is lost.
         """
-        return Reader(self._live).drain(descriptor, slot, mark)
+        return Reader(self._live).drain(descriptor, slot, mark, staging)
 
     def stats(self, slot: int | Cpu) -> Stats:
         """The statistics of a slot, or of a CPU's together, as in per_cpu/cpuN/stats."""

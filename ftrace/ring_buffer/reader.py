@@ -18,6 +18,7 @@ from ftrace.hit.ring_buffer.records import CONSUMED_MASK, ENTRY_MASK, OFFSET_BIT
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.arena import Rings, Slots, slot_number
 from ftrace.ring_buffer.pages import Common, Event, Page, spans
+from ftrace.ring_buffer.staging import BATCH, Staging
 from ftrace.ring_buffer.view import DROPPED, RingView
 from sandbox.process.writing import write_all
 from sandbox.threads.tasks import FREE
@@ -34,8 +35,6 @@ RECORD: Any = tuple.__new__
 _U32 = struct.Struct("<I")
 _COMMIT_HIGH = 12
 """Offset of the upper half of a sub-buffer's commit word."""
-_BATCH = 64
-"""Maximum number of sub-buffers that are drained by one call."""
 
 
 class Record(NamedTuple):
@@ -298,32 +297,34 @@ class Reader:
 
     def raw_pages(self, slot: Slots = None) -> Iterator[tuple[int, bytes]]:
         """Consume all sub-buffers: slot and bytes of each, with lost events marked. Later arrivals are ignored, as by `drain`."""
-        memory = ctypes.create_string_buffer(_BATCH * (PAGE_SIZE << self._ring.entry.order))
+        memory = ctypes.create_string_buffer(BATCH * (PAGE_SIZE << self._ring.entry.order))
         for each in self._readers(slot):
             due = self._ring.view.slot_word(each.slot, "pages") + 1
-            while due > 0 and (taken := self._drained(each, memory, min(due, _BATCH))):
+            while due > 0 and (taken := self._drained(each, memory, min(due, BATCH))):
                 yield from ((each.slot, page) for page in taken)
                 due -= len(taken)
         self.reap()
 
-    def drain(self, descriptor: int, slot: Slots = None, mark: int = 0) -> int:
+    def drain(self, descriptor: int, slot: Slots = None, mark: int = 0, staging: Staging | None = None) -> int:
         """Write the complete sub-buffers of all slots, or one, to a file, and consume them; returns the bytes written.
 
-        `mark`: the upper half of each one's commit word.
+        `mark`: the upper half of each one's commit word; `staging`: where they are in between, with a mark that is not 0.
 
         Sub-buffers that are still being written remain. No more are taken from a slot than it has at first: a thread that records
         faster than the file is written must not keep the caller here. Raises OSError; what was consumed but not written is lost.
         """
         size, written = PAGE_SIZE << self._ring.entry.order, 0
-        memory = ctypes.create_string_buffer(_BATCH * size)
+        memory = ctypes.create_string_buffer(BATCH * size) if staging is None else staging.emptied(mark, size)
         for each in self._readers(slot):
             due = self._ring.view.slot_word(each.slot, "pages")
-            while count := each.drain(memory, min(due, _BATCH)):
+            while count := each.drain(memory, min(due, BATCH)):
                 for number in range(count if mark else 0):
                     _U32.pack_into(memory, number * size + _COMMIT_HIGH, mark)
                 write_all(descriptor, memoryview(memory)[: count * size])
                 written += count * size
                 due -= count
+                if staging is not None:
+                    staging.emptied(mark, size, count)
         return written
 
     def trim(self, count: int, slot: Slots = None) -> None:

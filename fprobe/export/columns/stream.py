@@ -13,6 +13,7 @@ import pickle
 import select
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,11 +23,13 @@ from fprobe.export.formats import EventFormat, parse_format
 from fprobe.export.trace_dat_pages import Owner, mark, owned, owner_of
 from fprobe.export.trace_dat_reader import Symbols
 from fprobe.export.trace_dat_sections import Metadata
+from ftrace.ring_buffer.staging import BATCH
 from ftrace.tracing.events import dynevent
 from sandbox.process.writing import DISK_FULL, write_all
 
 if TYPE_CHECKING:
     from ftrace.ring_buffer.buffer import Buffer
+    from ftrace.ring_buffer.staging import Staging
 
 _HEAD = struct.Struct("<QII")
 """Of a message: the number of bytes that follow, its kind, and 0, where a sub-buffer has the mark."""
@@ -55,6 +58,8 @@ class PageStream:
         self._rings: list[str] = []
         self._metadata: Callable[[], Metadata] | None = None
         self._known = 0
+        self.staging: Staging | None = None
+        """See `Buffer.drain`."""
 
     def begin(self, page_size: int, rings: Sequence[str], metadata: Callable[[], Metadata]) -> None:
         """Say what the records are; again when there are more events."""
@@ -65,7 +70,7 @@ class PageStream:
         """Move the full sub-buffers of a slot of a trace array."""
         if self._metadata is not None and len(dynevent.dynamic_events()) != self._known:
             self._tell(self._metadata())
-        self.pages += buffer.drain(self.descriptor, slot, mark(Owner(number, slot))) // self.page_size
+        self.pages += buffer.drain(self.descriptor, slot, mark(Owner(number, slot)), self.staging) // self.page_size
 
     def add(self, slot: int, page: bytes, buffer: int = 0) -> None:
         """Write a sub-buffer of a slot of a trace array."""
@@ -130,6 +135,8 @@ class PageReader:
         self._known, self._lost = Known(comm_of), lost
         self._writer_ended = threading.Event()
         self._data = bytearray()
+        self._newest = deque[bytes](maxlen=BATCH)
+        """The sub-buffers that came last, with their marks."""
         self._told: Told | None = None
         self._file: ParquetFile | None = None
         self.process: Origin | None = None
@@ -155,7 +162,8 @@ class PageReader:
         try:
             if self.error is None:
                 for number, slot, page in rest(self._told.rings):
-                    self._made.add(slot, page, number, self._pid)
+                    if page not in self._newest:
+                        self._made.add(slot, page, number, self._pid)
         except OSError as error:
             self.error = error
         self._finish()
@@ -223,6 +231,7 @@ class PageReader:
             return
         try:
             if isinstance(kind, Owner):
+                self._newest.append(content)
                 self._made.add(kind.slot, content, kind.buffer, self._pid)
             else:
                 self._told = pickle.loads(content)

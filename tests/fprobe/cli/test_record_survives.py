@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, environment, forked
+from isolation import run_forked
 from sampled import in_stress, sampled
 
 from fprobe.export.trace_dat_reader import Trace
@@ -81,6 +82,37 @@ def test_records_survive_the_end_of_the_program(source, tmp_path, call, ending, 
     wrong = {name: [(at, n) for at, n in enumerate(each) if at != n][:9] for name, each in found.items()}
     lengths = {name: len(each) for name, each in found.items()}
     assert (lengths, wrong, trace.cut_off) == ({"": count, "more": count}, {"": [], "more": []}, "")
+
+
+KILLED = """
+import os, sys
+from fprobe.cli import main
+from ftrace.ring_buffer import reader
+
+def killed(descriptor, data):
+    written = os.write(descriptor, data[: {written}])
+    os.kill(os.getpid(), 9)
+
+reader.write_all = killed
+sys.argv = ["fprobe", *{words!r}]
+main(prog_name="fprobe")
+"""
+
+
+@pytest.mark.parametrize("written", [0, in_stress(4096), 6000, in_stress(1 << 30)])
+@pytest.mark.parametrize("form", ["dat", in_stress("parquet")])
+def test_what_was_consumed_and_not_written_survives(source, tmp_path, form, written):
+    """The program ends while the thread that writes has sub-buffers which are in no ring any more, and not in the file."""
+    path = tmp_path / f"trace.{form}"
+    words = command(source, path, "waits", 5000)[len(COMMAND) :]
+    done = run_forked(KILLED.format(written=written, words=words), 60)
+    assert "was ended by SIGKILL" in done.stderr, done.stderr
+    if form == "dat":
+        found = [*numbers(path)[1].values()]
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+        found = [[row[name]["n"] for row in rows if row["event"] == name] for name in ("leafs", "others")]
+    assert found == [list(range(len(each))) for each in found] and sum(map(len, found)) > 100
 
 
 def test_records_survive_with_compression(source, tmp_path):
