@@ -28,6 +28,7 @@ The files together are the table trace; a name may be a pattern of DuckDB's. `fp
 _ABSENT = re.compile(
     r'Referenced column "(?P<name>.*?)" not found in FROM clause!(?: Candidate bindings: (?P<near>.*))?'
 )
+_NO_TABLE = re.compile(r"Table with name (?P<name>.*?) does not exist!")
 _NOT_PARQUET = re.compile(r"(?:No magic bytes found at end of file|File) '(.*)'(?: too small|$)")
 """What DuckDB says."""
 _DAMAGED = "the file is damaged, or the query fails on its values"
@@ -108,6 +109,8 @@ def _sentence(text: str) -> str:
         near = [each.strip(' "') for each in (found["near"] or "").split(",") if each]
         hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
         return f"there is no column {found['name']!r}{hint}"
+    if found := _NO_TABLE.match(said):
+        return f"there is no table {found['name']!r}; the rows of the files are in the table trace"
     if found := _NOT_PARQUET.search(said):
         return (
             f"{found[1]}: this is no Parquet file, or its writer was killed before its end: give one of"

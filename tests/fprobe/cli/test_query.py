@@ -34,7 +34,7 @@ def test_columns_that_are_null_are_empty_in_csv(run):
             "there is no column 'functon'; did you mean function",
         ),
         ("SELEC", 'syntax error at or near "SELEC"'),
-        ("SELECT * FROM traces", "Table with name traces does not exist!"),
+        ("SELECT * FROM traces", "there is no table 'traces'; the rows of the files are in the table trace"),
     ],
 )
 def test_wrong_sql_is_one_sentence(run, sql, message):
