@@ -31,7 +31,7 @@ def count(file: elf.ElfFile, table: int) -> int:
 
 def has_type(file: elf.ElfFile, table: int, kind: int) -> bool:
     """Whether a symbol of this STT type is there, of any binding that linkers write."""
-    return not {binding << 4 | kind for binding in (0, 1, 2, 10)}.isdisjoint(_column(file, table, "B", 4).tobytes())
+    return not {binding << 4 | kind for binding in (0, 1, 2, 10)}.isdisjoint(column(file, table, "B", 4).tobytes())
 
 
 def called(file: elf.ElfFile, table: int, name: bytes) -> list[Entry]:
@@ -51,10 +51,10 @@ def containing(file: elf.ElfFile, table: int, word: bytes) -> list[Entry]:
 
 def between(file: elf.ElfFile, table: int, first: int, end: int) -> list[Entry]:
     """The entries with `first` <= value < `end`, which are close together, in the order of the table."""
-    values = _column(file, table, "Q", 8).tobytes()
+    values = column(file, table, "Q", 8).tobytes()
     high = range(first >> 8, (end - 1 >> 8) + 1)
     near = (index for part in high for index in _indexes(values, struct.pack("<Q", part)[:7], 8, 1))
-    entries = (_entry(file, table, index) for index in sorted(near))
+    entries = (entry_at(file, table, index) for index in sorted(near))
     return [entry for entry in entries if first <= entry[1].value < end]
 
 
@@ -62,7 +62,7 @@ def like(file: elf.ElfFile, table: int, name: bytes, most: int) -> list[str]:
     """Names of defined functions that have a third of `name` in them, at most that many."""
     size = -(-len(name) // 3)
     pieces = {name[at : at + size] for at in range(0, len(name), size)} if len(name) > 5 else set[bytes]()
-    columns = _column(file, table, "I", 0), _column(file, table, "B", 4), _column(file, table, "H", 6)
+    columns = column(file, table, "I", 0), column(file, table, "B", 4), column(file, table, "H", 6)
     functions = {at for at, info, section in zip(*columns, strict=True) if section and info & 15 == elf.STT_FUNC}
     strings, found = file.contents(file.sections[table].link), dict[bytes, None]()
     for piece in sorted(pieces):
@@ -82,12 +82,12 @@ def name_of(file: elf.ElfFile, table: int, entry: elf.ElfSymbol) -> str:
 
 def _with_names_at(file: elf.ElfFile, table: int, offsets: set[int]) -> list[Entry]:
     """The entries whose names begin at these offsets in the strings."""
-    names = _column(file, table, "I", 0).tobytes()
+    names = column(file, table, "I", 0).tobytes()
     if len(offsets) <= _FEW:
         indexes = sorted(index for offset in offsets for index in _indexes(names, struct.pack("<I", offset), 4, 0))
     else:
         indexes = [index for index, offset in enumerate(array("I", names)) if offset in offsets]
-    return [_entry(file, table, index) for index in indexes]
+    return [entry_at(file, table, index) for index in indexes]
 
 
 def _start_of(strings: memoryview, at: int) -> int:
@@ -98,26 +98,27 @@ def _start_of(strings: memoryview, at: int) -> int:
     return at - len(before.rpartition(b"\0")[2])
 
 
-def _column(file: elf.ElfFile, table: int, form: Literal["B", "H", "I", "Q"], offset: int) -> memoryview:
-    """A field of all entries, `offset` bytes from the start of each."""
+def column(file: elf.ElfFile, table: int, form: Literal["B", "H", "I", "Q"], offset: int) -> memoryview:
+    """A field of all entries, `offset` bytes from the start of each, in the order of the table."""
     size = struct.calcsize(form)
     contents = file.contents(table)
     whole = contents[: len(contents) // elf.SYMBOL.size * elf.SYMBOL.size]
     return whole.cast(form)[offset // size :: elf.SYMBOL.size // size]
 
 
-def _entry(file: elf.ElfFile, table: int, index: int) -> Entry:
+def entry_at(file: elf.ElfFile, table: int, index: int) -> Entry:
+    """The entry with this index."""
     name, info, _other, section, value, size = elf.SYMBOL.unpack_from(file.contents(table), index * elf.SYMBOL.size)
     return index, elf.ElfSymbol(name, info, section, value, size)
 
 
-def _indexes(column: bytes, wanted: bytes, width: int, offset: int) -> Iterator[int]:
+def _indexes(items: bytes, wanted: bytes, width: int, offset: int) -> Iterator[int]:
     """The items of a column, `width` bytes each, that have the bytes `wanted` at an offset."""
-    at = column.find(wanted)
+    at = items.find(wanted)
     while at >= 0:
         if at % width == offset:
             yield at // width
-        at = column.find(wanted, at + 1)
+        at = items.find(wanted, at + 1)
 
 
 def _hashed(file: elf.ElfFile, table: int, section: int, name: bytes) -> list[Entry]:
@@ -130,7 +131,7 @@ def _hashed(file: elf.ElfFile, table: int, section: int, name: bytes) -> list[En
     strings, found = file.contents(file.sections[table].link), list[Entry]()
     while index >= first > 0:
         (word,) = struct.unpack_from("<I", data, chains + 4 * (index - first))
-        entry = _entry(file, table, index)
+        entry = entry_at(file, table, index)
         at = entry[1].name_offset
         if word | 1 == wanted | 1 and bytes(strings[at : at + len(name) + 1]) == name + b"\0":
             found.append(entry)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from sandbox.symbols.file_names import in_events
@@ -60,6 +60,11 @@ class Image(abc.ABC):
         """Another number when it has got more functions."""
         return len(self.functions)
 
+    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> Sequence[Symbol]:
+        """The members of `functions` whose names `choose` gives, by their places in a list of names. Raises as `functions`."""
+        functions = self.functions
+        return [functions[place] for place in choose([function.name for function in functions])]
+
     def named(self, name: str) -> Sequence[Symbol]:
         """The members of `functions` with that name. Raises as `functions`."""
         return [function for function in self.functions if function.name == name]
@@ -68,7 +73,7 @@ class Image(abc.ABC):
         """Names of `functions` that may be like `name`; of very many, at most that many. Raises as `functions`."""
         return (function.name for function in self.functions)
 
-    def beginning_at(self, addresses: Collection[int]) -> Sequence[Symbol]:
+    def beginning_at(self, addresses: Set[int]) -> Sequence[Symbol]:
         """The members of `functions` that begin at these addresses, under all their names. Raises as `functions`."""
         return [function for function in self.functions if function.address in addresses]
 

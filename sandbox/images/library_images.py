@@ -5,7 +5,7 @@ Where symbols are stripped, unwind tables say where functions begin; those witho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from sandbox.elf.ehframe import Kind, Stretch, is_cold
@@ -66,6 +66,26 @@ class LibraryImage(Image):
         """It never gets more functions."""
         return 0
 
+    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> Sequence[Symbol]:
+        """See `Image`."""
+        found = self.library.many.chosen(choose) if self.is_searched else None
+        if found is None:
+            return super().chosen(choose)
+        self.library.called.update(each.address for each in found if not is_cold(each.name))
+        return sorted_symbols([*self._in_text(found), *self._chosen_unnamed(choose)])
+
+    def _chosen_unnamed(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> Iterator[Symbol]:
+        """The members of `functions` without a symbol that are chosen. What they are is found out only of these."""
+        library = self.library
+        starts = sorted(library.starts() - library.many.starts)
+        places: set[int] = set()
+        for kind in Kind:
+            places.update(choose([f"{library.name}+{start - library.base:#x}{kind.suffix}" for start in starts]))
+        for start in [starts[place] for place in sorted(places)]:
+            for symbol in self._unnamed(set(), library.stretches_in(start - 1, start + 1)):
+                if choose([symbol.name]):
+                    yield symbol
+
     def named(self, name: str) -> Sequence[Symbol]:
         """See `Image`."""
         if not self.is_searched or name.startswith(f"{self.library.name}+0x"):
@@ -76,30 +96,42 @@ class LibraryImage(Image):
         """See `Image`."""
         return self.library.like(name, most) if self.is_searched else super().like(name, most)
 
-    def beginning_at(self, addresses: Collection[int]) -> Sequence[Symbol]:
+    def beginning_at(self, addresses: Set[int]) -> Sequence[Symbol]:
         """See `Image`."""
-        if not self.is_searched or len(addresses) > _FEW:
+        if not self.is_searched:
             return super().beginning_at(addresses)
-        found: list[Symbol] = []
-        for address in sorted(addresses):
-            named = self._in_text(self.library.between(address, address + 1))
-            found += named or self._unnamed(set(), self.library.stretches_in(address - 1, address + 1))
-        return found
+        found = self._in_text(self._named_at(addresses))
+        for address in addresses - {symbol.address for symbol in found}:
+            found += self._unnamed(set(), self.library.stretches_in(address - 1, address + 1))
+        return sorted_symbols(found)
+
+    def _named_at(self, addresses: Set[int]) -> Sequence[Symbol]:
+        if len(addresses) > _FEW:
+            return self.library.many.beginning_at(addresses)
+        return [symbol for address in addresses for symbol in self.library.between(address, address + 1)]
 
     def next_starts(self, addresses: Iterable[int], reach: int) -> list[int]:
         """See `Image`."""
         addresses = list(addresses)
-        if not self.is_searched or len(addresses) > _FEW:
+        if not self.is_searched:
             return super().next_starts(addresses, reach)
-        return [start for address in addresses for start in self._starts_after(address, reach)]
+        named = self._next_named if len(addresses) <= _FEW else self._next_of_many
+        found = (named(address, reach) + self._next_described(address, reach) for address in addresses)
+        return [min(starts) for starts in found if starts]
 
-    def _starts_after(self, address: int, reach: int) -> list[int]:
-        """The first address after this one, within reach, at which a function begins, if one does."""
-        starts = [each.address for each in self._in_text(self.library.between(address + 1, address + reach))]
-        for stretch in self.library.stretches_in(address, address + reach):
-            if stretch.start < stretch.end and self.library.kind_of(stretch) in (Kind.FUNCTION, Kind.UNKNOWN):
-                starts.append(stretch.start)
-        return sorted(starts)[:1]
+    def _next_named(self, address: int, reach: int) -> list[int]:
+        """Where symbols begin after an address and within reach."""
+        return [each.address for each in self._in_text(self.library.between(address + 1, address + reach))]
+
+    def _next_of_many(self, address: int, reach: int) -> list[int]:
+        """The same, but the first only."""
+        start = self.library.many.next_start(address)
+        return [start] if start is not None and start < address + reach else []
+
+    def _next_described(self, address: int, reach: int) -> list[int]:
+        """Where functions begin after an address and within reach by the unwind tables."""
+        near = self.library.stretches_in(address, address + reach)
+        return [each.start for each in near if each.start < each.end and self.library.may_be_function(each)]
 
     @property
     def no_names(self) -> str:

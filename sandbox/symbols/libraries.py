@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import operator
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 
 from sandbox.elf import symbol_search
@@ -24,6 +25,7 @@ from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property, once
 from sandbox.symbols.file_names import names_of
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
+from sandbox.symbols.many_symbols import ManySymbols
 from sandbox.symbols.readable import named, words_of
 from sandbox.symbols.symbol_tables import Entries, all_entries, entries_before, named_entries, symbols_of, table_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
@@ -114,7 +116,7 @@ class Library:
         return self._symbols_from(all_entries)
 
     def _symbols_from(self, entries: Callable[[elf.ElfFile, int], Entries]) -> tuple[Symbol, ...]:
-        """The members of `symbols` that are among `entries(file, table)`."""
+        """The members of `symbols` that are among `entries(file, table)`. Raises as `symbols`."""
         file = self._tables()
         files = with_symbols(file, self.path) if file else []
         found: dict[Symbol, None] = {}
@@ -156,6 +158,19 @@ class Library:
     def is_searched(self) -> bool:
         """Whether `all_named` and `between` search, as few have been requested of many: otherwise all symbols are known."""
         return self.has_many and "symbols" not in vars(self) and len(self._answers) < _FEW_OF_MANY
+
+    def _table(self) -> tuple[elf.ElfFile, int]:
+        """The file with the symbols, and the section of their table, of a library that `has_many`."""
+        file = self._file()
+        files = with_symbols(file, self.path) if file else []
+        if not files:
+            raise OSError(errno.ENOENT, f"{self.path} is not the file any more that was loaded")
+        return files[0], table_of(files[0])
+
+    @cached_property
+    def many(self) -> ManySymbols:
+        """The symbols in its code, if it `has_many`."""
+        return ManySymbols(self.base, self._table, self._symbols_from)
 
     def all_named(self, name: str) -> tuple[Symbol, ...]:
         """The members of `symbols` with that name. Raises as `symbols`."""
@@ -320,6 +335,10 @@ class Library:
         """The ranges of code that unwind tables describe, ascending."""
         return self._functions or ()
 
+    def starts(self) -> Set[int]:
+        """Where these begin."""
+        return self._functions.starts if self._functions else frozenset()
+
     def stretches_in(self, start: int, end: int) -> Iterator[Stretch]:
         """Those that begin after `start`, and before `end`."""
         following = self._functions.following(start) if self._functions else iter(())
@@ -346,15 +365,21 @@ class Library:
 
     def kind_of(self, stretch: Stretch) -> Kind:
         """The kind of code with this description in the unwind tables. Raises OSError if the library's file cannot be read."""
-        if stretch.is_signal_frame:
-            return Kind.SIGNAL_FRAME
-        for start, end in self.linkage_tables:
-            if start <= stretch.start < end:
-                return Kind.PLT
-        if not stretch.is_as_called:
-            return Kind.COLD
+        if (other := self._other_kind(stretch)) is not None:
+            return other
         is_function = stretch.start in self.called or self._has_name(stretch.start) or stretch.start in self._shown
         return Kind.FUNCTION if is_function else Kind.UNKNOWN
+
+    def may_be_function(self, stretch: Stretch) -> bool:
+        """Whether its kind is FUNCTION or UNKNOWN, which of both is not found out. Raises as `kind_of`."""
+        return self._other_kind(stretch) is None
+
+    def _other_kind(self, stretch: Stretch) -> Kind | None:
+        if stretch.is_signal_frame:
+            return Kind.SIGNAL_FRAME
+        if any(start <= stretch.start < end for start, end in self.linkage_tables):
+            return Kind.PLT
+        return None if stretch.is_as_called else Kind.COLD
 
     def _has_name(self, address: int) -> bool:
         """Whether a symbol is known to begin there: then it need not be found out which of all do."""

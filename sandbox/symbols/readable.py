@@ -257,6 +257,7 @@ def _opening(text: str, end: int) -> int:
 
 # -- patterns -----------------------------------------------------------------------------------------------------------
 
+_CLASS = re.compile(r"\[[^\]]*\]")
 _WORD = re.compile(r"[^\W\d]\w{2,}")
 _GIVEN = (
     "std string allocator char_traits basic_string basic_istream basic_ostream basic_iostream istream ostream iostream"
@@ -268,14 +269,15 @@ _GIVEN = (
     " isize usize str part constprop isra cold lto_priv localalias llvm u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64 mut"
     " closure shim dyn impl extern unsafe"
 )
-"""Words of demangled names that mangled ones do not have as they are."""
+"""Words of demangled names that mangled ones do not have as they are; no part of them counts, either."""
 
 
 def words_of(pattern: str) -> list[str]:
-    """Words that the mangled name of each function has which `pattern` matches in its demangled form."""
-    if any(special in pattern for special in "[\\$"):
+    """Words, or parts of such, that the mangled name of each function has which `pattern` matches in its demangled form."""
+    if any(special in pattern for special in "\\$"):
         return []
-    return [word for word in _WORD.findall(pattern) if word.isascii() and word not in _GIVEN]
+    found = _WORD.findall(_CLASS.sub("?", pattern))
+    return [word for word in found if word.isascii() and word not in _GIVEN]
 
 
 def possible(pattern: str, symbols: Sequence[str]) -> list[int]:

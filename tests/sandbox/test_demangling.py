@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from ftrace.core.glob import bits_of, parse, select
 from sandbox.symbols import demangling, readable
 from sandbox.symbols.demangling import demangled
 from sandbox.symbols.names import split_owner
-from sandbox.symbols.readable import called, distinct, named, short
+from sandbox.symbols.readable import called, distinct, named, possible, short
 
 FULL = {
     "_ZN3app5outerEi": "app::outer(int)",
@@ -176,3 +177,25 @@ def test_nothing_is_loaded_for_names_of_c():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False False\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("app::Box::[gs]et*", ["get", "set"]),
+        ("app::Bo[x]::g?t() const", ["get"]),
+        ("*operator[+-]*", ["plus"]),
+        ("*opera[t]or+*", ["plus"]),
+        ("app::[!B]ox::*", []),
+    ],
+)
+def test_only_names_that_a_class_may_match_are_demangled(pattern, found):
+    symbols = {
+        "get": "_ZNK3app3Box3getEv",
+        "set": "_ZN3app3Box3setEi",
+        "plus": "_ZN3app3BoxplERKS0_",
+        "other": "_ZN5other3runEv",
+    }
+    names = list(symbols.values())
+    assert [names[place] for place in bits_of(select(parse(pattern), names))] == [symbols[each] for each in found]
+    assert len(possible("app::Box::[gs]et*", names)) == 3

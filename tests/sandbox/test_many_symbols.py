@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import ssl
 import zlib
+from collections.abc import Callable, Sequence
 
 import pytest
 from sampled import in_stress
 
+from ftrace.core.glob import bits_of, parse, select
+from sandbox.images import library_images
 from sandbox.images.library_images import LibraryImage
 from sandbox.symbols import libraries as module
 from sandbox.symbols.libraries import Library, libraries
@@ -53,3 +56,48 @@ def test_similar_names_are_found_without_reading_all() -> None:
     image, _ = copies("libllvmlite")
     assert "LLVMPY_GetVersionInfo" in image.like("LLVMPY_GetVersionInfi", 5000)
     assert image.is_searched
+
+
+def by_glob(pattern: str) -> Callable[[Sequence[str]], list[int]]:
+    return lambda names: [*bits_of(select(parse(pattern), names))]
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns"),
+    [
+        ("libz", ["inflate*", "*fl?te", "*Reset*", "*+0x[0-7]*", "*+0x*.part", "*.cold", "libz*", "?", "nothing*"]),
+        in_stress(("libcrypto", ["EVP_*", "*_get_?*", "*+0x1*", "*+0x*.part", "*.cold"])),
+        in_stress(("libllvmlite", ["LLVMPY_*", "llvm::APInt::*", "*std::*::push_back*", "*+0x10*", "*.part"])),
+    ],
+)
+def test_a_glob_finds_what_it_finds_among_all(name: str, patterns: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 1)
+    searched, read = copies(name)
+    assert searched.chosen(by_glob(patterns[0])) and searched.is_searched
+    for pattern in patterns:
+        found = searched.chosen(by_glob(pattern))
+        assert list(found) == list(read.chosen(by_glob(pattern))), pattern
+        assert [searched.other_than_function(each) for each in found] == [
+            read.other_than_function(each) for each in found
+        ]
+
+
+@pytest.mark.parametrize("name", ["libz", in_stress("libcrypto"), in_stress("libllvmlite")])
+def test_many_addresses_are_looked_up_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 1)
+    monkeypatch.setattr(library_images, "_FEW", 4)
+    searched, read = copies(name)
+    sampled = random.Random(2).sample(list(read.functions), min(200, len(read.functions)))
+    starts = {each.address for each in sampled}
+    ordered, reach = sorted(starts), 64
+    near = [at for start in ordered for at in read.next_starts([start], reach) if at < start + reach]
+    assert searched.next_starts(ordered, reach) == near
+    assert searched.is_searched
+    assert list(searched.beginning_at(starts)) == list(read.beginning_at(starts))
+
+
+def test_a_glob_for_most_functions_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 1)
+    searched, read = copies("libz")
+    assert list(searched.chosen(by_glob("*e*"))) == list(read.chosen(by_glob("*e*")))
+    assert not searched.is_searched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -54,28 +54,24 @@ def _found_at(addresses: Iterable[int]) -> Iterator[ImageFunction]:
     """The function that begins at each address. For consecutive addresses, an image and its functions are looked up once."""
     image: Image | None = None
     functions: dict[int, Symbol] = {}
-    few = False
+    addresses = list(addresses)
     for address in addresses:
         if image is None or address not in image:
             image = image_at(address)
-            few = image is not None and image.is_searched
-            functions = _functions_of(image) if image is not None and not few else {}
-        if image is not None and few:
-            functions = _first(image.beginning_at({address}))
+            functions = _functions_of(image, addresses) if image is not None else {}
         function = functions.get(address)
         if image is None or function is None:
             raise OSError(errno.EINVAL, f"{address:#x} is not the entry of a function that can be traced")
         yield ImageFunction(image, function)
 
 
-def _functions_of(image: Image) -> dict[int, Symbol]:
-    """The first function at each address, by address."""
+def _functions_of(image: Image, addresses: Iterable[int]) -> dict[int, Symbol]:
+    """The first function at each address, by address: of a very large image, those at these addresses."""
     if image.module is not None:
         return {}
-    return _first(image.functions)
-
-
-def _first(functions: Sequence[Symbol]) -> dict[int, Symbol]:
+    functions = (
+        image.beginning_at({each for each in addresses if each in image}) if image.is_searched else image.functions
+    )
     return {function.address: function for function in reversed(functions) if not function.indirect}
 
 

@@ -44,6 +44,8 @@ Change = Callable[["ListRecord"], "ListRecord"]
 
 _MANY = 64
 """From this number of functions on, all their text is read at once."""
+_SPARSE = 16_384
+"""Bytes of text for each function from which on most of it would be read in vain."""
 _HEAD = 64
 """Bytes of a function that are read even if it is shorter."""
 _STRADDLES = bytes(byte & 7 > 8 - stubs.SITE_SIZE for byte in range(256))
@@ -173,12 +175,14 @@ class SiteBlock:
         return named_refusal(self.names[index])
 
     def _reader_of(self, indexes: Sequence[int]) -> Read:
-        """A function that reads the code of these functions. For many, all their text is read at once."""
+        """A function that reads the code of these functions. For many that are close together, all their text is read at once."""
         if len(indexes) < _MANY:
             return self._read
         functions = [self.functions[index] for index in indexes]
         start = min(function.address for function in functions)
         end = min(max(function.address + max(function.size, _HEAD) for function in functions), self._text.end)
+        if end - start > _SPARSE * len(functions):
+            return self._read
         text = self._read(start, end - start)
         return lambda address, size: text[address - start : address - start + size]
 

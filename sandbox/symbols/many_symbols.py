@@ -1,0 +1,74 @@
+"""The symbols in the code of a library that has very many: by name and by address, without an object for each.
+
+A pass over a column of 500,000 entries takes hundredths of a second; an object for each takes seconds and hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence, Set
+
+from sandbox.elf import tables as elf
+from sandbox.elf.symbol_search import column, entry_at
+from sandbox.elf.tables import old_versions
+from sandbox.symbols.symbol_tables import Entries
+from sandbox.symbols.table import Symbol
+
+Tables = Callable[[], tuple[elf.ElfFile, int]]
+"""tables(): a library's file with symbols, and the section of their table."""
+Read = Callable[[Callable[[elf.ElfFile, int], Entries]], tuple[Symbol, ...]]
+"""read(entries): the library's symbols among `entries(file, table)`."""
+_WANTED = (elf.STT_FUNC, elf.STT_OBJECT)
+_PART = 4
+"""Of a quarter of all and more it is better to have an object for each."""
+
+
+class ManySymbols:
+    """The symbols in the sections `.text*` of a library that is loaded at `base`.
+
+    All methods raise OSError if the file cannot be read.
+    """
+
+    def __init__(self, base: int, tables: Tables, read: Read) -> None:
+        self._base, self._tables, self._read = base, tables, read
+        file, table = tables()
+        text = {at for at in range(len(file.sections)) if file.section_name(at).startswith(".text")}
+        fields = zip(column(file, table, "B", 4), column(file, table, "H", 6), strict=True)
+        found = [index for index, (info, section) in enumerate(fields) if section in text and info & 15 in _WANTED]
+        values = column(file, table, "Q", 8)
+        self._indexes = array("I", found)
+        self._values = array("Q", [values[index] for index in found])
+        self._starts = array("Q", sorted(set(self._values)))
+
+    @property
+    def starts(self) -> Set[int]:
+        """The addresses at which they begin."""
+        return {self._base + value for value in self._starts}
+
+    def next_start(self, address: int) -> int | None:
+        """The first address after this one at which one begins; None if there is none."""
+        at = bisect_right(self._starts, address - self._base)
+        return self._base + self._starts[at] if at < len(self._starts) else None
+
+    def beginning_at(self, addresses: Set[int]) -> tuple[Symbol, ...]:
+        """Those that begin at these addresses, ascending."""
+        values = {address - self._base for address in addresses}
+        return self._at(place for place, value in enumerate(self._values) if value in values)
+
+    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> tuple[Symbol, ...] | None:
+        """Those whose names `choose` gives, by their places in the list of all names; None if they are a quarter or more."""
+        places = choose(self._names())
+        return self._at(places) if len(places) * _PART < len(self._indexes) else None
+
+    def _names(self) -> list[str]:
+        """The names of all, with `@VERSION` if programs are not linked with that version any more."""
+        file, table = self._tables()
+        strings, offsets = file.strings(table), column(file, table, "I", 0)
+        old = old_versions(file) if file.sections[table].type == elf.SHT_DYNSYM else {}
+        found = [elf.string_at(strings, offsets[index]).partition("@@")[0] for index in self._indexes]
+        return [f"{name}@{old[at]}" if at in old else name for at, name in zip(self._indexes, found, strict=True)]
+
+    def _at(self, places: Iterable[int]) -> tuple[Symbol, ...]:
+        indexes = [self._indexes[place] for place in places]
+        return self._read(lambda file, table: [entry_at(file, table, index) for index in indexes])
