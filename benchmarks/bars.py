@@ -115,6 +115,7 @@ BARS = (
     Bar("handler.cached", "later_ms", _extra("handler.cached", "later_ms"), _just(5)),
     Bar("run.start", "added_ms", _extra("run.start", "added_ms"), _just(120)),
     Bar("run.start.probed", "added_ms", _extra("run.start.probed", "added_ms"), _just(250)),
+    Bar("run.start.native", "added_ms", _extra("run.start.native", "added_ms"), _just(400)),
     Bar("runtime.start", "start_ms", _extra("runtime.start", "start_ms"), _just(80)),
     _times("kprobe.int3", "ref.int3", 1.25, "1.25x ref.int3"),
     _times("kprobe.boosted", "ref.int3", 1.25, "1.25x ref.int3"),

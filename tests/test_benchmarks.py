@@ -28,6 +28,7 @@ SAMPLES = ROUNDS
 SLOW = (
     "allocation.",
     "run.",
+    "fork",
     "event.",
     "records.",
     "events.sustained",
