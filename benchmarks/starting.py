@@ -12,7 +12,6 @@ from functools import partial
 
 import fprobe
 from benchmarks.measure import Row, Sample
-from fprobe.actions import Count
 
 _PYTHON = ("-c", "import zlib; zlib.compress(b'x')")
 _MACHINE_CODE = ("/bin/true",)
@@ -46,7 +45,7 @@ def _sample(options: Sequence[str], program: Sequence[str]) -> Sample:
 
 def _forks() -> Sample:
     alone = _ns_a_fork()
-    with fprobe.attach("libz:*", action=Count()):
+    with fprobe.attach("libz:*", action=fprobe.Count()):
         probed = _ns_a_fork()
     return Sample(alone, probed, 0, 0, extra={"added_us": (probed - alone) / 1e3})
 

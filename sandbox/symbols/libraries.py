@@ -67,7 +67,7 @@ class Library:
         self.unwind_table = unwind_table
         self.marks = marks
         self.called = set[int]()
-        """Starts of functions that are known to be called, so that `kind_of` need not read all code and symbols."""
+        """Starts of functions that are known to be called or to have a name: for them `kind_of` need not read all code."""
 
     def __repr__(self) -> str:
         return f"<Library {self.path} at {self.base:#x}>"
