@@ -97,6 +97,16 @@ def test_each_function_that_cannot_be_probed_is_told(launch):
 
 @pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_a_library_of_dlmopen_is_told(launch, tmp_path):
+    library = tmp_path / "libapart.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", library], input=b"void f(void) {}", check=True)
+    source = f"import ctypes; ctypes.CDLL(None).dlmopen(ctypes.c_long(-1), {os.fsencode(library)!r}, 2)"
+    done = launch("--stat", "libapart:f", source=source, as_json=False)
+    assert "'libapart' is loaded" in done.err and "what dlmopen has loaded into other namespaces (" in done.err
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_an_indirect_function_outside_its_library(launch, tmp_path):
     """One such, as of libc where its debug file is installed, kept every function of `libc:*` from being probed."""
     (tmp_path / "chooses.c").write_text(
