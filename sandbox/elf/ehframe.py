@@ -41,6 +41,10 @@ def table_in_memory(header: int) -> tuple[int, int, int]:
     return header, header + 12, ctypes.c_uint32.from_address(header + 8).value
 
 
+_MOST_KEPT = 1024
+"""Entries that are kept: one is asked for several times in a row."""
+
+
 class FunctionTable:
     """The functions of one library by the table at `header` (address of its .eh_frame_hdr, in this process)."""
 
@@ -66,6 +70,8 @@ class FunctionTable:
         index = self._after(address) - 1
         if index < 0:
             return None
+        if len(self._stretches) > _MOST_KEPT:
+            self._stretches.clear()
         stretch = self._stretches.get(index) or self._stretches.setdefault(index, self._stretch_of(index))
         return stretch if address < stretch.end else None
 

@@ -120,7 +120,7 @@ class _Operands(NamedTuple):
     registers: frozenset[str]
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 10)
 def _operands(text: str) -> _Operands:
     words = tuple(part.strip() for part in text.split(",")) if text else ()
     registers = frozenset((*words, *(_WHOLE.get(name, name) for name in _NAME.findall(text))))

@@ -44,6 +44,8 @@ Change = Callable[["ListRecord"], "ListRecord"]
 
 _MANY = 64
 """From this number of functions on, all their text is read at once."""
+_AT_ONCE = 2048
+"""Functions whose code is in memory at the same time while it is examined."""
 _SPARSE = 16_384
 """Bytes of text for each function from which on most of it would be read in vain."""
 _HEAD = 64
@@ -151,18 +153,23 @@ class SiteBlock:
         mask &= ~self._examined
         if not mask:
             return
-        reasons = {index: self._known_refusal(index) for index in bits_of(mask)}
-        rest = [index for index, why in reasons.items() if not why]
-        code_at = self._reader_of(rest)
-        functions = [self.functions[index] for index in rest]
+        reasons = {index: why for index in bits_of(mask) if (why := self._known_refusal(index))}
+        rest = [index for index in bits_of(mask) if index not in reasons]
+        for at in range(0, len(rest), _AT_ONCE):
+            reasons |= self._refused_by_code(rest[at : at + _AT_ONCE])
+        self._returns.update(reasons)
+        self._examined |= mask
+        self.unhookable |= sum(1 << index for index in reasons)
+
+    def _refused_by_code(self, indexes: Sequence[int]) -> dict[int, str]:
+        code_at = self._reader_of(indexes)
+        functions = [self.functions[index] for index in indexes]
         codes = [code_at(function.address, function.size) for function in functions]
         starts = [function.address for function in functions]
         refusals = code_refusals(self._runtime.image, codes, starts)
-        for index, code, start, why in zip(rest, codes, starts, refusals, strict=True):
-            reasons[index] = why or self._movers.called_by(code, start, *self.bounds)
-        self._returns.update(reasons)
-        self._examined |= mask
-        self.unhookable |= sum(1 << index for index, why in reasons.items() if why)
+        examined = zip(indexes, codes, starts, refusals, strict=True)
+        found = {index: why or self._movers.called_by(code, at, *self.bounds) for index, code, at, why in examined}
+        return {index: why for index, why in found.items() if why}
 
     def forget_return(self, index: int) -> None:
         """Its code has changed: examine it again."""
