@@ -6,6 +6,7 @@ of the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 
 from __future__ import annotations
 
+from ftrace.hit.adopted_calls import adopt, return_without_record
 from ftrace.hit.asynchronous import in_sub_interpreter_now
 from ftrace.hit.dispatch import call_handler
 from ftrace.hit.left_hits import forget_left, note_hit
@@ -15,9 +16,7 @@ from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
-from sandbox.threads.tasks import Node, Task, counters, current
-
-lost_return = extern("ftrace_lost_return", fn[void, u64, u64])
+from sandbox.threads.tasks import Node, Task, counters, task_get
 
 
 @native
@@ -67,7 +66,9 @@ def run_exits(task: ptr[Task], node: ptr[Node], regs: ptr[pt_regs]) -> void:
 @native(noinline=True)
 def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     """Run the exit handlers of the call that returned into `stub`; returns the address where it continues."""
-    task = current()
+    task = task_get()
+    if task == null:
+        return return_without_record(frame, stub)
     if task.rec != 0:
         forget_left(task, frame)
     outer = task.rec
@@ -81,9 +82,13 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     node = newest_call(task)
     if frame_of(node) != frame or node.stub != stub or is_deferred(node):
         node = find_return(task, frame, stub)
+        if node == null and adopt(task, frame, stub):
+            node = find_return(task, frame, stub)
         if node == null:
-            lost_return(stub, frame)
-            trap()
+            parent = return_without_record(frame, stub)
+            task.list = outer_list
+            task.rec = outer
+            return parent
     if outer == 0:
         task.list = cast(u32, node.probes)
     regs.ip = real_caller(node)

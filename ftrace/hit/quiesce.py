@@ -9,6 +9,7 @@ function, outside of handlers, is not marked.
 
 from __future__ import annotations
 
+from ftrace.hit.adopted_calls import adopted
 from ftrace.hit.left_hits import is_left_by_blocked
 from ftrace.hit.nodes import below
 from sandbox.native import *
@@ -85,12 +86,22 @@ def quiesce(lists: ptr[u64], count: u64) -> u32:
     return 0
 
 
-@native
+@native(bounded=False)
 def is_pinned(probes: u64) -> bool_:
-    """Whether a node on any shadow stack came in with this list. Asked after `quiesce`, so that none can be added.
+    """Whether a node on any shadow stack came in with this list. Asked after `quiesce`, so that none can be added."""
+    before = load(addressof(adopted), "acquire")
+    found = has_node(probes)
+    while (
+        not found and load(addressof(adopted), "acquire") != before
+    ):  # a node may have gone to a stack already looked at
+        before = load(addressof(adopted), "acquire")
+        found = has_node(probes)
+    return found
 
-    A record that is just being claimed for the first time has neither a top nor a bottom yet.
-    """
+
+@native
+def has_node(probes: u64) -> bool_:
+    """A record that is just being claimed for the first time has neither a top nor a bottom yet."""
     high = load(addressof(claimed_high), "acquire")
     for index in range(high):
         task = task_at(index)

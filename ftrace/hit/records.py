@@ -127,7 +127,7 @@ class StubRecord(Structure):
 
     ip: u64  # the site: entry_ip
     after_prologue: u16  # 1: the return slot is at 8(%rbp) (mcount), and the classic swap is used
-    code: array[u8, 102]
+    code: array[u8, 110]
     slot: ptr[ptr[ProbeList]]
 
 

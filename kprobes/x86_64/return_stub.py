@@ -11,13 +11,15 @@ register and flag (ftrace.hit.x86_64.preserving_stub). The second half (a test c
      55  add $8, %rsp              <- calls whose return was hooked by a jump: the parent is in the node
      59  call body                 <- ... which goes on where the copied instructions are
      64  mov %fs:TASK, %r11        <- calls return here, also those that a breakpoint has hooked
-     73  mov TOP(%r11), %r11
-     77  lea 49(%rip), %r10        <- the stub, as nodes name it
-     84  cmp %r10, STUB(%r11)
-     88  jne 98
-     90  mov PROBES(%r11), %r10
-     94  jmp *EXIT(%r10)           <- its exit trampoline: it returns to the parent
-     98  jmp *exit_slow(%rip)      <- not on top: search
+     73  test %r11, %r11
+     76  je 103                    <- another thread has made the call
+     78  mov TOP(%r11), %r11
+     82  lea 49(%rip), %r10        <- the stub, as nodes name it
+     89  cmp %r10, STUB(%r11)
+     93  jne 103
+     95  mov PROBES(%r11), %r10
+     99  jmp *EXIT(%r10)           <- its exit trampoline: it returns to the parent
+    103  jmp *exit_slow(%rip)      <- not on top: search
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ is this one, over all tasks. Two things are unusual. A stub's frame has no memor
 and libgcc takes equal CFAs for one frame: it is one byte higher here, and rsp has a rule of its own. And all stubs share one
 description, which determines the half of a stub that a frame is in by the low bits of rip:
 
-    offset < 59, >= 104    entry: the return address is on the stack              CFA = rsp + 8
-    offset 59..103         the parent's address is in the node                     CFA = rsp + 1
+    offset < 59, >= 109    entry: the return address is on the stack              CFA = rsp + 8
+    offset 59..108         the parent's address is in the node                     CFA = rsp + 1
 
 For stubs after a prologue (mcount) the entry is inside the function: CFA = rbp + 16. Where tail calls have put several nodes
 into one slot, the oldest has the real parent, and one frame represents all their stubs.
@@ -158,7 +158,7 @@ def _entry(body: bytes) -> bytes:
     return struct.pack("<I", len(body)) + body
 
 
-HOOKED_FROM, HOOKED_TO = 59, 104
+HOOKED_FROM, HOOKED_TO = 59, 109
 _TAIL_CALL = 1
 """A bit of Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
 _SLOT = 0x7FFF_FFFF_FFFF_FFF8

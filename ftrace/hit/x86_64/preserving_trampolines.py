@@ -156,6 +156,8 @@ ftrace_exit_preserving:
     seto %al
     push %rax
     mov %fs:$TASK, %r11
+    test %r11, %r11
+    je 9f
     mov $TOP(%r11), %r10
     mov 32(%rsp), %rax
     add $$$STUB_OF_RETURN, %rax

@@ -11,9 +11,9 @@ except for the words and displacements that `emit_stubs` (ftrace.hit.text_poke) 
       8  .word 0                   <- 1 if the return slot is at 8(%rbp)
      10  mov %fs:TASK, %r11        <- the site jumps here: this thread's record
      19  test %r11, %r11
-     22  je 104                    <- it has none yet
+     22  je 109                    <- it has none yet
      24  cmpl $0, REC(%r11)
-     29  jne 104                   <- it is in tracing code already
+     29  jne 109                   <- it is in tracing code already
      31  movl $FAST, REC(%r11)     <- from here on unregistering waits for it
      39  mov slot(%rip), %r10      <- the site's probe list
      46  call *(%r10)              <- its entry trampoline; ZF says whether to hook
@@ -21,17 +21,18 @@ except for the words and displacements that `emit_stubs` (ftrace.hit.text_poke) 
      55  add $8, %rsp              <- the parent is in the node: drop it
      59  call body                 <- site+5; its return slot is the one that held the parent
      64  mov %fs:TASK, %r11        <- the body returns here
-     73  mov TOP(%r11), %r11       <- the newest node
-     77  lea 49(%rip), %r10        <- this stub, as nodes name it
-     84  cmp %r10, STUB(%r11)
-     88  jne 98
-     90  mov PROBES(%r11), %r10    <- the list it came in with
-     94  jmp *EXIT(%r10)           <- its exit trampoline: it returns to the parent
-     98  jmp *exit_slow(%rip)      <- not on top: search
-    104  call *entry_slow(%rip)
-    110  jmp 49
-    112  .quad slot
-    120  .quad 0
+     73  test %r11, %r11
+     76  je 103                    <- it has none: another thread has made the call
+     78  mov TOP(%r11), %r11       <- the newest node
+     82  lea 49(%rip), %r10        <- this stub, as nodes name it
+     89  cmp %r10, STUB(%r11)
+     93  jne 103
+     95  mov PROBES(%r11), %r10    <- the list it came in with
+     99  jmp *EXIT(%r10)           <- its exit trampoline: it returns to the parent
+    103  jmp *exit_slow(%rip)      <- not on top: search
+    109  call *entry_slow(%rip)
+    115  jmp 49
+    120  .quad slot
 
 The entry is in the first cache line and the return in the second. A node identifies its stub by the address of RETURN_POINT,
 which an entry trampoline finds on the stack.
@@ -54,11 +55,11 @@ RETURN_POINT = 49
 """Offset after the call of the entry trampoline."""
 EXIT_POINT = 64
 """Offset of the address that a hooked call's return slot holds."""
-SLOW_RETURN = 110
+SLOW_RETURN = 115
 AFTER_PROLOGUE = 8
-TO_SLOT, TO_BODY, TO_BODY_BY_CALL, TO_EXIT_SLOW, TO_ENTRY_SLOW = 42, 51, 60, 100, 106
+TO_SLOT, TO_BODY, TO_BODY_BY_CALL, TO_EXIT_SLOW, TO_ENTRY_SLOW = 42, 51, 60, 105, 111
 """Offsets of the displacements, 4 bytes each and relative to the following byte."""
-SLOT = 112
+SLOT = 120
 """Offset of the address of the site's slot, where the code has ended."""
 
 SITE_SIZE = 5
@@ -94,9 +95,9 @@ def _entry(load_task: bytes, fast: int, offsets: Mapping[str, int]) -> tuple[byt
         bytes(10),
         load_task,
         bytes.fromhex("4d85db"),
-        _rel8(0x74, 22, 104),
+        _rel8(0x74, 22, 109),
         b"\x41\x83\x7b" + rec + b"\x00",
-        _rel8(0x75, 29, 104),
+        _rel8(0x75, 29, 109),
         b"\x41\xc7\x43" + rec + fast.to_bytes(4, "little"),
         bytes.fromhex("4c8b1500000000"),
         bytes.fromhex("41ff12"),
@@ -110,10 +111,12 @@ def _return(load_task: bytes, offsets: Mapping[str, int]) -> tuple[bytes, ...]:
     """From the body's return on."""
     return (
         load_task,
+        bytes.fromhex("4d85db"),
+        _rel8(0x74, 76, 103),
         b"\x4d\x8b\x5b" + _disp8(offsets["TOP"]),
-        bytes.fromhex("4c8d15") + (RETURN_POINT - 84).to_bytes(4, "little", signed=True),
+        bytes.fromhex("4c8d15") + (RETURN_POINT - 89).to_bytes(4, "little", signed=True),
         b"\x4d\x39\x53" + _disp8(offsets["STUB"]),
-        _rel8(0x75, 88, 98),
+        _rel8(0x75, 93, 103),
         b"\x4d\x8b\x53" + _disp8(offsets["PROBES"]),
         b"\x41\xff\x62" + _disp8(offsets["EXIT"]),
         bytes.fromhex("ff2500000000"),
@@ -121,8 +124,8 @@ def _return(load_task: bytes, offsets: Mapping[str, int]) -> tuple[bytes, ...]:
 
 
 def _slow_entry() -> tuple[bytes, ...]:
-    """And the two words after the code."""
-    return bytes.fromhex("ff1500000000"), _rel8(0xEB, 110, RETURN_POINT), bytes(16)
+    """And the word after the code."""
+    return bytes.fromhex("ff1500000000"), _rel8(0xEB, 115, RETURN_POINT), bytes(11)
 
 
 def swapping(template: bytes) -> bytes:

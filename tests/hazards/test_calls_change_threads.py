@@ -1,0 +1,222 @@
+"""Hazard: coroutines that any thread may resume. A hooked call begins in one thread and returns in another."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+import pytest
+from built_library import built_library, needs_compilers
+from isolation import isolated
+from sampled import in_stress
+
+import fprobe
+import kprobes
+import sandbox
+from sandbox.native import i32, ptr, u64
+
+pytestmark = needs_compilers
+
+SOURCE = r"""
+#include <pthread.h>
+#include <sched.h>
+#include <stdexcept>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#define FUNCTION extern "C" __attribute__((noinline))
+#define STACK (1 << 17)
+struct Routine { ucontext_t own, *back; volatile int busy, done; int rounds, throws; long sum; char *stack; };
+static Routine *all;
+static int number;
+
+/* `pauses` and `work` begin in the thread that resumes the routine, and return in the one that does so next. */
+FUNCTION long pauses(Routine *r, long n) { swapcontext(&r->own, r->back); return n + 1; }
+FUNCTION long work(Routine *r, long n) { return n ? work(r, n - 1) + pauses(r, n) : 0; }
+FUNCTION long thrown(Routine *r, long n) { long got = pauses(r, n); if (n & 1) throw std::runtime_error("odd"); return got; }
+FUNCTION long catches(Routine *r, long n) { try { return thrown(r, n); } catch (const std::runtime_error &) { return -n; } }
+static void body(int index)
+{
+    Routine *r = &all[index];
+    for (long n = 0; n < r->rounds; n++)
+        r->sum += work(r, n % 4) + (r->throws ? catches(r, n) : 0);
+    r->done = 1;
+    setcontext(r->back);
+}
+static void resume(Routine *r)
+{
+    ucontext_t back;
+    r->back = &back;
+    swapcontext(&back, &r->own);
+}
+static void *runs(void *seed)
+{
+    for (unsigned state = (unsigned)(long)seed, idle = 0; idle < 1000; idle++) {
+        Routine *r = &all[rand_r(&state) % number];
+        if (r->done || __sync_lock_test_and_set(&r->busy, 1)) { sched_yield(); continue; }
+        if (!r->done) resume(r), idle = 0;
+        __sync_lock_release(&r->busy);
+    }
+    return 0;
+}
+extern "C" long run(int threads, int routines, int rounds, int throws)
+{
+    number = routines;
+    all = (Routine *)calloc(routines, sizeof *all);
+    for (int n = 0; n < routines; n++) {
+        all[n].rounds = rounds, all[n].throws = throws, all[n].stack = (char *)malloc(STACK);
+        getcontext(&all[n].own);
+        all[n].own.uc_stack.ss_sp = all[n].stack, all[n].own.uc_stack.ss_size = STACK;
+        makecontext(&all[n].own, (void (*)())body, 1, n);
+    }
+    pthread_t made[16];
+    for (long n = 0; n < threads; n++) pthread_create(&made[n], 0, runs, (void *)(n + 1));
+    for (long n = 0; n < threads; n++) pthread_join(made[n], 0);
+    long sum = 0;
+    for (int n = 0; n < routines; n++) sum += all[n].done ? all[n].sum : -1000000, free(all[n].stack);
+    free(all);
+    return sum;
+}
+
+/* One call that begins in a thread which ends, or not, and returns in one that has met no probe. */
+static Routine one;
+static void once(int) { one.sum = pauses(&one, 41); setcontext(one.back); }
+static volatile int paused, resumed;
+static void *begins(void *ends) { resume(&one); paused = 1; while (!ends && !resumed) sched_yield(); return 0; }
+static void *goes_on(void *) { while (!paused) sched_yield(); resume(&one); resumed = 1; return 0; }
+extern "C" long changes_once(long ends)
+{
+    static char stack[STACK];
+    pthread_t first, second;
+    getcontext(&one.own);
+    one.own.uc_stack.ss_sp = stack, one.own.uc_stack.ss_size = STACK, paused = resumed = 0;
+    makecontext(&one.own, (void (*)())once, 1, 0);
+    pthread_create(&first, 0, begins, (void *)ends);
+    if (ends) pthread_join(first, 0);
+    pthread_create(&second, 0, goes_on, 0), pthread_join(second, 0);
+    if (!ends) pthread_join(first, 0);
+    return one.sum;
+}
+"""
+NAMES = ("pauses", "work", "thrown", "catches")
+entered = fprobe.Array(u64, 1, shared=True)
+left = fprobe.Array(u64, 2, shared=True)
+"""Calls that returned, and those of them that did not have what their entry had noted."""
+
+
+@fprobe.native
+def on_entry(fp, ip, ret_ip, regs, data: ptr[u64]) -> i32:
+    entered[0] += 1
+    data[0] = regs.si
+    data[11] = ret_ip
+    return 0
+
+
+@fprobe.native
+def on_exit(fp, ip, ret_ip, regs, data: ptr[u64]):
+    left[0] += 1
+    if data[11] != ret_ip:
+        left[1] += 1
+
+
+@kprobes.native
+def returned(ri, regs):
+    left[0] += 1
+
+
+@cache
+def library():
+    return built_library("libroutines", SOURCE, "-xc++")
+
+
+@cache
+def calls(throws):
+    """How often `run` with these arguments calls the probed functions, and how many of the calls return."""
+    made = [("work", sum(n % 4 + 1 for n in range(ROUNDS))), ("pauses", sum(n % 4 for n in range(ROUNDS)))]
+    if throws:
+        made += [("pauses", ROUNDS), ("thrown", ROUNDS), ("catches", ROUNDS), ("", -(ROUNDS // 2))]
+    return sum(number for name, number in made if name) * ROUTINES, sum(number for _, number in made) * ROUTINES
+
+
+THREADS, ROUTINES, ROUNDS = 3, 7, 40
+
+
+def run(throws, module=None):
+    """The sum that the routines make, which does not depend on who resumes them."""
+    call = module["run"] if module else library().run
+    return call(THREADS, ROUTINES, ROUNDS, int(throws))
+
+
+@pytest.mark.parametrize("throws", [True, in_stress(False)])
+@isolated(timeout=100)
+def test_exit_handlers_run_in_the_thread_in_which_a_call_returns(throws):
+    expected = run(throws)
+    names = [f"libroutines:{name}" for name in NAMES]
+    with fprobe.attach(names, entry=on_entry, exit=on_exit, entry_data_size=96) as probe:
+        assert run(throws) == expected
+    assert (probe.hits, probe.missed) == (calls(throws)[0], 0)
+    assert (entered[0], left[0], left[1]) == (*calls(throws), 0)
+
+
+@pytest.mark.parametrize("kind", [in_stress("Python"), "two", "kretprobe"])
+@isolated(timeout=100)
+def test_probes_of_other_kinds_on_calls_that_change_threads(kind):
+    expected, seen = run(True), []
+    names = [f"libroutines:{name}" for name in NAMES]
+    with ExitStack() as probes:
+        if kind == "kretprobe":
+            for name in names:
+                probes.enter_context(kprobes.attach_return(name, handler=returned, maxactive=1000))
+        elif kind == "two":
+            probes.enter_context(fprobe.attach(names, entry=on_entry, exit=on_exit, entry_data_size=96))
+            probes.enter_context(fprobe.attach(names, action=fprobe.Stat(self_time=True)))
+        else:
+            probes.enter_context(fprobe.attach(names, exit=lambda *_: seen.append(1)))
+        assert run(True) == expected
+    assert left[0] + len(seen) == calls(True)[1]
+
+
+@isolated(timeout=100)
+def test_calls_of_modules_change_threads():
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "routines.cc"
+        path.write_text(SOURCE)
+        module = sandbox.load(path)
+        expected = run(True, module)
+        with fprobe.attach(list(NAMES), entry=on_entry, exit=on_exit, entry_data_size=96):
+            assert run(True, module) == expected
+            assert (entered[0], left[0], left[1]) == (*calls(True), 0)
+            assert [module["changes_once"](ends) for ends in (0, 1, 0, 1)] == [42] * 4
+
+
+@pytest.mark.parametrize("native", [True, in_stress(False)])
+@isolated(timeout=100)
+def test_a_call_may_return_in_a_thread_that_has_met_no_probe(native):
+    library()
+    both = {"entry": on_entry, "exit": on_exit} if native else {"exit": lambda *_: None}
+    with fprobe.attach("libroutines:pauses", entry_data_size=96, **both) as probe:
+        assert [library().changes_once(ends) for ends in (0, 1, 0, 1)] == [42] * 4
+    assert probe.hits == 4
+    if native:
+        assert left[0] == 2  # the thread that made the other two has ended
+
+
+@pytest.mark.stress
+@isolated(timeout=100)
+def test_probes_come_and_go_while_calls_change_threads():
+    expected = run(True)
+    ends = time.monotonic() + 5
+    results = []
+    threads = [Thread(target=lambda: results.append(run(True) == expected))]
+    while time.monotonic() < ends:
+        if not threads[0].is_alive():
+            threads[0] = Thread(target=lambda: results.append(run(True) == expected))
+            threads[0].start()
+        with fprobe.attach("libroutines:*", action=fprobe.Stat()):
+            time.sleep(0.002)
+    threads[0].join()
+    assert results and all(results)
