@@ -16,7 +16,8 @@ from sandbox.x86_64.encoding import ENDBR64
 _NUMBER = re.compile(r"0x[0-9a-f]+$")
 _SLOT = re.compile(r"qword ptr \[rip (?P<sign>[+-]) (?P<distance>0x[0-9a-f]+|\d+)\]$")
 _JUMP, _THROUGH_SLOT = b"\xe9", b"\xff\x25"
-_STUB, _REL32 = 16, 5
+_ANY_JUMP = re.compile(rb"\xe9|\x0f[\x80-\x8f]")
+_STUB = 16
 
 
 def callee(call: Decoded) -> str:
@@ -29,11 +30,28 @@ def callee(call: Decoded) -> str:
 
 
 def function_reached(call: Decoded) -> Symbol | None:
-    """The function that a call or jump leads to; None if it is not known, or not bound yet."""
-    address, slot = _destination(call)
-    if slot is not None:
-        address = ctypes.c_uint64.from_address(slot).value
-    return _function_at(address)
+    """The function that a call or jump leads to; None if it is not known, or another library's and not bound yet."""
+    return _behind(*_destination(call))
+
+
+def jumped_to(address: int, library: Library) -> Symbol | None:
+    """The function that a jump of the library's code to this address leads to; None if it is none, or not known."""
+    if any(low <= address < high for low, high in library.linkage_tables):
+        return _behind(address, _slot_of(ctypes.string_at(address, _STUB), address))
+    bounds = library.function_bounds(address)
+    return _function_at(address) if bounds is not None and bounds[0] == address else None
+
+
+def _behind(address: int, slot: int | None) -> Symbol | None:
+    if slot is None:
+        return _function_at(address)
+    return _function_at(ctypes.c_uint64.from_address(slot).value) or _own_function(slot)
+
+
+def _own_function(slot: int) -> Symbol | None:
+    """The function that a slot which is not bound yet will lead to, if it is one of the library that has the slot."""
+    name, library = _bound_to(slot), _library_of(slot)
+    return library.named(name) if name and library is not None else None
 
 
 def _destination(call: Decoded) -> tuple[int, int | None]:
@@ -65,36 +83,42 @@ def _slot_of(code: bytes, address: int) -> int | None:
 
 def _bound_to(slot: int) -> str:
     """The name of the function whose address the dynamic linker puts there; '' if it puts none."""
+    library = _library_of(slot)
+    return "" if library is None else library.imports.get(slot - library.base, "")
+
+
+def _library_of(slot: int) -> Library | None:
     below = [library for library in libraries() if library.base <= slot]
-    if not below:
-        return ""
-    library = max(below, key=lambda library: library.base)
-    return unique(library).imports.get(slot - library.base, "")
+    return unique(max(below, key=lambda library: library.base)) if below else None
 
 
 class Exits:
-    """Finds jumps of a library's functions to some of those that it imports. `names`: of these."""
+    """Finds jumps of a library's functions to some others: its own with these `starts`, and those that it imports by `names`."""
 
-    def __init__(self, library: Library, names: Collection[str]) -> None:
+    def __init__(self, library: Library, names: Collection[str], starts: Collection[int] = ()) -> None:
         self._slots = {library.base + offset for offset, name in unique(library).imports.items() if name in names}
-        self._stubs = set(_stubs(library, self._slots)) if self._slots else set[int]()
+        self._targets = {*starts, *(_stubs(library, self._slots) if self._slots else ())}
 
     def any_in(self, code: bytes, start: int) -> bool:
         """Whether the code at `start` seems to have one."""
-        return bool(self._slots) and (
-            _has(code, start, _JUMP, self._stubs) or _has(code, start, _THROUGH_SLOT, self._slots)
-        )
+        if self._targets and not self._targets.isdisjoint(jump_targets(code, start)):
+            return True
+        return bool(self._slots) and _has(code, start, _THROUGH_SLOT, self._slots)
+
+
+def jump_targets(code: bytes, start: int) -> Iterator[int]:
+    """Where the jumps out of the code at `start` lead that it seems to have, conditional or not."""
+    size = len(code)
+    for jump in _ANY_JUMP.finditer(code):
+        end = jump.end() + 4
+        to = end + int.from_bytes(code[end - 4 : end], "little", signed=True)
+        if not 0 <= to < size:
+            yield start + to
 
 
 def leaves(code: bytes, start: int) -> bool:
     """Whether the code at `start` seems to have a jump to another function."""
-    at = code.find(_JUMP)
-    while at >= 0:
-        to = at + _REL32 + int.from_bytes(code[at + 1 : at + _REL32], "little", signed=True)
-        if not 0 <= to < len(code):
-            return True
-        at = code.find(_JUMP, at + 1)
-    return _THROUGH_SLOT in code
+    return _THROUGH_SLOT in code or any(True for _ in jump_targets(code, start))
 
 
 def _has(code: bytes, start: int, opcode: bytes, targets: Collection[int]) -> bool:

@@ -232,7 +232,7 @@ class _Walk:
                 _at, size, mnemonic, operands = insn
                 if "[" in operands and ("sp" in operands or state.held) and _is_read(mnemonic, operands, state):
                     self.reads[at] = self._reason(insn, "reads its own return address")
-                if mnemonic in _LEAVING:
+                if mnemonic in _LEAVING or mnemonic[0] == "j":
                     self._note_leaving(insn, state)
                 # Most do not matter, while no register holds anything of interest. [1:3]: into xmm0, ymm0 or zmm0.
                 if operands[1:3] != "mm" and (
@@ -241,6 +241,16 @@ class _Walk:
                     waiting += self._next(insn, state)
                     break
                 at += size
+        self._note_unseen()
+
+    def _note_unseen(self) -> None:
+        """Jumps to other functions, but for cold parts, in code that only a table of jumps leads to."""
+        for at, insn in self._code.items():
+            if at in self._states or insn.mnemonic[0] != "j" or self._stays(insn):
+                continue
+            name = self._reader(insn)
+            if name and "." not in name:
+                self.reads[at] = self._reason(insn, f"jumps to {name}, which reads the return address")
 
     def _note_leaving(self, insn: Decoded, state: _State) -> None:
         """A call, a return, or a jump, which may lead to another function."""

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fprobe/cli"))
 
 from command import forked
 from isolation import TESTS, isolated, run_source
-from sampled import sampled
+from sampled import in_stress, sampled
 
 import fprobe
 import kprobes
@@ -257,6 +257,44 @@ def test_exit_handlers_are_refused_where_a_tail_call_leads_to_dlsym_or_dlopen(bu
         "opened",
     }
     assert " 1  calls" in out
+
+
+FILLING = "".join(f"int filling_{number}(int x) {{ return x * {number} + 1; }}\n" for number in range(40))
+JUMPS = r"""
+#define FAR __attribute__((noinline, noipa))
+FAR void *reads(void) { return __builtin_return_address(0); }
+FAR void *filler(int x) { __asm__ volatile("" :: "r"(x)); return __builtin_return_address(0); }
+FAR void *once(void) { return reads(); }
+FAR void *twice(void) { return once(); }
+FAR void *in_a_circle(int n);
+FAR void *circle(int n) { return n & 1 ? in_a_circle(n - 1) : twice(); }
+FAR void *in_a_circle(int n) { return n ? circle(n - 1) : 0; }
+FAR void *by_table(int n) {
+  switch (n) { case 0: return reads(); case 1: return once(); case 2: return filler(3); case 3: return twice();
+               case 4: return in_a_circle(1); default: return 0; } }
+__asm__(".globl if_zero\n.type if_zero, @function\nif_zero: test %edi, %edi\nje reads@PLT\nxor %eax, %eax\nret\n"
+        ".size if_zero, .-if_zero\n");
+void *if_zero(int);
+int looks(void) {
+  char *of[] = {once(), twice(), circle(0), by_table(0), by_table(1), by_table(3), if_zero(0)};
+  int found = 0;
+  for (int i = 0; i < 7; i++) found += of[i] > (char *)looks && of[i] < (char *)looks + 400;
+  return found; }
+"""
+
+
+@pytest.mark.parametrize("pattern", ["*", in_stress("[!r]*"), in_stress("[otcib]*")])
+@isolated(timeout=100)
+def test_exit_handlers_are_refused_where_jumps_lead_to_a_reader_over_others(pattern):
+    """Of many functions, of many without the reader, and of a few."""
+    path = build(Path(mkdtemp(prefix="callers-")), "jumps", JUMPS + FILLING, "-foptimize-sibling-calls")
+    library = ctypes.CDLL(str(path))
+    assert library.looks() == 7
+    with fprobe.attach([f"libjumps:{pattern}", "libjumps:filling_1"], action=fprobe.Stat()) as probe:
+        assert library.looks() == 7, probe.skipped
+        skipped = {each.name.partition(" ")[0] for each in probe.skipped} - {"reads", "filler"}
+    expected = {"once", "twice", "circle", "in_a_circle", "by_table", "if_zero"}
+    assert skipped == expected, skipped ^ expected
 
 
 @pytest.mark.stress
