@@ -79,12 +79,14 @@ class Stress:
 
     def run(self, seconds: float) -> None:
         """For that long; `problems` says what was found."""
-        warm, base = time.monotonic() + seconds / 10, 0
-        end = time.monotonic() + seconds
         with self.always, registered(self.always_kprobes):
             self.module["start"]()
             for thread in self._threads:
                 thread.start()
+            base = 0
+            warm, end = (
+                time.monotonic() + part for part in (seconds / 10, seconds)
+            )  # what came before may take longer
             while time.monotonic() < end and not self.problems:
                 self._step()
                 if not base and time.monotonic() > warm:
