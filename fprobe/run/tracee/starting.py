@@ -44,8 +44,18 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
         with _unseen():
             session.note(address, armed=True)
             session.wait_for_terminal(address)
+        _leave_out_of_collections()
         if collects:
             gc.enable()
+
+
+def _leave_out_of_collections() -> None:
+    """What exists now stays as long as the process: the program's collections, and those at its end, would look at all of it.
+
+    Not without a GIL, where Python 3.13 crashes at exit after that.
+    """
+    if "t" not in sys.abiflags:
+        gc.freeze()
 
 
 def _unseen() -> AbstractContextManager[None]:
