@@ -28,7 +28,6 @@ sys.path[:0] = {paths!r}
 getattr(importlib.import_module({module!r}), {name!r}).__wrapped__(**{arguments!r})
 print("the test has ended")
 """
-_TEAR_DOWN = "sys.exit()\n"
 _MODULE = """
 import runpy, sys
 sys.argv[1:] = {arguments!r}
@@ -227,7 +226,7 @@ def isolated(
     def wrapper(**arguments: Any) -> None:
         paths = [str(Path(sys.modules[test.__module__].__file__ or "").parent), str(TESTS)]
         source = _CHILD.format(paths=paths, module=test.__module__, name=test.__name__, arguments=arguments)
-        source += _TEAR_DOWN * torn_down
+        source += zygote.TEAR_DOWN * torn_down
         if environment:
             done = run_source(source, timeout=timeout, **environment)
         elif shared:

@@ -70,6 +70,8 @@ _NOT_PASSED_ON = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")
 """What says which test runs, and what makes the C library write a line in pieces, between ours."""
 
 
+TEAR_DOWN = "sys.exit()\n"
+"""How the source ends of a child that has to end as the interpreter does."""
 _BRANCH = "branch "
 """How a request for a branch begins; the folders and modules that it imports follow. Any other is the path of a file."""
 
@@ -335,7 +337,21 @@ def _become(requests: socket.socket, path: str, out: int, err: int) -> str:
     source = Path(path).read_text()
     _write_to(out, err)
     requests.close()
+    if not source.endswith(TEAR_DOWN):
+        _leave_out_early_exit_handlers()
     return source
+
+
+_libc = ctypes.PyDLL(None)
+
+
+def _leave_out_early_exit_handlers() -> None:
+    """Let the C library's exit() end the process after the handlers that are registered from now on.
+
+    The earlier ones are mostly LLVM's, which free what it has made one by one: that takes longer than many a test.
+    """
+    _libc.on_exit(_libc._exit, None)
+    _libc.__cxa_atexit(_libc.fflush, None, None)  # of all streams; it comes first
 
 
 def _write_to(out: int, err: int) -> None:
@@ -376,17 +392,18 @@ def _run(source: str) -> int:
     sys.stderr.write(changed)
     sys.stdout.flush()
     sys.stderr.flush()
-    ctypes.PyDLL(None).fflush(None)
+    _libc.fflush(None)
     return 1 if changed else status
 
 
 def end(status: int) -> None:
     """End the child as the interpreter does, but for clearing all modules: that takes as long as many a test.
 
-    Threads are waited for, and what is registered with atexit is called, Python's and the C library's.
+    Threads are waited for, and what is registered with atexit is called, Python's and the C library's (what the child itself
+    has registered there: _leave_out_early_exit_handlers).
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    ctypes.PyDLL(None).exit(status)
+    _libc.exit(status)
