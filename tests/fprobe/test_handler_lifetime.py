@@ -98,7 +98,7 @@ def test_a_registered_probe_keeps_its_handlers_variables() -> None:
     assert calls_of(again) == 0
 
 
-@isolated
+@isolated(cold=True)  # others than ours have variables there
 def test_gaps_are_used_again_if_they_are_large_enough() -> None:
     first, second, third = fprobe.per_task(Half), fprobe.per_task(u64), fprobe.per_task(Half)
     with pytest.raises(MemoryError, match="480 bytes does not fit: 56 bytes are left in a task's record"):

@@ -266,7 +266,7 @@ def test_division_by_zero_and_bad_indices_are_counted(module: Any) -> None:
         fprobe.native_mishaps(5)
 
 
-@isolated(shared=True)
+@isolated(cold=True)  # others than ours have variables there
 def test_the_room_for_per_task_variables_is_limited() -> None:
     made = [fprobe.per_task(given.u64)]
     with pytest.raises(

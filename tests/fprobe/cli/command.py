@@ -61,7 +61,15 @@ def forked(words, timeout, cwd=None, both=False):
 
     `both`: standard error goes where standard output goes.
     """
-    return run_forked(_source(words, cwd, both), timeout)
+    return run_forked(_source(words, cwd, both), timeout, cold=not _probes_itself(words))
+
+
+_WITH_PROBES = ("stat", "trace", "hist", "record", "events", "tracefs", "list", "explain", "disasm")
+"""Verbs that make the runtime, unless they are asked about another process; it exists where they are forked."""
+
+
+def _probes_itself(words):
+    return words[:1] and words[0] in _WITH_PROBES and "-p" not in words
 
 
 def _source(words, cwd=None, both=False):
