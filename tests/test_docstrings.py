@@ -4,40 +4,58 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from tests.imports_of import statements
 
 ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"\b(FP|FT|KP|RH|RB|PE|TE)-\d|\bHAZARDS\b|\b[Ss]ection [A-Z]\b")
 
 
+class _Documented(NamedTuple):
+    """What a file says: strings that are statements, with their lines, and what has a docstring, with its line and name.
+
+    Not the nodes, which the garbage collector would look at again and again.
+    """
+
+    path: Path
+    strings: list[tuple[int, str]]
+    named: list[tuple[int, str, str]]
+
+
 @cache
-def _nodes(package: str) -> list[tuple[Path, list[ast.AST]]]:
-    """All that each file of the package consists of."""
-    paths = sorted((ROOT / package).rglob("*.py"))
-    return [(path.relative_to(ROOT), list(ast.walk(ast.parse(path.read_text())))) for path in paths]
+def _documented(package: str) -> list[_Documented]:
+    return [
+        _Documented(path.relative_to(ROOT), *_of(path.read_text())) for path in sorted((ROOT / package).rglob("*.py"))
+    ]
 
 
-def _docstrings(nodes: Iterable[ast.AST]) -> list[tuple[int, str]]:
-    """Strings that are statements: docstrings of modules, classes, functions and attributes, with their lines."""
-    found = (node.value for node in nodes if isinstance(node, ast.Expr))
-    return [(it.lineno, it.value) for it in found if isinstance(it, ast.Constant) and isinstance(it.value, str)]
+def _of(source: str) -> tuple[list[tuple[int, str]], list[tuple[int, str, str]]]:
+    strings, named = [], []
+    for node in statements(ast.parse(source)):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            strings.append((value.lineno, value.value))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (text := ast.get_docstring(node)):
+            named.append((node.lineno, node.name, text))
+    return strings, named
 
 
 @pytest.mark.parametrize("package", ["sandbox", "ftrace", "kprobes", "fprobe"])
 def test_docstrings_cite_no_statement_numbers(package):
     citing = [
-        f"{path}:{line}" for path, nodes in _nodes(package) for line, text in _docstrings(nodes) if NUMBER.search(text)
+        f"{file.path}:{line}" for file in _documented(package) for line, text in file.strings if NUMBER.search(text)
     ]
     assert citing == []
 
 
 def test_numbers_are_found_in_every_kind_of_docstring():
     source = 'class C:\n    """One (FP-1)."""\n    x = 1\n    """Two (PE-1.2)."""\n\ndef f():\n    """HAZARDS 6."""\n'
-    assert [line for line, text in _docstrings(ast.walk(ast.parse(source))) if NUMBER.search(text)] == [2, 4, 7]
+    assert [line for line, text in _of(source)[0] if NUMBER.search(text)] == [2, 4, 7]
 
 
 _EMPTY = re.compile(
@@ -58,12 +76,11 @@ def _repeats(name: str, text: str) -> bool:
 
 @pytest.mark.parametrize("package", ["sandbox", "ftrace", "kprobes", "fprobe"])
 def test_docstrings_do_not_repeat_the_name(package):
-    kinds = (ast.FunctionDef, ast.ClassDef)
     repeating = [
-        f"{path}:{node.lineno}: {node.name}"
-        for path, nodes in _nodes(package)
-        for node in nodes
-        if isinstance(node, kinds) and (text := ast.get_docstring(node)) and _repeats(node.name, text)
+        f"{file.path}:{line}: {name}"
+        for file in _documented(package)
+        for line, name, text in file.named
+        if _repeats(name, text)
     ]
     assert repeating == []
 

@@ -59,7 +59,7 @@ def test_an_example_runs(name, index, tmp_path):
     source += f"runpy.run_path({str(program)!r}, run_name='__main__')\n"
     if name == "numba":  # without optimising these take a third of the time
         source = f"import os, numba\nos.environ['NUMBA_OPT'] = '0'\nnumba.core.config.reload_config()\n{source}"
-    done = run_forked(source, 110, NUMBA if name == "numba" else ())
+    done = run_forked(source, 110, NUMBA if name == "numba" else (), cold=False)
     assert done.returncode == 0, done.stderr
     assert re.search(PRINTED[name][index], done.stdout, re.MULTILINE), done.stdout
 

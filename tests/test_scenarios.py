@@ -15,7 +15,7 @@ from tests.scenarios.script import ScriptError, parse
 
 DATA = Path(__file__).parent / "scenarios" / "data"
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.scn"))
-BATCHES = 8
+BATCHES = 2
 """Each is replayed in a process of its own, which costs more than the scenarios in it."""
 
 

@@ -78,7 +78,7 @@ def kind_of_text(text):
     return "folded" if all(";" in stack and number.isdigit() for stack, _, number in stacks) else "text"
 
 
-@pytest.mark.parametrize(("verb", "form"), sampled(CASES, 4))
+@pytest.mark.parametrize(("verb", "form"), sampled(CASES, 3))
 def test_a_suffix_and_the_format_write_the_same(run, files, tmp_path, verb, form):
     if form in NEEDS or "{rows}" in verb:
         pytest.importorskip(NEEDS.get(form, "pyarrow"))
@@ -94,7 +94,7 @@ def test_a_suffix_and_the_format_write_the_same(run, files, tmp_path, verb, form
     assert kind(by_name) == form
 
 
-@pytest.mark.parametrize("verb", sampled(VERBS, 4))
+@pytest.mark.parametrize("verb", sampled(VERBS, 2))
 def test_what_contradicts_or_is_not_written_is_refused(run, files, tmp_path, verb):
     option, *rest = words(verb, files)
     done = run(option, "--format", VERBS[verb].split()[0], "-o", tmp_path / "x.csv", *rest, code=2)

@@ -45,7 +45,13 @@ def printed(run, programs, words, tmp_path):
     return out.objects if out.out.count("\n{") and not out.out.startswith(("{\n", "[")) else [out.document]
 
 
-@pytest.mark.parametrize("words", [*RUNNING.values(), *OTHERS.values()], ids=[*RUNNING, *OTHERS])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=[pytest.mark.stress] * ("--" in name))
+        for name, words in {**RUNNING, **OTHERS}.items()
+    ],
+)
 def test_keys_and_units(run, programs, words, tmp_path):
     documents = printed(run, programs, words, tmp_path)
     found = [*keys(documents)]

@@ -86,13 +86,17 @@ def test_attach_to_tells_it(target):
     ):
         pass
     assert process.stat() == [] and REASON in process.errors[0]
+    with pytest.raises(ValueError, match="nothing is to be recorded"):
+        fprobe_module.attach_to(target.pid, stat="")
+
+
+@pytest.mark.stress
+def test_attach_to_raises_for_events_and_warns_of_nothing_else(target):
     with (
         pytest.raises(OSError, match=r"are not known|not found"),
         fprobe_module.attach_to(target.pid, event="p:asked libz:deflate strm=nosuch"),
     ):
         pass
-    with pytest.raises(ValueError, match="nothing is to be recorded"):
-        fprobe_module.attach_to(target.pid, stat="")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with fprobe_module.attach_to(target.pid, stat="libz:deflate"):
@@ -116,5 +120,10 @@ def test_a_library_that_only_fprobe_has_loaded(words):
     """Its functions were "probed", and it was not said that the program has no such library."""
     done = forked(["run", *words.split(" "), "/usr/bin/env", "true"], LIMIT)
     assert "# [libz.so.1] is here since fprobe came: the program itself had not loaded it" in done.stderr
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not has_interpreter(), reason="no interpreter to bring")
+def test_a_library_that_the_program_has_loaded():
     done = forked(["run", "--stat", "libc:puts", "/usr/bin/env", "true"], LIMIT)
     assert "since fprobe came" not in done.stderr

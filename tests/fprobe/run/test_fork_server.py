@@ -68,12 +68,13 @@ def text(pid, span):
         return memory.read(span[1] - span[0])
 
 
-def test_processes_that_it_forks_are_counted_and_detached_from(server):
+@pytest.mark.parametrize("times", [1, in_stress(2)])
+def test_processes_that_it_forks_are_counted_and_detached_from(server, times):
     pid, connect = server
     span = code(pid)
     before = text(pid, span)
     early = connect()
-    for _ in range(2):
+    for _ in range(times):
         with attached("stat", "-p", pid, "--children", "own_work", "--json") as command:
             line = command.stderr.readline()
             assert f"attached to {early.pid}" in line, line

@@ -188,7 +188,8 @@ def test_stacks_events_and_handlers(launch, program, tmp_path):
     )
     events = ("-e", "p:asked own_work value=%di:s32", "-e", "r:packed libz:compress result=$retval:s32")
     events += ("-e", "p:in_file machine_code.c:20 x", "-e", "p:in_function own_work:2 x")
-    done = launch("--stacks", "libz:compress", *events, words=(program, "repeat"), as_json=False)
+    handled = ("--trace", "own_work", "--native", f"{tmp_path}/handlers.py:enters")
+    done = launch("--stacks", "libz:compress", *events, *handled, words=(program, "repeat"), as_json=False)
     assert done.returncode == 0
     assert re.search(r"100 calls  compress \[libz]\n +<- pack \[mc]\n +<- repeat \[mc]\n", done.err)
     assert len(re.findall(r"asked: \(own_work.* value=\d+\n", done.err)) == 101
@@ -196,8 +197,7 @@ def test_stacks_events_and_handlers(launch, program, tmp_path):
     values = sorted([0, *range(100)])
     for name in ("in_file", "in_function"):
         assert sorted(map(int, re.findall(rf"{name}: \(own_work\+.*\) x=(\d+)\n", done.err))) == values
-    handled = ("--trace", "own_work", "--native", f"{tmp_path}/handlers.py:enters")
-    assert "\n  0  101\n" in launch(*handled, words=(program, "repeat"), as_json=False).err
+    assert "\n  0  101\n" in done.err
 
 
 @pytest.mark.stress

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 
 import pytest
+from sampled import in_stress
 
 from fprobe.run.launcher.names import Named, Names
 from sandbox.images.numba.mangling import argument_types
@@ -110,15 +112,14 @@ def test_libraries_of_one_name(launch, twins):
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-@pytest.mark.parametrize("owner", ["two/_core", "{folder}/two/_core.so", "{folder}/t?o/_core"])
+@pytest.mark.parametrize("owner", [in_stress("two/_core"), in_stress("{folder}/two/_core.so"), "{folder}/t?o/_core"])
 def test_a_library_by_its_path(launch, twins, owner):
     owner = owner.format(folder=twins)
-    event = [] if "?" in owner else ["-e", f"p:mine {owner}:work amount"]
-    (process,) = launch("--stat", f"{owner}:work", *event, source=CALLS.replace("{FOLDER}", str(twins))).report[
-        "processes"
-    ]
+    events = ["-e", "p:short two/_core:work amount", "-e", f"p:whole {twins}/two/_core.so:work amount"]
+    done = launch("--stat", f"{owner}:work", *events, source=CALLS.replace("{FOLDER}", str(twins)))
+    (process,) = done.report["processes"]
     assert [row["hits"] for row in process["functions"]] == [4]
-    assert len(process.get("probe_events", ())) == 4 * bool(event)
+    assert Counter(each["event"] for each in process["probe_events"]) == {"short": 4, "whole": 4}
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")

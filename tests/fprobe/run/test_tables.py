@@ -50,7 +50,12 @@ def test_tables_are_ordered_and_cut_in_processes_and_in_total(launch):
     (row,) = done.report["processes"][0]["functions"]
     assert row["name"] == "deflate" and done.report["processes"][0]["left_out"] >= 4
     assert [row["name"] for row in done.report["total"]] == ["crc32"]
-    text = launch(*words, source=source, as_json=False).err
+
+
+@pytest.mark.stress
+def test_what_tables_leave_out_is_said(launch):
+    words = ["--stat", "libz:deflate*", "--min-hits", "2", "--top", "1"]
+    text = launch(*words, source=COMPRESSES, as_json=False).err
     assert "not shown: fewer than 2 hits (--min-hits) or after the first 1 (--top)" in text
 
 

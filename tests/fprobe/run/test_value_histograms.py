@@ -83,7 +83,8 @@ def test_only_calls_that_pass_the_filter_count(launch):
     assert row["hits"] == 2 and "sum" not in row and "values" not in row
 
 
-def test_calls_are_grouped_by_a_text(launch, tmp_path):
+@pytest.mark.parametrize("as_json", [True, in_stress(False)])
+def test_calls_are_grouped_by_a_text(launch, tmp_path, as_json):
     names = [tmp_path / "plain", tmp_path / 'a "b"', tmp_path / ("x" * 300)]
     source = f"""
 import os
@@ -101,11 +102,14 @@ for name in {[*map(str, names)]} * 2:
         "--where",
         f'file ~ "{tmp_path}/*"',
     ]
-    assert {(row["file"], row["hits"]) for row in values(launch(*words, source=source)) if "app" not in row["file"]} == {
-        (str(names[0]), 2), (str(names[1]), 2), (str(names[2])[:255], 2)
-    }  # fmt: skip
-    shown = launch(*words, source=source, as_json=False).err
-    assert f'file="{tmp_path}/a \\"b\\"": 2 calls' in shown
+    if as_json:
+        rows = values(launch(*words, source=source))
+        assert {(row["file"], row["hits"]) for row in rows if "app" not in row["file"]} == {
+            (str(names[0]), 2), (str(names[1]), 2), (str(names[2])[:255], 2)
+        }  # fmt: skip
+    else:
+        shown = launch(*words, source=source, as_json=False).err
+        assert f'file="{tmp_path}/a \\"b\\"": 2 calls' in shown
 
 
 def test_calls_are_grouped_by_an_argument_largest_sum_first(launch):
@@ -189,7 +193,7 @@ def test_arguments_that_are_not_there_are_refused(launch, words, code, message):
             (["--hist", "libc:labs", "--sum", "arg2"], True),
             (["--hist", "libc:l[ad][bi][sv]", "--of", "arg2"], False),
         ],
-        3,
+        2,
     ),
 )
 def test_arguments_that_a_function_has_not_are_not_read_from_elsewhere(launch, words, is_refused):
