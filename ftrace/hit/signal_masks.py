@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ftrace.hit.text_poke import store_site
 from sandbox.native import *
+from sandbox.threads.signals import records, ucontext
 from sandbox.threads.system_calls import barrier_page, block_signals, process_barrier, set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64.encoding import INT3
@@ -47,6 +48,8 @@ class Site(Structure):
     address: u64
     word: u64
 
+
+signal_dispatch = extern("signal_dispatch", fn[void, u32, u64, ptr[ucontext]])
 
 words = global_var(MaskWords, name="signal_mask_words")
 trap_action = global_var(array[u64, 4], name="signal_mask_trap")
@@ -150,6 +153,25 @@ def set_trap(signal: u64, trap: u64) -> void:
         with_trap(new, old, trap)  # what this has replaced
 
 
+@native
+def exchange_trap(action: ptr[u64], old: ptr[u64]) -> i64:
+    """The program sets SIGTRAP's action: our handler stays, and passes on what is no breakpoint. -1: our handler is not there."""
+    installed: array[u64, 4] = zeroed
+    new: array[u64, 4] = zeroed
+    record = addressof(records[_SIGTRAP])
+    syscall(SYS_RT_SIGACTION, _SIGTRAP, 0, cast(i64, addressof(installed[0])), 8, 0, 0)
+    if record.count == 0 or installed[0] != cast(u64, signal_dispatch):
+        return -1
+    previous = cast(ptr[u64], addressof(record.previous_handler))
+    for index in range(4):
+        new[index] = action[index] if action != null else previous[index]
+    for index in range(4):
+        if old != null:
+            old[index] = previous[index]
+        previous[index] = new[index]
+    return 0
+
+
 @native(export=True)
 def begin_masks(offset: u64) -> void:
     """Before any site is written."""
@@ -186,4 +208,4 @@ def give_traps() -> void:
             set_trap(cast(u64, number + 1), _TRAP)
 
 
-FUNCTIONS = (begin_masks, write_mask_sites, take_traps, give_traps, note_process)
+FUNCTIONS = (exchange_trap, begin_masks, write_mask_sites, take_traps, give_traps, note_process)

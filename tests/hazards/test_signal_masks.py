@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,29 @@ def test_a_sigtrap_that_is_sent_while_it_is_blocked_comes_when_it_is_not():
     assert library.sent() == 1
     with fprobe.attach("libmasks:count", action=fprobe.Count()):
         assert library.sent() == 1
+
+
+@isolated(cold=True)  # it sets the handler of a signal
+def test_a_program_may_set_the_action_of_sigtrap_while_there_are_breakpoints():
+    """In Python and in C; what it has set is there when they are gone."""
+    library, got = built_library("libmasks", SOURCE.read_text()), []
+    before = signal.getsignal(signal.SIGTRAP)
+    kprobes.set_kprobes_optimization(0)
+    with kprobes.attach("libmasks:count", action=kprobes.Count()) as calls:
+        library.count(5)
+        assert signal.signal(signal.SIGTRAP, lambda *_: got.append(len(got))) == before
+        library.count(5)
+        signal.raise_signal(signal.SIGTRAP)
+        for action in (signal.SIG_IGN, lambda *_: got.append("last")):
+            signal.signal(signal.SIGTRAP, action)
+            library.count(5)
+            signal.raise_signal(signal.SIGTRAP)
+        library.handle_trap()
+        assert library.sent() == 1
+        signal.signal(signal.SIGTRAP, lambda *_: got.append("python"))
+        assert calls.hits == 4
+    signal.raise_signal(signal.SIGTRAP)
+    assert got == [0, "last", "python"]
 
 
 @pytest.mark.stress
@@ -151,8 +175,6 @@ def test_nothing_is_replaced_without_a_breakpoint():
 
 @isolated
 def test_after_a_fork_in_c_handlers_of_sigtrap_are_the_childs_own():
-    import signal
-
     import fprobe
 
     library = built_library("libmasks", SOURCE.read_text())

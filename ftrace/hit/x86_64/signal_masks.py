@@ -305,15 +305,11 @@ _SIGACTION = f"""
     movabs $signal_mask_words, %rcx
     sub (%rcx), %rax
     mov %rax, 32(%rsp)
+    cmp $5, %edi
+    je 5f
+0:
     test %rsi, %rsi
     jz 2f
-    cmp $5, %edi
-    jne 1f
-    test %rax, %rax
-    jz 1f
-    xor %esi, %esi
-    jmp 2f
-1:
     mov (%rsi), %rax
     mov %rax, (%rsp)
     mov 8(%rsi), %rax
@@ -352,6 +348,35 @@ _SIGACTION = f"""
     add $48, %rsp
     pop %rsi
     ret
+5:  # SIGTRAP, whose handler stays
+    test %rax, %rax
+    jz 6f
+    xor %esi, %esi
+    jmp 2b
+6:
+    push %rdi
+    push %rsi
+    push %rdx
+    push %r8
+    push %r9
+    push %r10
+    push %rbp
+    mov %rsp, %rbp
+    and $-16, %rsp
+    mov %rsi, %rdi
+    mov %rdx, %rsi
+    call exchange_trap
+    mov %rbp, %rsp
+    pop %rbp
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rdx
+    pop %rsi
+    pop %rdi
+    test %rax, %rax
+    jz 9b
+    jmp 0b
 """
 
 _CLONE3 = f"""
