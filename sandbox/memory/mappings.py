@@ -297,11 +297,6 @@ def map_inherited(size: int) -> int:
     return address
 
 
-def map_private(address: int, size: int) -> None:
-    """Zeroed private memory in place of what is at `address`."""
-    mmap_at(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED)
-
-
 def set_writable(address: int, size: int, allowed: bool) -> None:
     """Open or close (a part of) what `map_closed` returned."""
     mprotect(address, size, PROT_READ | PROT_WRITE if allowed else PROT_NONE)
