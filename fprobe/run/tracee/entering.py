@@ -199,26 +199,39 @@ def _gate() -> Any:
 
 
 def _used_by_others(new: set[str]) -> set[str]:
-    """The modules among `new` that the program uses, too. They stay: a second copy would have a state of its own."""
+    """The modules among `new` that the program uses, too. They stay: a second copy would have a state of its own.
+
+    None of the program's code may run: modules that are loaded when they are used, and objects that warn, look like others.
+    """
     others = {name: module for name, module in sys.modules.items() if name not in new}
     known = set(map(id, others.values()))
     owners = {}
     for name in new:
         if id(module := sys.modules[name]) not in known:  # else it is another name of a module
-            owners[id(module)] = owners[id(getattr(module, "__dict__", None))] = name
+            owners[id(module)] = owners[id(_names_in(module))] = name
     found = set()
     for name, module in others.items():
-        for value in list(getattr(module, "__dict__", {}).values()):
+        for value in list(_names_in(module).values()):
             used = owners.get(id(value)) or owners.get(_origin(value), "")
             if used and not used.startswith(f"{name}."):
                 found.add(used)
     return found
 
 
+def _names_in(module: object) -> dict[str, object]:
+    """Its names; none if it is something without names in the table of modules."""
+    try:
+        names: dict[str, object] = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return names
+
+
 def _origin(value: object) -> int:
     """What identifies the module that has made a function or a class: the address of its names. 0 if that is not known."""
-    functions = list(vars(value).values()) if isinstance(value, type) else [value]
-    return next((id(each.__globals__) for each in functions if isinstance(each, type(_origin))), 0)
+    is_class = issubclass(type(value), type)
+    functions = list(type.__dict__["__dict__"].__get__(value).values()) if is_class else [value]
+    return next((id(each.__globals__) for each in functions if type(each) is type(_origin)), 0)
 
 
 def enter(address: int, paths: list[str], edition: str, settings: dict[str, object]) -> None:

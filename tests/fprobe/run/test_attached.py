@@ -398,6 +398,47 @@ for line in sys.stdin:
 """
 
 
+NOTICING = """
+import importlib.util, json, sys, types, zlib
+noticed = []
+class Deprecated:
+    def __getattribute__(self, name):
+        noticed.append(f"Deprecated.{name}")
+        return object.__getattribute__(self, name)
+class Meta(type):
+    def __getattribute__(cls, name):
+        noticed.append(f"Meta.{name}")
+        return type.__getattribute__(cls, name)
+class InPlaceOfAModule:
+    def __getattr__(self, name):
+        noticed.append(f"InPlaceOfAModule.{name}")
+        raise AttributeError(name)
+spec = importlib.util.find_spec("this")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+sys.modules["this"] = lazy = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lazy)
+sys.modules["in_place"] = InPlaceOfAModule()
+deprecated, made = Deprecated(), Meta("made", (), {})
+del noticed[:]
+print("ready", flush=True)
+for line in sys.stdin:
+    zlib.compress(b"x")
+    print(json.dumps([*noticed, type(lazy).__name__]), flush=True)
+"""
+
+
+def test_modules_and_objects_of_the_program_are_not_touched(tmp_path):
+    (tmp_path / "noticing.py").write_text(NOTICING)
+    made = Target(tmp_path / "noticing.py")
+    try:
+        with attached("stat", "-p", made.pid, "libz:deflate", "--json") as process:
+            assert made.ask("") == ["_LazyModule"]
+            assert rows(interrupted(process))["deflate"]["hits"] == 1
+        assert made.ask("") == ["_LazyModule"]
+    finally:
+        made.end()
+
+
 @pytest.mark.stress
 def test_modules_and_loggers_of_the_program_with_our_names_stay_its_own(tmp_path):
     for name in ("sandbox", "kprobes", "llvmlite"):
