@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
-from ftrace.core.glob import matches, parse, parse_owner
+from ftrace.core.glob import parse, parse_owner, places
 from sandbox.elf.tables import SHT_DYNSYM
 from sandbox.process.near import did_you_mean
 from sandbox.remote.process import DELETED, Image, RemoteProcess
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sandbox.symbols.table import Symbol
 
 _EXECUTABLE = 1
+_MOST_LIKE = 5000
 
 
 class RemoteLibrary(Library):
@@ -40,6 +42,20 @@ class RemoteLibrary(Library):
 
     def _file(self) -> ElfFile:
         return self.image.file
+
+    def matching(self, wanted: str) -> list[Symbol]:
+        """The functions whose names a pattern matches, ascending."""
+        choose = partial(places, parse(wanted))
+        found: Sequence[Symbol] | None = self.many.chosen(choose) if self.has_many else None
+        if found is None:
+            found = [self.symbols[place] for place in choose([symbol.name for symbol in self.symbols])]
+        return [symbol for symbol in found if symbol.section == ".text"]
+
+    def names_like(self, wanted: str) -> list[str]:
+        """Names of functions that may be meant by a pattern that matches none."""
+        if self.has_many:
+            return self.like(wanted.strip("*"), _MOST_LIKE)
+        return [symbol.readable for symbol in self.symbols if symbol.section == ".text"]
 
 
 class RemoteFunction(NamedTuple):
@@ -92,15 +108,11 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
     if not (images and wanted):
         why = f"the pattern is {pattern!r}" if not wanted else f"the program of process {process.pid} is Python"
         raise Failure(f"{why}; give a library and its functions, such as 'libz:inflate*'")
-    of_function = parse(wanted)
-    found, names = [], []
-    for library in (RemoteLibrary(process, image) for image in images):
-        for symbol in library.symbols:
-            if symbol.section == ".text":
-                names.append(symbol.readable)
-                found += [RemoteFunction(library, symbol)] if matches(of_function, symbol.name) else []
+    libraries = [RemoteLibrary(process, image) for image in images]
+    found = [RemoteFunction(library, symbol) for library in libraries for symbol in library.matching(wanted)]
     if not found:
         where = ", ".join(image.path for image in images)
+        names = [name for library in libraries for name in library.names_like(wanted)]
         raise Failure(f"no function of {where} matches {wanted!r}{did_you_mean(wanted.strip('*'), names)}")
     yield from found
 

@@ -200,9 +200,9 @@ def select(pattern: Pattern, names: Sequence[str]) -> int:
     return mask | _readable(pattern, names, mask)
 
 
-def matches(pattern: Pattern, name: str) -> bool:
-    """Whether one symbol matches."""
-    return bool(select(pattern, [name]))
+def places(pattern: Pattern, names: Sequence[str]) -> list[int]:
+    """The same as positions, ascending."""
+    return [*bits_of(select(pattern, names))]
 
 
 def _readable(pattern: Pattern, names: Sequence[str], mask: int) -> int:

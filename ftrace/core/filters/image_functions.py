@@ -6,11 +6,11 @@ sandbox's modules. LLVM, which this package loads itself, is meant only by patte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from ftrace.core.glob import Pattern, PatternKind, bits_of, parse, parse_owner, select
+from ftrace.core.glob import PatternKind, parse, parse_owner, places
 from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
@@ -105,15 +105,11 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[ImageFunction
         if pattern.kind is PatternKind.FULL and image.is_searched:
             chosen = list(image.named(pattern.search)) if pattern.search else []
         else:
-            chosen = whole(wanted, image.chosen(partial(_places, pattern)))
+            chosen = whole(wanted, image.chosen(partial(places, pattern)))
         for function in sorted(map(image.meant, chosen), key=lambda each: (each.address, preference(each.name))):
             if function.address not in seen:
                 seen.add(function.address)
                 yield ImageFunction(image, function)
-
-
-def _places(pattern: Pattern, names: Sequence[str]) -> list[int]:
-    return [*bits_of(select(pattern, names))]
 
 
 def whole(pattern: str, functions: Iterable[Symbol]) -> list[Symbol]:
