@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from sandbox.images import compiled, library_images
 from sandbox.images.image import Image, Source
@@ -61,17 +60,13 @@ class ModuleImage(Image):
 class _Modules(Source):
     is_named = False
 
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Module, ModuleImage] = WeakKeyDictionary()
-
     def images(self) -> list[ModuleImage]:
         return [self._image_of(module) for module in modules()]
 
     def _image_of(self, module: Module) -> ModuleImage:
-        image = self._known.get(module)
-        if image is None:
-            image = self._known[module] = ModuleImage(module)
-        return image
+        if not isinstance(module.image, ModuleImage):
+            module.image = ModuleImage(module)
+        return module.image
 
 
 source = _Modules()

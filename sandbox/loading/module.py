@@ -98,6 +98,8 @@ class Module(ProcessBound):
         self._callables: dict[str, Function] = {}
         self._gate = Gate()
         self._seen_by_debuggers: gdbjit.Registration | None = None
+        self.image: object = None
+        """What shows it among the images (sandbox.images.sources). It refers to this object: they go together."""
 
     def __repr__(self) -> str:
         return f"<Module {self.name}: {len(self.functions)} functions, {self.state.value}>"

@@ -23,6 +23,7 @@ from fprobe.tracefs import tracefs
 from ftrace.core.filters.set_ftrace_filter import FilterFile
 from ftrace.core.ops import ftrace_ops, ftrace_set_filter_ip, register_ftrace_function, unregister_ftrace_function
 from ftrace.ring_buffer.buffer import Buffer
+from ftrace.tracing.instances.trace_array import TraceArray
 from kprobes.optimization import set_kprobes_optimization
 from sandbox.native import i32, u64, void
 
@@ -347,3 +348,27 @@ def test_what_is_dropped_leaves_nothing(kind, share):
                 gc.collect()  # the names of maps are free again, and what was compiled with them is found in the cache
 
     assert not grows(batch, Used(memory=rounds // 12, space=rounds // 4, mappings=0, descriptors=0))
+
+
+@isolated(timeout=60)
+def test_neither_an_events_instance_nor_a_module_stays_when_it_is_gone():
+    program = sandbox.load(PROGRAM, name="program")
+
+    def once() -> None:
+        with fprobe.event("p:seen leaf n=%di"):
+            pass
+        module = sandbox.load("define i64 @gone(i64 %x) { ret i64 %x }", name="gone")
+        with fprobe.attach("gone", action=Count()):
+            module["gone"](1)
+        module.unload()
+
+    def objects() -> list[object]:
+        gc.collect()
+        return [type(each).__name__ for each in gc.get_objects() if isinstance(each, (TraceArray, sandbox.Module))]
+
+    once()
+    before = len(objects())
+    for _ in range(3):
+        once()
+    assert len(objects()) == before
+    assert program["leaf"](1) is not None

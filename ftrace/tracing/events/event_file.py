@@ -61,6 +61,8 @@ class EventFile:
         self._compiled: CompiledFilter | None = None
         self.used_filter: Filter | None = None
         """The filter of its hits."""
+        self.directory: object = None
+        """What shows it among the files (tracefs.event_files). It refers to this object: they go together."""
 
     @property
     def group(self) -> str:

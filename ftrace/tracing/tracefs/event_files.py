@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from weakref import WeakKeyDictionary
 
 from ftrace.tracing.events.builtin import BUILTIN_EVENTS, GROUP, PRINT
 from ftrace.tracing.events.event_file import EventFile
@@ -41,16 +40,11 @@ def _present(event: TraceEvent, read: Callable[[], str]) -> Callable[[], str]:
     return checked
 
 
-_directories: WeakKeyDictionary[EventFile, EventsDirectory] = WeakKeyDictionary()
-"""Those of the events' files, as long as the events exist."""
-
-
 def _event_directory(event: TraceEvent, array: TraceArray) -> EventsDirectory:
     file = event.file_in(array)
-    found = _directories.get(file)
-    if found is None:
-        found = _directories[file] = _made_directory(event, array, file)
-    return found
+    if not isinstance(file.directory, EventsDirectory):
+        file.directory = _made_directory(event, array, file)
+    return file.directory
 
 
 def _made_directory(event: TraceEvent, array: TraceArray, file: EventFile) -> EventsDirectory:
