@@ -389,6 +389,8 @@ class Library:
 
     def locate(self, address: int) -> Location | None:
         """The symbol that contains `address`. Raises OSError if the file cannot be read."""
+        if self.is_searched and address in self:
+            return locate(self.many.around(address), address)
         near = self._symbols_for(address, lambda file, table: entries_before(file, table, address - self.base))
         return locate(near, address)
 

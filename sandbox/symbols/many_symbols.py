@@ -6,10 +6,12 @@ A pass over a column of 500,000 entries takes hundredths of a second; an object 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import chain
 
 from sandbox.elf import tables as elf
+from sandbox.elf.extents import ENCLOSING
 from sandbox.elf.symbol_search import column, entry_at
 from sandbox.elf.tables import old_versions
 from sandbox.symbols.symbol_tables import Entries
@@ -37,24 +39,29 @@ class ManySymbols:
         fields = zip(column(file, table, "B", 4), column(file, table, "H", 6), strict=True)
         found = [index for index, (info, section) in enumerate(fields) if section in text and info & 15 in _WANTED]
         values = column(file, table, "Q", 8)
-        self._indexes = array("I", found)
-        self._values = array("Q", [values[index] for index in found])
-        self._starts = array("Q", sorted(set(self._values)))
+        found.sort(key=values.__getitem__)
+        self._indexes, self._values = array("I", found), array("Q", map(values.__getitem__, found))
 
     @property
     def starts(self) -> Set[int]:
         """The addresses at which they begin."""
-        return {self._base + value for value in self._starts}
+        return {self._base + value for value in self._values}
 
     def next_start(self, address: int) -> int | None:
         """The first address after this one at which one begins; None if there is none."""
-        at = bisect_right(self._starts, address - self._base)
-        return self._base + self._starts[at] if at < len(self._starts) else None
+        at = bisect_right(self._values, address - self._base)
+        return self._base + self._values[at] if at < len(self._values) else None
 
     def beginning_at(self, addresses: Set[int]) -> tuple[Symbol, ...]:
         """Those that begin at these addresses, ascending."""
-        values = {address - self._base for address in addresses}
-        return self._at(place for place, value in enumerate(self._values) if value in values)
+        values = [address - self._base for address in sorted(addresses)]
+        places = (range(bisect_left(self._values, each), bisect_right(self._values, each)) for each in values)
+        return self._at(chain.from_iterable(places))
+
+    def around(self, address: int) -> tuple[Symbol, ...]:
+        """Those that begin at the address or before it, as many as may contain it, ascending."""
+        end = bisect_right(self._values, address - self._base)
+        return self._at(range(max(end - ENCLOSING, 0), end))
 
     def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> tuple[Symbol, ...] | None:
         """Those whose names `choose` gives, by their places in the list of all names; None if they are a quarter or more."""

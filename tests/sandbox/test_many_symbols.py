@@ -101,3 +101,14 @@ def test_a_glob_for_most_functions_reads_all(monkeypatch: pytest.MonkeyPatch) ->
     searched, read = copies("libz")
     assert list(searched.chosen(by_glob("*e*"))) == list(read.chosen(by_glob("*e*")))
     assert not searched.is_searched
+
+
+@pytest.mark.parametrize("name", ["libz", in_stress("libcrypto"), in_stress("libllvmlite")])
+def test_addresses_are_in_the_same_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 1)
+    searched, read = (image.library for image in copies(name))
+    assert read.symbols
+    start, end = read.text[0]
+    for address in random.Random(3).sample(range(start, end), 300):
+        assert searched.locate(address) == read.locate(address), hex(address)
+    assert searched.is_searched
