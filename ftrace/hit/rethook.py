@@ -379,16 +379,30 @@ def rethook_flush_task(task: ptr[Task]) -> void:
     task_free(task)
 
 
+@native
+def unhook_coroutines(task: ptr[Task]) -> void:
+    """In the child of a fork, another thread's calls: coroutines that are in them may be resumed, and will find no nodes.
+
+    The newest node may be half filled; a record that is just being claimed has no top. `pool_after_fork` counts what is left.
+    """
+    node = task.top
+    if task.rec != 0 and cast(u64, node) > cast(u64, task.bottom):
+        node = below(node)
+    while cast(u64, node) > cast(u64, task.bottom):
+        slot = frame_of(node)
+        is_call = node.stub > EMPTY and not is_parked(node) and readable(slot)
+        if is_call and word_at(slot)[0] == node.stub + EXIT_FROM_STUB:
+            word_at(slot)[0] = real_caller(node)
+        node = below(node)
+
+
 forked_from = global_var(u64, 0, name="forked_from")
 """In the child of a fork, the tid that its thread had in the parent; 0 if that thread had never hit a probe."""
 
 
 @native(export=True)
 def tasks_in_child() -> void:
-    """In the child of a fork, before anything else: renew the forking thread's tid, and free the other threads' records.
-
-    Nodes of other threads may be half filled, so they are not read: `pool_after_fork` counts what is left.
-    """
+    """In the child of a fork, before anything else: renew the forking thread's tid, and free the other threads' records."""
     global forked_from
     me = current()
     forked_from = 0
@@ -399,4 +413,5 @@ def tasks_in_child() -> void:
             task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
             task.pid = task.tid
         elif task.state == CLAIMED:
+            unhook_coroutines(task)
             task_free(task)

@@ -26,7 +26,9 @@ SOURCE = r"""
 #include <sched.h>
 #include <stdexcept>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #define FUNCTION extern "C" __attribute__((noinline))
 #define STACK (1 << 17)
@@ -80,6 +82,28 @@ extern "C" long run(int threads, int routines, int rounds, int throws)
     for (int n = 0; n < routines; n++) sum += all[n].done ? all[n].sum : -1000000, free(all[n].stack);
     free(all);
     return sum;
+}
+
+/* One call that begins in another thread, and returns in the child of a fork. */
+static Routine forked;
+static volatile int is_paused, is_over;
+static void in_child(int) { forked.sum = pauses(&forked, 41); setcontext(forked.back); }
+static void *pauses_here(void *) { resume(&forked); is_paused = 1; while (!is_over) sched_yield(); return 0; }
+extern "C" long forks(void)
+{
+    static char stack[STACK];
+    pthread_t thread;
+    int status = 0;
+    getcontext(&forked.own);
+    forked.own.uc_stack.ss_sp = stack, forked.own.uc_stack.ss_size = STACK, is_paused = is_over = 0;
+    makecontext(&forked.own, (void (*)())in_child, 1, 0);
+    pthread_create(&thread, 0, pauses_here, 0);
+    while (!is_paused) sched_yield();
+    pid_t child = fork();
+    if (child == 0) { resume(&forked); _exit(forked.sum); }
+    waitpid(child, &status, 0);
+    is_over = 1, pthread_join(thread, 0);
+    return status;
 }
 
 /* One call that begins in a thread which ends, or not, and returns in one that has met no probe. */
@@ -203,6 +227,14 @@ def test_a_call_may_return_in_a_thread_that_has_met_no_probe(native):
     assert probe.hits == 4
     if native:
         assert left[0] == 2  # the thread that made the other two has ended
+
+
+@isolated(timeout=100)
+def test_a_call_of_another_thread_returns_in_the_child_of_a_fork():
+    library()
+    with fprobe.attach("libroutines:pauses", action=fprobe.Stat()) as probe:
+        assert [library().forks() for _ in range(2)] == [42 << 8] * 2
+    assert probe.hits == 2
 
 
 @pytest.mark.stress
