@@ -181,5 +181,5 @@ def test_a_listing_of_a_trampoline_is_the_text_that_is_assembled(module: ModuleT
 def test_a_changed_listing_is_noticed(wrong: str, tmp_path: Path) -> None:
     """Otherwise the comparison would be worth nothing."""
     lines = lines_of(stubs)
-    assert lines[78] == "mov TOP(%r11), %r11"
-    assert assembled(lines | {78: wrong}, tmp_path)[78:82] != _stub()[78:82] == assembled(lines, tmp_path)[78:82]
+    assert lines[85] == "mov TOP(%r11), %r11"
+    assert assembled(lines | {85: wrong}, tmp_path)[85:89] != _stub()[85:89] == assembled(lines, tmp_path)[85:89]

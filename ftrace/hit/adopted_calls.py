@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ftrace.hit.nodes import EXIT_FROM_STUB, above, below, node_data, probes_of, real_caller, word_at
 from ftrace.hit.parking import EMPTY, slot_of
-from ftrace.hit.rethook import node_reserve
+from ftrace.hit.rethook import node_reserve, unhooked
 from sandbox.native import *
 from sandbox.threads.tasks import CLAIMED, NODES, Node, Task, claimed_high, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
@@ -107,8 +107,8 @@ def return_without_record(frame: u64, stub: u64) -> u64:
     node = call_of(owner, frame, stub) if owner != null else null
     if node != null:
         word_at(frame)[0] = real_caller(node)
-    parent = word_at(frame)[0]  # what a thread that has ended had called returns there itself
-    if parent == stub + EXIT_FROM_STUB:
+    parent = word_at(frame)[0]
+    if parent == stub + EXIT_FROM_STUB or (node == null and load(addressof(unhooked)) == 0):
         lost_return(stub, frame)
         trap()
     return parent

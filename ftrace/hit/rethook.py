@@ -349,6 +349,10 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
         probe.pool_unclaimed = free
 
 
+unhooked = global_var(u64, 0, name="unhooked_calls")
+"""How many calls return directly to their callers, though no node is left that shows it."""
+
+
 @native
 def unhook(node: ptr[Node], sp: u64) -> void:
     """Have a call that can still return do so directly to its caller. `sp`: the stack pointer, or a little above it."""
@@ -356,6 +360,7 @@ def unhook(node: ptr[Node], sp: u64) -> void:
         return
     slot = frame_of(node)
     if not is_dead(node, sp) and readable(slot) and word_at(slot)[0] == node.stub + EXIT_FROM_STUB:
+        atomic_add(addressof(unhooked), 1, "release")
         word_at(slot)[0] = real_caller(node)
 
 
@@ -392,6 +397,7 @@ def unhook_coroutines(task: ptr[Task]) -> void:
         slot = frame_of(node)
         is_call = node.stub > EMPTY and not is_parked(node) and readable(slot)
         if is_call and word_at(slot)[0] == node.stub + EXIT_FROM_STUB:
+            atomic_add(addressof(unhooked), 1, "release")
             word_at(slot)[0] = real_caller(node)
         node = below(node)
 

@@ -11,10 +11,10 @@ register and flag (ftrace.hit.x86_64.preserving_stub). The second half (a test c
      55  add $8, %rsp              <- calls whose return was hooked by a jump: the parent is in the node
      59  call body                 <- ... which goes on where the copied instructions are
      64  mov %fs:TASK, %r11        <- calls return here, also those that a breakpoint has hooked
-     73  test %r11, %r11
-     76  je 103                    <- another thread has made the call
-     78  mov TOP(%r11), %r11
-     82  lea 49(%rip), %r10        <- the stub, as nodes name it
+     73  lea 49(%rip), %r10        <- the stub, as nodes name it
+     80  test %r11, %r11
+     83  je 103                    <- another thread has made the call
+     85  mov TOP(%r11), %r11
      89  cmp %r10, STUB(%r11)
      93  jne 103
      95  mov PROBES(%r11), %r10

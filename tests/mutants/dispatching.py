@@ -16,6 +16,7 @@ SIGNALS = "tests/hazards/test_signals.py"
 NESTING = "tests/ftrace/hit/test_nesting.py"
 TAILS = "tests/hazards/test_return_hook.py"
 TASKS = "tests/hazards/test_tasks.py"
+CHANGING = "tests/hazards/test_calls_change_threads.py"
 GREENLETS = "tests/hazards/test_greenlets.py::test_fprobed_calls_of_greenlets_in_one_place_are_told_apart"
 _REPEATED_CANCEL = f"{ENTRY_EXIT}::test_fp29_fp34_a_cancelled_call_has_no_exit_and_is_no_miss"
 
@@ -162,11 +163,18 @@ EXIT: tuple[Mutant, ...] = (
         "        other = probes.count - 1 - index\n"
         "        if is_armed(node, other):\n            run_exit(task, node, addressof(probes.items[other])",
     ),
-    _exit.changed("exit-lost", "            lost_return(stub, frame)\n            trap()", "            return 0"),
     _exit.changed("exit-real-caller", "    regs.ip = real_caller(node)", "    regs.ip = node.parent", TAILS),
     _exit.changed("exit-find", "node.stub != stub or is_deferred(node):", "False:", GREENLETS),
     _exit.changed("exit-rec", "    task.rec = outer\n    return parent", "    return parent"),
     _exit.changed("exit-node", "    node_return(task, node)\n", ""),
+)
+
+_adopted = Part("ftrace/hit/adopted_calls.py", ("tests/kprobes/test_kretprobes.py", CHANGING))
+
+ADOPTED: tuple[Mutant, ...] = (
+    _adopted.changed("exit-lost", "        lost_return(stub, frame)\n        trap()", "        return 0"),
+    _adopted.changed("exit-unhooked", " or (node == null and load(addressof(unhooked)) == 0)", ""),
+    _adopted.changed("adopt-not-emptied", '            store(addressof(node.stub), EMPTY, "release")\n', ""),
 )
 
 _recursion = Part("ftrace/hit/recursion.py", (NESTING, MISSES))

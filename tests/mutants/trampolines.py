@@ -199,9 +199,9 @@ COMPLETE: tuple[Mutant, ...] = (
 _stubs = Part("ftrace/hit/x86_64/stubs.py", (THREADS, NESTING))
 
 STUBS: tuple[Mutant, ...] = (
-    _stubs.changed("stub-no-task", "_rel8(0x74, 22, 104)", "bytes.fromhex('6690')"),
-    _stubs.changed("stub-inside", "_rel8(0x75, 29, 104)", "bytes.fromhex('6690')"),
-    _stubs.changed("stub-not-on-top", "_rel8(0x75, 88, 98)", "bytes.fromhex('6690')", TAILS),
+    _stubs.changed("stub-no-task", "_rel8(0x74, 22, 109)", "bytes.fromhex('6690')"),
+    _stubs.changed("stub-inside", "_rel8(0x75, 29, 109)", "bytes.fromhex('6690')"),
+    _stubs.changed("stub-not-on-top", "_rel8(0x75, 93, 103)", "bytes.fromhex('6690')", TAILS),
 )
 
 _registers = Part("ftrace/hit/x86_64/register_trampolines.py", ("tests/ftrace/hit/test_register_trampolines.py",))

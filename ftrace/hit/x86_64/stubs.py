@@ -21,10 +21,10 @@ except for the words and displacements that `emit_stubs` (ftrace.hit.text_poke) 
      55  add $8, %rsp              <- the parent is in the node: drop it
      59  call body                 <- site+5; its return slot is the one that held the parent
      64  mov %fs:TASK, %r11        <- the body returns here
-     73  test %r11, %r11
-     76  je 103                    <- it has none: another thread has made the call
-     78  mov TOP(%r11), %r11       <- the newest node
-     82  lea 49(%rip), %r10        <- this stub, as nodes name it
+     73  lea 49(%rip), %r10        <- this stub, as nodes name it
+     80  test %r11, %r11
+     83  je 103                    <- it has none: another thread has made the call
+     85  mov TOP(%r11), %r11       <- the newest node
      89  cmp %r10, STUB(%r11)
      93  jne 103
      95  mov PROBES(%r11), %r10    <- the list it came in with
@@ -111,10 +111,10 @@ def _return(load_task: bytes, offsets: Mapping[str, int]) -> tuple[bytes, ...]:
     """From the body's return on."""
     return (
         load_task,
+        bytes.fromhex("4c8d15") + (RETURN_POINT - 80).to_bytes(4, "little", signed=True),
         bytes.fromhex("4d85db"),
-        _rel8(0x74, 76, 103),
+        _rel8(0x74, 83, 103),
         b"\x4d\x8b\x5b" + _disp8(offsets["TOP"]),
-        bytes.fromhex("4c8d15") + (RETURN_POINT - 89).to_bytes(4, "little", signed=True),
         b"\x4d\x39\x53" + _disp8(offsets["STUB"]),
         _rel8(0x75, 93, 103),
         b"\x4d\x8b\x53" + _disp8(offsets["PROBES"]),
