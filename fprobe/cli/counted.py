@@ -16,6 +16,7 @@ from ftrace.core.runtime import runtime
 from ftrace.core.sites.locations import Skipped
 from ftrace.hit.account import BY_VALUE
 from ftrace.hit.texts import TEXTS_SIZE
+from sandbox.process.once import cached_property
 from sandbox.x86_64.tsc import ticks_per_ns
 
 if TYPE_CHECKING:
@@ -77,9 +78,14 @@ class Selecting(Counting):
         if self._by in ("caller", "thread"):
             return super()._origin(stat)
         if self._texts is not None and stat.hits:
-            return texts_in(self._texts.raw).get(stat.by)
+            return self._kept_texts.get(stat.by)
         is_negative = stat.by >> 63 and stat.ip in self._selections.signed
         return (stat.by - (1 << 64) * is_negative) if stat.hits and self._by != "function" else None
+
+    @cached_property
+    def _kept_texts(self) -> dict[int, str]:
+        """The texts by their numbers, when all calls have been made."""
+        return texts_in(self._texts.raw)
 
 
 def counting(by: str, cpu: bool, question: Values | None, match: MatchedFunctions) -> Counting:
