@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -255,10 +256,12 @@ def test_te4_1_poll_tells_of_data_and_for_a_slot_of_so_much_as_buffer_percent_sa
     from fprobe.tracefs import tracefs
 
     tracefs.write("buffer_size_kb", "40")
-    with tracefs.open("trace_pipe") as pipe:
+    with tracefs.open("trace_pipe") as pipe, ThreadPoolExecutor(1) as other:
         assert not pipe.poll() and not pipe.poll(0.02)
-        threading.Timer(0.05, write, ["trace_marker", b"x"]).start()
-        assert pipe.poll(None) and pipe.poll()
+        polled = other.submit(pipe.poll, None)  # it writes nothing: slot 0 is this thread's
+        assert not wait([polled], 0.05).done
+        write("trace_marker", b"x")
+        assert polled.result(10) and pipe.poll()
     with tracefs.open("per_cpu/cpu0/trace_pipe") as pipe, tracefs.open("per_cpu/cpu0/trace_pipe_raw") as raw:
         assert not pipe.poll() and not raw.poll(), "two of eleven sub-buffers are less than half"
         tracefs.write("buffer_percent", "0")
