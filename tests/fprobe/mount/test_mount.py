@@ -420,9 +420,11 @@ def test_a_user_without_privileges_and_without_fusermount3_is_told_what_to_insta
 def test_each_cpu_has_a_raw_file_with_the_records_of_its_slots():
     run("""
     with mount(top):
-        for number in range(40):
-            threading.Thread(target=tracefs.write, args=("trace_marker", f"text{number}")).start()
-        time.sleep(0.5)
+        threads = [threading.Thread(target=tracefs.write, args=("trace_marker", f"text{n}")) for n in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         pages = []
         for cpu in range(os.cpu_count()):
             source = os.open(top / f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
