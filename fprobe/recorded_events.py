@@ -298,8 +298,12 @@ class Event:
         return f"{self.instance}/events/{event.group}/{event.name}"
 
     def _set_enabled(self, on: bool) -> None:
+        """All record from one moment on, and until one: else some calls have an entry and no return, or the other way round."""
+        tracefs.write(f"{self.instance}/tracing_on", "0")
         for event in self._events:
             tracefs.write(f"{self._directory(event)}/enable", str(int(on)))
+        if on:
+            tracefs.write(f"{self.instance}/tracing_on", "1")
 
     def _remove_instance(self) -> None:
         """Remove the trace array, whose records nobody reads meanwhile. Raises OSError(EBUSY); it is kept then."""

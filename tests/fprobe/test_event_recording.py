@@ -6,6 +6,7 @@ import linecache
 import os
 import struct
 import threading
+import time
 
 import pytest
 from isolation import isolated
@@ -360,3 +361,24 @@ def test_events_of_several_threads_are_apart(program):
     for each in threads:
         each.join()
     assert not failures and "apart" not in tracefs.read("dynamic_events")
+
+
+def test_events_of_one_call_record_from_one_moment_on_and_until_one(program):
+    """Else hundreds of calls have an entry without a return, or the other way round."""
+    add, is_over = program["ev_add"], threading.Event()
+
+    def calls():
+        while not is_over.is_set():
+            add(1, 2)
+
+    thread = threading.Thread(target=calls)
+    thread.start()
+    try:
+        for _ in range(10):
+            with fprobe.event("f:ev_asked ev_add", "f:ev_done ev_add%return") as both:
+                time.sleep(0.01)
+            found = [record["event"] for record in both]
+            assert abs(found.count("ev_asked") - found.count("ev_done")) <= 1, found[:3] + found[-3:]
+    finally:
+        is_over.set()
+        thread.join()

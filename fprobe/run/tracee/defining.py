@@ -161,6 +161,8 @@ class Definitions:
     def remove(self) -> None:
         """Remove the events. Their records stay in the launcher's memory, which is unmapped here. Raises OSError."""
         self._waiting.clear()
+        if self._defined:  # all record until one moment: returns after the event of entries would have none
+            tracefs.write(f"instances/{session.INSTANCE}/tracing_on", "0")
         for name in self._defined:
             files = f"instances/{session.INSTANCE}/events/{name}"
             tracefs.write(f"{files}/enable", "0")
