@@ -61,7 +61,7 @@ _IMPORTS = (
     "fprobe.export.trace_dat_reader", "fprobe.handlers.native", "fprobe.numba", "fprobe.run.launcher.report",
     *(f"fprobe.cli.{verb}" for verb in ("calls", "conclusion", "counted", "disasm", "doctor", "functions")),
     *(f"fprobe.cli.{verb}" for verb in ("hist", "matching", "native", "program", "record", "running", "stat")),
-    *(f"fprobe.cli.{verb}" for verb in ("trace", "tracefs", "values", "verbs", "views")),
+    *(f"fprobe.cli.{verb}" for verb in ("trace", "tracefs", "verbs")),
 )  # fmt: skip
 """None of them makes a runtime (as fprobe.tracefs does) or a per-task variable (as kprobes.library_loads does)."""
 

@@ -5,35 +5,70 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from fprobe.calls.capture import Event, Images
-from fprobe.cli.views import CallEnd, FunctionView, entry_text, result_text
+from fprobe.calls.call_values import CallValues
+from fprobe.calls.records import Event
+from fprobe.prototypes.described import Described, of_signature
 from fprobe.report.nesting import Call
 from fprobe.report.style import Style
+from sandbox.abi.signatures import Signature
 from sandbox.symbols.readable import called
+from sandbox.symbols.table import Symbol
 
 Steps = Iterable[tuple[Call[Event], bool]]
+
+
+class ProgramFunctions:
+    """The traced functions of a program.
+
+    `symbols`: by entry address; `signature_of`: function -> signature, None if that is not known.
+    """
+
+    AT_ONCE = 2000
+
+    def __init__(self, symbols: Mapping[int, Symbol], signature_of: Callable[[Symbol], Signature | None]) -> None:
+        self.symbols, self._signature_of = symbols, signature_of
+        self._known: dict[int, Described | None] = {}
+
+    def described(self, address: int) -> Described | None:
+        """The function with its arguments; None if its signature is not known."""
+        if address not in self._known:
+            signature = self._signature_of(self.symbols[address])
+            self._known[address] = of_signature(signature) if signature is not None else None
+        return self._known[address]
+
+    def returns_status(self, address: int) -> bool:
+        """Whether ax is only a status at its return."""
+        return False
+
+    def planned(self) -> dict[int, Described]:
+        """Those whose calls are recorded by their signatures: none if they are very many, of which each is read when called."""
+        if len(self.symbols) > self.AT_ONCE:
+            return {}
+        return {ip: known for ip in self.symbols if (known := self.described(ip)) is not None}
 
 
 class TraceWords:
     """The texts of calls: names, arguments and results, by the functions' signatures."""
 
-    def __init__(self, views: Mapping[int, FunctionView], style: Style) -> None:
-        self._views, self._style = views, style
+    def __init__(self, functions: ProgramFunctions, style: Style) -> None:
+        self._functions, self._style = functions, style
+        self._values = CallValues(functions)
 
     def name(self, call: Call[Event]) -> str:
         """The function."""
-        return self._views[call.ip].name
+        return self._functions.symbols[call.ip].readable
 
     def entry(self, call: Call[Event]) -> str:
         """The function and its arguments."""
-        view = self._views[call.ip]
-        return called(view.name, entry_text(view, call.entry.images), self._style.bold)
+        is_known = self._functions.described(call.ip) is not None
+        shown = self._values.arguments(call.ip, call.entry.values) if is_known else "?"
+        return called(self.name(call), shown, self._style.bold)
 
     def result(self, call: Call[Event]) -> tuple[str, str]:
         """The result; one that looks like an error stands out."""
         assert call.leave is not None
-        text = result_text(self._views[call.ip], call.leave.images)
-        return (self._style.bad(text) if text.startswith("-") else text), ""
+        text, remark = self._values.result(call.ip, call.leave.value, call.leave.values)
+        return (self._style.bad(text) if text.startswith("-") else text), remark
 
 
 Describe = Callable[[int], str]
@@ -42,8 +77,8 @@ Describe = Callable[[int], str]
 class Objects:
     """Turns steps of calls into objects for JSON. `describe`: from an address to its description."""
 
-    def __init__(self, views: Mapping[int, FunctionView], describe: Describe) -> None:
-        self._views = views
+    def __init__(self, functions: ProgramFunctions, describe: Describe) -> None:
+        self._symbols, self._values = functions.symbols, CallValues(functions)
         self._describe = describe
 
     def objects(self, steps: Steps) -> Iterator[dict[str, Any]]:
@@ -52,33 +87,16 @@ class Objects:
             yield self._entry(call) if begins else self._exit(call)
 
     def _common(self, kind: str, time: int, call: Call[Event]) -> dict[str, Any]:
-        view = self._views[call.ip]
-        place = {"tid": call.thread, "depth": call.depth, "function": view.name}
-        return {"type": kind, "time_ns": time, **place, "symbol": view.symbol.name, "module": view.symbol.module}
+        symbol = self._symbols[call.ip]
+        place = {"tid": call.thread, "depth": call.depth, "function": symbol.readable}
+        return {"type": kind, "time_ns": time, **place, "symbol": symbol.name, "module": symbol.module}
 
     def _entry(self, call: Call[Event]) -> dict[str, Any]:
-        side = self._views[call.ip].entry
-        found = self._common("entry", call.entry.time, call) | {"caller": self._describe(call.entry.caller)}
-        return found | {"arguments": decoded(side, call.entry.images)} | _strings(side, call.entry.images)
+        found = self._common("entry", call.entry.time, call) | {"caller": self._describe(call.entry.value)}
+        return found | {"arguments": {}} | self._values.arguments_object(call.ip, call.entry.values)
 
     def _exit(self, call: Call[Event]) -> dict[str, Any]:
         if call.leave is None:
             return self._common("lost", call.entry.time, call)
-        side = self._views[call.ip].leave
         found = self._common("exit", call.leave.time, call) | {"duration_ns": call.duration}
-        values = side.values[0].decode(call.leave.images) if side.values else None
-        return found | {"result": values} | _strings(side, call.leave.images)
-
-
-def decoded(end: CallEnd, images: Images) -> dict[str, Any]:
-    """Name -> value; None for values that cannot be read."""
-    return {value.name: value.decode(images) for value in end.values}
-
-
-def _strings(end: CallEnd, images: Images) -> dict[str, Any]:
-    """The strings by the names of what points to them, and the names of those that are cut, if there are any."""
-    found = {value.name or "result": value.string(images) for value in end.values}
-    strings = {name: string for name, string in found.items() if string is not None}
-    cut = [name for name, string in strings.items() if string.is_cut]
-    texts = {"strings": {name: string.text for name, string in strings.items()}} if strings else {}
-    return texts | ({"cut": cut} if cut else {})
+        return found | self._values.result_object(call.ip, call.leave.value, call.leave.values)

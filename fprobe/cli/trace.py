@@ -23,11 +23,11 @@ from fprobe.cli.options import (
 
 if TYPE_CHECKING:
     from fprobe.attachment import Attachment
-    from fprobe.calls.capture import Event
+    from fprobe.calls.records import Event
+    from fprobe.cli.calls import ProgramFunctions
     from fprobe.cli.matching import MatchedFunctions
     from fprobe.cli.program import ProgramCall
     from fprobe.cli.running import Outcome
-    from fprobe.cli.views import FunctionViews
     from fprobe.run.launcher.attached import Targets
     from fprobe.run.session import Settings
     from sandbox.loading.module import Module
@@ -89,7 +89,7 @@ def trace_command(
     if handlers:
         natively.run(console, match, call, handlers)
         return
-    _Session(console, module, match, call, _views(module, match, not no_strings), limit or 0).run()
+    _Session(console, module, match, call, not no_strings, limit or 0).run()
 
 
 def _trace_running(
@@ -132,12 +132,12 @@ def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
     end_process(exit_code(processes.results()))
 
 
-def _views(module: Module, match: MatchedFunctions, strings: bool) -> FunctionViews:
+def _functions(module: Module, match: MatchedFunctions) -> ProgramFunctions:
+    from fprobe.cli.calls import ProgramFunctions
     from fprobe.cli.program import signature_of
-    from fprobe.cli.views import FunctionViews
 
-    return FunctionViews(
-        {site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol), strings
+    return ProgramFunctions(
+        {site.address: site.symbol for site in match.sites}, lambda symbol: signature_of(module, symbol)
     )
 
 
@@ -150,7 +150,7 @@ class _Session:
         module: Module,
         match: MatchedFunctions,
         call: ProgramCall,
-        views: FunctionViews,
+        strings: bool,
         limit: int,
     ) -> None:
         from fprobe.calls.capture import CallCapture
@@ -160,11 +160,11 @@ class _Session:
         from sandbox import symbol_table
 
         self.console, self.module, self.match, self.call = console, module, match, call
-        self.views, self.limit = views, limit
-        self.capture = CallCapture(views.plans(), views.anything, limit=limit)
+        self.functions, self.limit = _functions(module, match), limit
+        self.capture = CallCapture(self.functions.planned(), strings=strings, limit=limit)
         self.calls: Nesting[Event] = Nesting()
-        self.tree, self.words = CallTree(console), TraceWords(views, console)
-        self.objects = Objects(views, symbol_table.describe)
+        self.tree, self.words = CallTree(console), TraceWords(self.functions, console)
+        self.objects = Objects(self.functions, symbol_table.describe)
 
     def run(self) -> None:
         """Attach, run, detach, summarise. Raises Failure if the program failed; ends the process after Ctrl-C."""
@@ -192,7 +192,7 @@ class _Session:
 
     def _show(self) -> bool:
         """Print new events. Returns whether there may be more."""
-        events = [self.views.seen(event) for event in self.capture.take()]
+        events = self.capture.take()
         steps = self.calls.steps(events)
         if self.console.json:
             for item in self.objects.objects(steps):
@@ -225,7 +225,7 @@ class _Session:
             remarks.append(f"{count(self.capture.over_limit, 'call')} more than --limit {self.limit}: not shown")
         if self.capture.lost:
             remarks.append(f"{count(self.capture.lost, 'record')} lost: calls came faster than they could be shown")
-        unfinished = [self.views[call.ip].name for call in self.calls.unfinished()]
+        unfinished = [self.functions.symbols[call.ip].readable for call in self.calls.unfinished()]
         if unfinished:
             remarks.append(f"not returned: {' > '.join(unfinished[:20])}")
         return remarks

@@ -6,7 +6,7 @@ The part inside a program plans from it what to record of a call; the launcher, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from elftools.dwarf.die import DIE
 
 _MOST_FOLLOWED = 8
+_SPACE = 32_000
+"""Bytes of a record for words of the stack and what pointers lead to: a record is in one sub-buffer."""
 _LARGEST = 128
-"""Bytes of the structures that are shown where a pointer leads to them."""
+"""Bytes of the structures that are shown where a pointer leads to them, or a result's address."""
 _VARIABLE = Integer(64, True)
+_UNTYPED = ("", "ptr", "void*")
+"""Pointers whose targets the source does not declare: those of LLVM have no types."""
 _NAMES = {"mode": "mode", "fcntl_argument:1": "arg"}
 """Names of arguments of a variable number."""
 
@@ -34,7 +38,7 @@ _NAMES = {"mode": "mode", "fcntl_argument:1": "arg"}
 class Argument(NamedTuple):
     """An argument, or a result. `place`: None if it cannot be read. `meaning`: a word of `meanings`, or ''.
 
-    `record`: the structure that it points to. `target`: what is copied of what it points to.
+    `record`: the structure that it points to. `target`: what is copied of what it points to, or of what its address is passed of.
     """
 
     name: str
@@ -49,6 +53,16 @@ class Argument(NamedTuple):
     def is_followed(self) -> bool:
         """Whether what it points to is copied."""
         return self.target is not None and self.place is not None and len(self.place.pieces) == 1
+
+    @property
+    def is_indirect(self) -> bool:
+        """Whether its address is passed, or returned, in its place."""
+        return self.place is not None and self.place.indirect
+
+    @property
+    def _space(self) -> int:
+        """Bytes that the copy takes in a record."""
+        return self.target.most + 24 if self.target is not None and self.is_followed else 0
 
 
 class Described(NamedTuple):
@@ -91,11 +105,26 @@ def described(names: Iterable[str], library: str, die: DIE | None) -> Described 
     return _made(shipped.signature, {}, shipped, words) if shipped is not None else None
 
 
+def of_signature(signature: Signature) -> Described:
+    """A function whose source gives its signature.
+
+    Where that does not say what a pointer leads to, it may be a text. A value whose address is passed in its place is read there.
+    """
+    return _made(signature, {}, None, [], from_source=True)
+
+
 def _meanings(names: Iterable[str]) -> list[str]:
     return next((TABLE[name] for name in names if name in TABLE), [])
 
 
-def _made(signature: Signature, records: dict[int, Record], shipped: Prototype | None, words: list[str]) -> Described:
+def _made(
+    signature: Signature,
+    records: dict[int, Record],
+    shipped: Prototype | None,
+    words: list[str],
+    *,
+    from_source: bool = False,
+) -> Described:
     beyond = len(words) - len(signature.parameters) if signature.variadic else 0
     extra = tuple(Parameter(_VARIABLE) for _ in range(beyond))
     parameters = tuple(
@@ -106,25 +135,53 @@ def _made(signature: Signature, records: dict[int, Record], shipped: Prototype |
     places, _ = convention.argument_places(whole)
     records = records | (shipped.targets if shipped else {})
     arguments = tuple(
-        _argument(at, parameter, place, words[at] if at < len(words) else "", records.get(at), shipped is None)
+        _argument(at, parameter, place, words[at] if at < len(words) else "", records.get(at), shipped is None, from_source)
         ._replace(is_variable=at >= len(signature.parameters))
         for at, (parameter, place) in enumerate(places)
     )  # fmt: skip
     is_variadic = signature.variadic and not extra
-    return Described(arguments, _result(signature), is_variadic, shipped is not None and shipped.sets_errno)
+    sets_errno = shipped is not None and shipped.sets_errno
+    return Described(tuple(_fitting(arguments)), _result(signature, from_source), is_variadic, sets_errno)
+
+
+def _fitting(arguments: Iterable[Argument]) -> Iterator[Argument]:
+    """Arguments that a record has space for. Another one cannot be read, or what it points to is not copied."""
+    stack = copied = 0
+    for each in arguments:
+        above = max(stack, each.place.stack if each.place is not None else 0)
+        if above + copied + each._space > _SPACE:
+            is_readable = above + copied <= _SPACE and not each.is_indirect
+            each = each._replace(place=each.place if is_readable else None, target=None)
+        stack = above if each.place is not None else stack
+        copied += each._space
+        yield each
 
 
 def _argument(
-    at: int, parameter: Parameter, place: Place | None, meaning: str, record: Record | None, is_own: bool
+    at: int,
+    parameter: Parameter,
+    place: Place | None,
+    meaning: str,
+    record: Record | None,
+    is_own: bool,
+    from_source: bool,
 ) -> Argument:
-    """`is_own`: the function is of no library whose prototypes say `const` where they mean it."""
+    """`is_own`: the function is of no library whose prototypes say `const` where they mean it.
+
+    `from_source`: see `of_signature`.
+    """
     kind = parameter.copied or parameter.type
-    readable = place if place is not None and layout.is_decodable(kind) else None
+    is_there = place is not None and (
+        from_source or not place.indirect
+    )  # optimizers leave out what a callee does not read
+    readable = place if is_there and layout.is_decodable(kind) else None
     target = meanings.target(meaning) if meaning else None
-    if not meaning and isinstance(kind, Pointer):
-        if is_text(kind) and (is_own or kind.name.startswith("const")):
-            target = Target(meanings.TEXT_LIMIT, is_text=True)
-        elif record is not None:
+    if readable is not None and readable.indirect:
+        target = Target(readable.size)
+    elif not meaning and isinstance(kind, Pointer):
+        if is_own or kind.name.startswith("const"):
+            target = _text(kind, from_source)
+        if target is None and record is not None:
             target = Target(layout.size_of(record))
     return Argument(parameter.name or _NAMES.get(meaning) or f"arg{at + 1}", kind, readable, meaning, record, target)
 
@@ -134,14 +191,24 @@ def is_text(kind: Type) -> bool:
     return isinstance(kind, Pointer) and kind.is_text
 
 
-def _result(signature: Signature) -> Argument | None:
+def _text(kind: Type, from_source: bool) -> Target | None:
+    """The text that a pointer leads to; None if it leads to something else. `from_source`: see `of_signature`."""
+    if is_text(kind):
+        return Target(meanings.TEXT_LIMIT, is_text=True)
+    is_untyped = isinstance(kind, Pointer) and kind.name.replace("const", "").replace(" ", "") in _UNTYPED
+    return Target(meanings.TEXT_LIMIT, is_text=True, is_certain=False) if from_source and is_untyped else None
+
+
+def _result(signature: Signature, from_source: bool) -> Argument | None:
     kind = signature.result
     if isinstance(kind, Void):
         return None
     place = convention.result_place(signature)
-    known = place if place is not None and not place.indirect and layout.is_decodable(kind) else None
-    target = Target(meanings.TEXT_LIMIT, is_text=True, at_return=True) if is_text(kind) else None
-    return Argument("", kind, known, target=target)
+    most = _SPACE if from_source else _LARGEST
+    is_there = place is not None and (not place.indirect or place.size <= most)
+    known = place if is_there and layout.is_decodable(kind) else None
+    target = Target(known.size) if known is not None and known.indirect else _text(kind, from_source)
+    return Argument("", kind, known, target=target and target._replace(at_return=True))
 
 
 def _records(function: DIE) -> dict[int, Record]:

@@ -89,7 +89,8 @@ class Target(NamedTuple):
     """What a pointer leads to. `most`: bytes; `is_text`: it ends at a NUL.
 
     `length`: the argument, by position, that has the number of bytes; -1: the result; None: `most`. `through`: the argument
-    points to that number. `at_return`: it is there when a function has succeeded.
+    points to that number. `at_return`: it is there when a function has succeeded. `is_certain`: it is a text; else it is one
+    if it looks like one.
     """
 
     most: int
@@ -97,6 +98,7 @@ class Target(NamedTuple):
     length: int | None = None
     through: bool = False
     at_return: bool = False
+    is_certain: bool = True
 
 
 def target(meaning: str) -> Target | None:

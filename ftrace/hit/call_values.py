@@ -110,7 +110,7 @@ def write_values(record: ptr[u64], at: u64, plan: ptr[ValuePlan], entry: ptr[u64
     if plan.stack != 0:
         probe_read(addressof(record[at]), sp + 8, plan.stack * 8)
         at += plan.stack
-    for number in range(plan.count):
+    for number in range(min(plan.count, MAX_FOLLOWED)):
         followed = addressof(plan.follow[number])
         address = word_of(entry, result, stack, followed.source, followed.number)
         length: i64 = -1

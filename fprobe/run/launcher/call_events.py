@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from fprobe.calls.call_values import CallValues
+from fprobe.calls.records import Event
 from fprobe.export.perfetto import PerfettoTrace
 from fprobe.report.nesting import Call, Nesting
 from fprobe.report.tree import HEADER, CallTree
-from fprobe.run.launcher.call_values import CallValues, Values
 from fprobe.run.launcher.names import Names
-
-
-class Event(NamedTuple):
-    """An entry or a return. `time`: of CLOCK_MONOTONIC, in nanoseconds; `value`: the return address, or the register ax.
-
-    `place`: on the shadow stack; `is_newest`: at a return, no later call of the thread is in progress; `values`: None if none
-    were recorded.
-    """
-
-    time: int
-    thread: int
-    ip: int
-    place: int
-    is_entry: bool
-    is_newest: bool
-    value: int
-    values: Values | None = None
 
 
 class CallEvents(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fprobe.calls.call_values import CallValues
 from fprobe.report.tables import stat_object
 from fprobe.run.launcher import values
 from fprobe.run.launcher.call_events import CallEvents
 from fprobe.run.launcher.call_events import calls as calls_of
-from fprobe.run.launcher.call_values import CallValues
 from fprobe.run.launcher.process import Process, has_total, total_of
 from fprobe.run.launcher.remarks import why_nothing
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection, of_patterns, stat_rows

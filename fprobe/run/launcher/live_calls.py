@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from fprobe.calls.records import Event, event_of
 from fprobe.report.nesting import Nesting
 from fprobe.report.tree import HEADER, CallTree
 from fprobe.run.launcher.attached import Attached, AttachedProcesses
-from fprobe.run.launcher.call_events import CallWords, Event
-from fprobe.run.launcher.call_records import event_of, ring_of
+from fprobe.run.launcher.call_events import CallWords
+from fprobe.run.launcher.call_records import ring_of
 from fprobe.run.launcher.followed import FollowedProcesses
 from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.remarks import conclusion, shown_command, troubles
@@ -47,7 +48,7 @@ class _Ring:
         found = self._waiting
         for record in self._follower.take(self._view, self._view.slots()):
             self.lost += record.lost
-            found.append(event_of(record))
+            found.append(event_of(record.stamp, record.data))
         self._waiting = [event for event in found if event.time > until]
         return [event for event in found if event.time <= until]
 

@@ -17,6 +17,8 @@ from sandbox.symbols.table import Location, Symbol
 if TYPE_CHECKING:
     from fprobe.prototypes.described import Described
 
+_NUMBA = "numba"
+
 
 class Named(NamedTuple):
     """A name, and the library or module that contains it; `library` is empty if the address is unknown.
@@ -145,6 +147,10 @@ class Names:
         asked = self._functions[address].symbol if address in self._functions else found.symbol.name
         aliases = [symbol.name for symbol in library.between(address, address + 1)]
         return described([asked, *aliases], library.path.name, library_dwarf.definition_of(library, found.symbol))
+
+    def returns_status(self, address: int) -> bool:
+        """Whether it is Numba's: ax is a status then, and the result is in memory."""
+        return self.function(address).library == _NUMBA
 
     def symbols(self) -> list[Symbol]:
         """The functions of the libraries that have probed ones, and of code outside of libraries."""

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fprobe.calls.call_values import CallValues
+from fprobe.calls.records import event_of
 from fprobe.export.columns.addresses import texts_of_addresses
 from fprobe.export.columns.layout import Columns
 from fprobe.export.columns.pages import Kinds, Located, Pages
 from fprobe.export.columns.parquet import losses
 from fprobe.export.columns.tables import Place, Tables
 from fprobe.export.formats import EventFormat, parse_format
-from fprobe.run.launcher.call_records import event_of
-from fprobe.run.launcher.call_values import CallValues
 from fprobe.run.launcher.probe_events import UNKNOWN_COMM
 from fprobe.run.launcher.process import Process
 from fprobe.run.launcher.slot_pages import Taken
-from ftrace.ring_buffer.reader import Record
 
 if TYPE_CHECKING:
     import pyarrow
@@ -170,7 +169,7 @@ class ProcessRows:
         return pa.array([self._text(ip, index - 1) if is_it else None for is_it, index in chosen], pa.string())
 
     def _text(self, ip: int, index: int) -> str | None:
-        event = event_of(Record(0, 0, 0, self._calls.record(index)))
+        event = event_of(0, self._calls.record(index))
         return self._values.result(ip, event.value, event.values)[0] or None
 
 

@@ -32,12 +32,12 @@ def shapes():
 @pytest.mark.parametrize(
     ("name", "arguments", "tree"),
     [
-        ("negative", (5, True), "> negative(x=5, flag=1)\n< negative = -5\n"),
+        ("negative", (5, True), "> negative(x=5, flag=true)\n< negative = -5\n"),
         ("pointer", (None, 3), "> pointer(p=NULL, n=3)\n< pointer = NULL\n"),
         ("pointer", (0x1000, -1), "> pointer(p=0x1000, n=-1)\n< pointer = 0x1000\n"),
-        ("floating", (1, 2.5), "> floating(n=1, ...)\n< floating\n"),
+        ("floating", (1, 2.5), "> floating(n=1, d=2.5)\n< floating = 2.5\n"),
         ("nothing", (), "> nothing()\n< nothing\n"),
-        ("seven", (1, 2, 3, 4, 5, 6, 7), "> seven(a=1, b=2, c=3, d=4, e=5, f=6, ...)\n< seven = 7\n"),
+        ("seven", (1, 2, 3, 4, 5, 6, 7), "> seven(a=1, b=2, c=3, d=4, e=5, f=6, g=7)\n< seven = 7\n"),
     ],
 )
 def test_values(shapes, name, arguments, tree):

@@ -6,34 +6,32 @@ import re
 
 import pytest
 
-from fprobe.calls.capture import Event
-from fprobe.cli import values
-from fprobe.cli.calls import TraceWords
+from fprobe.calls.call_values import CallValues
+from fprobe.calls.records import Event, Values
+from fprobe.cli.calls import ProgramFunctions, TraceWords
 from fprobe.cli.console import Console
-from fprobe.cli.views import FunctionViews, view_of
+from fprobe.prototypes.described import of_signature
 from fprobe.report.nesting import Nesting
 from fprobe.report.tree import CallTree
-from sandbox.abi import convention as x86_64
 from sandbox.abi.signatures import Array, Integer, Parameter, Pointer, Record, Signature
 from sandbox.symbols.table import Symbol
 
 SIGNATURE = Signature("f", Integer(64), (Parameter(Integer(64), "n"),))
-VIEWS = {ip: view_of(Symbol(name, ip, 16, "m"), SIGNATURE) for ip, name in ((16, "f"), (32, "g"), (48, "h"))}
-DI, AX = 14 * 8, 10 * 8
+FUNCTIONS = ProgramFunctions(
+    {ip: Symbol(name, ip, 16, "m") for ip, name in ((16, "f"), (32, "g"), (48, "h"))}, lambda _: SIGNATURE
+)
 
 
 def event(kind, ip, place, value=0, *, time=0, thread=1, newest=True):
     """An entry ('>') or return ('<') of the call at `place` on the shadow stack."""
-    image = bytearray(x86_64.REGISTERS)
-    for offset in (DI, AX):
-        image[offset : offset + 8] = value.to_bytes(8, "little")
-    return Event(kind == ">", time, thread, ip, 0, place, newest, (bytes(image), ()))
+    words = (value, 0, 0, 0, 0, 0) if kind == ">" else (value, 0, 0, 0)
+    return Event(time, thread, ip, place, kind == ">", newest, value, Values(words))
 
 
 def shown(*events):
     console = Console(json=False, color=False, verbosity=0)
     tree = CallTree(console)
-    lines = [*tree.lines(Nesting().steps(events), TraceWords(VIEWS, console)), *tree.flush()]
+    lines = [*tree.lines(Nesting().steps(events), TraceWords(FUNCTIONS, console)), *tree.flush()]
     return [re.sub(r"^.*\[ *(\d+)\] \| ", r"\1 ", line) for line in lines]
 
 
@@ -88,20 +86,19 @@ def test_a_return_without_an_entry_is_left_out():
 def test_unfinished_calls():
     calls = Nesting()
     list(calls.steps([event(">", 16, 1), event(">", 32, 2)]))
-    assert [VIEWS[call.ip].name for call in calls.unfinished()] == ["f", "g"]
+    assert [FUNCTIONS.symbols[call.ip].name for call in calls.unfinished()] == ["f", "g"]
 
 
-BYTES = Array(Integer(8), 3000)
+BYTES = Array(Integer(8), 20_000)
 
 
 def test_values_that_a_record_has_no_space_for_are_not_read():
     kinds = [Record((("a", BYTES),)), Integer(32), Record((("a", BYTES),)), *[Pointer("char *")] * 40]
     parameters = tuple(Parameter(kind, f"p{number}") for number, kind in enumerate(kinds))
-    entry = view_of(Symbol("f", 16, 16, "m"), Signature("f", Integer(64), parameters, is_c=True)).entry
-    assert [value.place is not None for value in entry.values[:4]] == [True, True, False, True]
-    assert all(value.place is not None for value in entry.values[3:8])
-    assert entry.stack >= 3000 and len(entry.follow) < 8
-    assert {value.followed for value in entry.values} == {-1, *range(len(entry.follow))}
+    known = of_signature(Signature("f", Integer(64), parameters, is_c=True))
+    assert [each.place is not None for each in known.arguments[:4]] == [True, True, False, True]
+    assert all(each.place is not None for each in known.arguments[3:8])
+    assert known.stack_words >= 2500 and len(known.followed(at_return=False)) == 5
 
 
 CHARS, ANY = Pointer("const char *"), Pointer()
@@ -128,7 +125,10 @@ CHARS, ANY = Pointer("const char *"), Pointer()
     ],
 )
 def test_pointers(address, kind, target, text):
-    assert values.pointer_text(address, kind, target) == text
+    signature = Signature("f", Integer(64), (Parameter(kind, "p"),))
+    functions = ProgramFunctions({16: Symbol("f", 16, 1, "m")}, lambda _: signature)
+    recorded = Values((address, 0, 0, 0, 0, 0), targets=((address, target),))
+    assert CallValues(functions).arguments(16, recorded) == f"p={text}"
 
 
 def test_of_very_many_functions_each_is_looked_at_when_it_is_called():
@@ -138,12 +138,11 @@ def test_of_very_many_functions_each_is_looked_at_when_it_is_called():
         asked.append(function.name)
         return SIGNATURE
 
-    views = FunctionViews({ip: Symbol(f"f{ip}", ip, 1, "m") for ip in range(FunctionViews.AT_ONCE + 1)}, signature_of)
+    symbols = {ip: Symbol(f"f{ip}", ip, 1, "m") for ip in range(ProgramFunctions.AT_ONCE + 1)}
+    functions = ProgramFunctions(symbols, signature_of)
+    assert functions.planned() == {}
     assert asked == []
-    assert views.plans() == {}
-    assert views[7].name == "f7"
-    assert views[7] is views[7]
+    assert functions.described(7) is functions.described(7)
     assert asked == ["f7"]
-    few = FunctionViews({7: Symbol("f7", 7, 1, "m")}, signature_of)
+    assert list(ProgramFunctions({7: symbols[7]}, signature_of).planned()) == [7]
     assert asked == ["f7", "f7"]
-    assert not any(parts.vectors for parts in few.plans()[7])

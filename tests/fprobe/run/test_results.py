@@ -51,7 +51,7 @@ EXPECTED = {
     "turned": "0+259i",
     "whole": "259",
     "wide": "?",
-    "filled": "?",
+    "filled": "{a=[259, 259, 259, 259]}",
     "below": "-259",
     "octet": "3",
     "is_odd": "true",
@@ -90,7 +90,7 @@ def test_results_in_json(launch, tmp_path):
     done = traced(launch, tmp_path, "-g", as_json=True)
     calls = {call["function"]: call for call in done.report["processes"][0]["calls"]}
     assert {name: calls[name]["result"] for name in ("below", "octet", "third", "nothing", "paired", "filled")} == {
-        "below": -259, "octet": 3, "third": 259 / 3, "nothing": None, "paired": [259, -259], "filled": None,
+        "below": -259, "octet": 3, "third": 259 / 3, "nothing": None, "paired": [259, -259], "filled": [[259] * 4],
     }  # fmt: skip
     assert calls["below"]["ax"] & 0xFFFFFFFF == -259 & 0xFFFFFFFF
     assert json.dumps(calls)

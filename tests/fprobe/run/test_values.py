@@ -66,7 +66,7 @@ def test_arguments_results_and_errors(launch, tmp_path):
         '"made", O_RDONLY|O_CLOEXEC',
         '".", O_RDONLY|O_CLOEXEC|O_DIRECTORY',
     ]
-    assert opened[-1] == "0x8, O_RDONLY"
+    assert opened[-1] == "0x8 <fault>, O_RDONLY"
     results = [result for _, result, _ in shown(calls, "open64")]
     assert results[1] == "-1 ENOENT (No such file or directory)"
     assert results[-1] == "-1 EFAULT (Bad address)"

@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from fprobe.calls.values import UNREADABLE, value_text
+from fprobe.calls.records import Values
+from fprobe.calls.values import FAULT, UNREADABLE, String, string_in, value_text
 from fprobe.prototypes import texts
 from fprobe.prototypes.described import Argument, Described
-from fprobe.run.launcher.names import Names
-from sandbox.abi import convention, layout
+from sandbox.abi import layout
 from sandbox.abi.convention import RESULTS
 from sandbox.abi.signatures import Integer, Pointer
 
-_NUMBA = "numba"
-"""The image of functions that return a status in ax; the result is in memory."""
 _ALL_ONES = (1 << 64) - 1
-_VECTOR_BYTES = 128
 
 
-class Values(NamedTuple):
-    """The values in a record. `words`: of an entry di, si, dx, cx, r8, r9; of a return ax, dx, cx, errno.
+class Functions(Protocol):
+    """The functions of a process."""
 
-    `targets`: address and bytes of what pointers lead to; None for what could not be read.
-    """
+    def described(self, address: int) -> Described | None:
+        """The one that starts at an address, with its arguments; None if nothing tells them."""
 
-    words: tuple[int, ...]
-    vectors: bytes
-    stack: bytes
-    targets: tuple[tuple[int, bytes | None], ...]
-
-    def image(self, *, is_entry: bool) -> bytes:
-        """The image of the call (sandbox.abi.convention); what was not recorded is zero."""
-        registers = bytearray(convention.REGISTERS)
-        places = convention.ARGUMENTS if is_entry else convention.RESULTS
-        for at, word in zip(places, self.words, strict=False):
-            struct.pack_into("<Q", registers, at, word)
-        return bytes(registers) + (self.vectors or bytes(_VECTOR_BYTES)) + self.stack
-
-    @property
-    def errno(self) -> int:
-        """The thread's errno at a return."""
-        return self.words[3]
+    def returns_status(self, address: int) -> bool:
+        """Whether ax is only a status at its return: its result is in memory."""
 
 
 class _Value(NamedTuple):
@@ -51,13 +32,22 @@ class _Value(NamedTuple):
     argument: Argument
     value: Any
     data: bytes | None = None
+    is_fault: bool = False  # it points to nothing that can be read
+
+    @property
+    def string(self) -> String | None:
+        """The text that it points to; None if it does not."""
+        target = self.argument.target
+        if self.data is None or target is None or not target.is_text:
+            return None
+        return string_in(self.data[: target.most], certain=target.is_certain)
 
 
 class CallValues:
-    """The values of calls of a process's functions. `names`: the functions of the process."""
+    """The values of calls of a process's functions."""
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
         self._known: dict[int, Described | None] = {}
 
     def arguments(self, ip: int, values: Values | None) -> str:
@@ -75,13 +65,15 @@ class CallValues:
         if known is None or values is None:
             return {}
         found = _entry(known, values)
-        return {"arguments": {each.argument.name: each.value for each in found}} | _strings("strings", found)
+        cut = [each.argument.name for each in found if each.string is not None and each.string.is_cut]
+        made = {"arguments": {each.argument.name: each.value for each in found}} | _strings("strings", found)
+        return made | ({"cut": cut} if cut else {})
 
     def result(self, ip: int, ax: int, values: Values | None) -> tuple[str, str]:
         """The result, '' if there is none or its type is not known, and a remark: what the call has stored, or the register."""
         known = self._described(ip)
         if known is None:
-            return (UNREADABLE, "") if self._is_status(ip) else ("", f" /* ax={ax:#x} */")
+            return (UNREADABLE, "") if self._functions.returns_status(ip) else ("", f" /* ax={ax:#x} */")
         stored = ", ".join(
             f"{each.argument.name}={text}"
             for each in _stored(known, values)
@@ -106,7 +98,7 @@ class CallValues:
         """
         known = self._described(ip)
         if known is None or known.result is None:
-            constant = UNREADABLE if known is None and self._is_status(ip) else ""
+            constant = UNREADABLE if known is None and self._functions.returns_status(ip) else ""
             return lambda _: constant
         if not _is_in_ax(known.result) or known.result in known.followed(at_return=True):
             return None
@@ -133,8 +125,8 @@ class CallValues:
             return made
         if (number := _failure(known, found, values)) is not None:
             made["errno"] = texts.error_text(number).partition(" ")[0]
-        if found is not None and found.data is not None:
-            made["result_string"] = found.data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        if found is not None and found.string is not None:
+            made["result_string"] = found.string.text
         return made | _strings("stored", _stored(known, values), ax)
 
     def _result_text(self, known: Described, ax: int, values: Values | None) -> str:
@@ -146,40 +138,34 @@ class CallValues:
             return f"{shown} {texts.error_text(number)}"
         return _text(found, [])
 
-    def _is_status(self, ip: int) -> bool:
-        return self._names.function(ip).library == _NUMBA
-
     def _described(self, ip: int) -> Described | None:
         if ip not in self._known:
-            self._known[ip] = None if self._is_status(ip) else self._names.described(ip)
+            self._known[ip] = None if self._functions.returns_status(ip) else self._functions.described(ip)
         return self._known[ip]
 
 
 def _entry(known: Described, values: Values) -> list[_Value]:
     """The arguments, without those of a variable number that the caller has not passed."""
     image = values.image(is_entry=True)
-    targets = iter(values.targets)
-    follow = known.followed(at_return=False)
-    data = {each.name: _data(next(targets, None), each, image) for each in follow}
-    found = [_Value(each, _decoded(each, image), data.get(each.name)) for each in known.arguments]
+    targets = list(values.targets)
+    followed = {each.name for each in known.followed(at_return=False)}
+    found = [_value(each, image, targets if each.name in followed else []) for each in known.arguments]
     numbers = _numbers(found)
     return [each for each in found if not each.argument.is_variable or texts.is_given(each.argument.meaning, numbers)]
 
 
-def _data(target: tuple[int, bytes | None] | None, argument: Argument, image: bytes) -> bytes | None:
-    """What an argument points to, if it is what was recorded."""
-    if target is None or argument.place is None or argument.place.indirect:
-        return None
-    is_it = int.from_bytes(argument.place.gather(image)[:8], "little") == target[0]
-    return target[1] if is_it else None
-
-
-def _decoded(argument: Argument, image: bytes) -> Any:
+def _value(argument: Argument, image: bytes, targets: list[tuple[int, bytes | None]]) -> _Value:
+    """A value of one end of a call. `targets`: what was recorded behind pointers, from which what is behind this one is taken."""
     place = argument.place
-    if place is None or place.indirect:
-        return None
-    data = place.gather(image)
-    return layout.decode(data, argument.type) if len(data) >= place.size else None
+    if place is None:
+        return _Value(argument, None)
+    gathered = place.gather(image)
+    address = int.from_bytes(gathered[:8], "little")
+    at = next((at for at, target in enumerate(targets) if target[0] == address), None)
+    data = targets.pop(at)[1] if at is not None else None
+    own = data or b"" if place.indirect else gathered
+    value = layout.decode(own, argument.type) if len(own) >= place.size else None
+    return _Value(argument, value, data, is_fault=at is not None and data is None)
 
 
 def _numbers(found: list[_Value]) -> list[int | None]:
@@ -202,22 +188,26 @@ def _text(each: _Value, numbers: list[int | None]) -> str:
 
 
 def _pointer(each: _Value, numbers: list[int | None]) -> str:
-    argument, value = each.argument, each.value
-    target = argument.target
-    if not value or each.data is None or target is None:
-        return value_text(value, Pointer())
+    argument, target, plain = each.argument, each.argument.target, value_text(each.value, Pointer())
+    if not each.value or target is None:
+        return plain
+    if target.is_text:
+        if (found := each.string) is None:
+            return f"{plain} {FAULT}" if each.is_fault and target.is_certain else plain
+        return str(found) if target.is_certain else f"{plain} {found}"
+    if each.data is None:
+        return plain
     if argument.record is not None and not argument.meaning:
         return value_text(layout.decode(each.data, argument.record), argument.record)
     length = numbers[target.length] if target.length is not None and target.length >= 0 else len(each.data)
-    return _target(each, length or 0) or value_text(value, Pointer())
+    return _target(each, length or 0) or plain
 
 
 def _target(each: _Value, full: int) -> str | None:
     """The text of what a pointer leads to. `full`: how many bytes there are."""
     assert each.data is not None and each.argument.target is not None
     if each.argument.target.is_text:
-        text, end, _ = each.data.partition(b"\0")
-        return texts.data_text(text, is_cut=not end or len(each.data) > each.argument.target.most)
+        return str(each.string) if each.string is not None else None
     return texts.target_text(each.argument.meaning, each.data, full)
 
 
@@ -230,14 +220,12 @@ def _result(known: Described, ax: int, values: Values | None) -> _Value | None:
     if known.result is None:
         return None
     if values is None:
-        values = Values((ax,), b"", b"", ())
+        values = Values((ax,))
         if not _is_in_ax(known.result):
             return _Value(known.result, None)
-    image = values.image(is_entry=False)
-    data = None
-    if known.result in known.followed(at_return=True) and values.targets:
-        data = _data(values.targets[-1], known.result, image)
-    return _Value(known.result, _decoded(known.result, image), data)
+    return _value(
+        known.result, values.image(is_entry=False), list(values.targets[-1:]) if known.result.is_followed else []
+    )
 
 
 def _failure(known: Described, result: _Value | None, values: Values) -> int | None:
@@ -277,7 +265,8 @@ def _strings(name: str, found: Any, ax: int = 0) -> dict[str, Any]:
 
 def _text_for_object(each: _Value, ax: int) -> str | None:
     target = each.argument.target
-    if target is not None and (target.is_text or each.argument.meaning.partition(":")[0] in ("in", "out")):
-        data = each.data or b""
-        return (data.partition(b"\0")[0] if target.is_text else data).decode("utf-8", "surrogateescape")
-    return _target(each, _full(each, ax))
+    if target is not None and target.is_text:
+        return each.string.text if each.string is not None else None
+    if each.argument.meaning.partition(":")[0] in ("in", "out"):
+        return (each.data or b"").decode("utf-8", "surrogateescape")
+    return None if each.argument.is_indirect else _target(each, _full(each, ax))
