@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -18,6 +20,7 @@ def run(name: str) -> str:
     return done.stdout
 
 
+@pytest.mark.stress
 def test_latency_by_size() -> None:
     text = run("latency_by_size.py")
     (writes,) = map(int, re.findall(r"^(\d+) writes", text))
@@ -26,6 +29,7 @@ def test_latency_by_size() -> None:
     assert len(re.findall(r"row \d+:", text)) >= 3
 
 
+@pytest.mark.stress
 def test_argument_filter() -> None:
     reads, short = map(int, re.findall(r"\d+", run("argument_filter.py")))
     assert reads > 100 and 0 < short < reads
@@ -38,6 +42,7 @@ def test_calls_by_caller() -> None:
     assert sum(int(calls) for _, calls in found) == total > 0 and len({caller for caller, _ in found}) >= 3
 
 
+@pytest.mark.stress
 def test_first_failures() -> None:
     head, *lines = run("first_failures.py").splitlines()
     assert int(head.split()[0]) >= len(lines) == 8

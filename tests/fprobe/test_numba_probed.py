@@ -49,6 +49,7 @@ def test_entry_and_exit_of_every_call_are_seen_and_results_are_as_they_were():
     assert sorted(one.hits for one in stat.action.functions().values()) == [1, 1, 5]
 
 
+@pytest.mark.stress
 @isolated(modules=NUMBA, timeout=TIME)
 def test_what_is_compiled_after_attaching_is_probed_from_its_first_call():
     from numba import float64, njit

@@ -204,6 +204,7 @@ def test_probes_of_other_kinds_on_calls_that_change_threads(kind):
     assert left[0] + len(seen) == calls(True)[1]
 
 
+@pytest.mark.stress
 @isolated(timeout=100)
 def test_calls_of_modules_change_threads():
     with TemporaryDirectory() as directory:

@@ -92,6 +92,7 @@ def test_following_does_not_visit_the_pages_that_it_has_read(program, monkeypatc
     assert len(read) == 30_000
 
 
+@pytest.mark.stress
 def test_followers_get_each_record_once_though_the_event_is_detached(program):
     for _ in range(3):
         got = []

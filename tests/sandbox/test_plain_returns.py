@@ -98,6 +98,7 @@ def test_lengths_of_instructions_are_capstones(library):
     assert seen > 2000
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("text", sampled(PLAIN, 4))
 def test_code_of_compilers_is_plain(text):
     code = assembled(text)

@@ -383,6 +383,7 @@ def test_record_writes_parquet_while_the_program_runs(run, programs, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.stress
 def test_a_file_is_replaced_when_there_are_events(run, tmp_path):
     pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "old.parquet"

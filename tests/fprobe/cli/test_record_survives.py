@@ -200,6 +200,7 @@ def test_a_limit_of_the_file_size_that_costs_records_is_an_error(source, tmp_pat
     assert Path(path).stat().st_size <= limit
 
 
+@pytest.mark.stress
 def test_a_recording_that_could_not_be_converted_says_where_the_records_are(source, tmp_path):
     limit = 100 << 10
     path = tmp_path / "calls.csv"

@@ -98,6 +98,7 @@ print(convert(Trace(sys.argv[1]), sys.argv[2]))
 """
 
 
+@pytest.mark.stress
 def test_a_full_disk_leaves_a_whole_file_and_a_count(recorded, tmp_path):
     path = tmp_path / "full.parquet"
     done = subprocess.run(

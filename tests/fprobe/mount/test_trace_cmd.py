@@ -143,6 +143,7 @@ def test_list_start_show_extract_and_reset(run):
     """)
 
 
+@pytest.mark.stress
 @needs_fuse
 @needs_trace_cmd
 def test_record_while_threads_record_and_report(run):

@@ -26,6 +26,7 @@ from sandbox.native.back.compile import StateOfFiles
 times = pytest.mark.parametrize("times", [1, in_stress(2)])
 
 
+@pytest.mark.stress
 def test_load_between_armed_and_detached_is_counted_exactly(target):
     target.ask("stop")
     with attached("stat", "-p", target.pid, "libz:deflate", "--json") as process:
@@ -88,6 +89,7 @@ def test_a_process_that_ends_is_reported(target):
     assert process.returncode == 0 and rows(out)["deflate"]["hits"] > 0, err
 
 
+@pytest.mark.stress
 def test_a_process_is_found_by_the_name_of_its_script(tmp_path):
     script = tmp_path / "only-one-of-this-name.py"
     script.write_text(TARGET.read_text())

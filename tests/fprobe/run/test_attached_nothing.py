@@ -18,7 +18,7 @@ EVENT = "p:asked libz:deflate strm=%di"
 UNFOUND, FIELD = "p:asked libz:deflat strm=%di", "Field not found"
 CASES = [
     ("stat", (TYPO,), REASON),
-    ("run", ("--stacks", TYPO, "-o", "x.folded"), REASON),
+    in_stress(("run", ("--stacks", TYPO, "-o", "x.folded"), REASON)),
     ("record", ("-e", EVENT, "--filter", "nosuch > 1", "-o", "x.dat"), FIELD),
     in_stress(("stat", (TYPO, "-o", "x.csv"), REASON)),
     in_stress(("run", ("--trace", TYPO, "-o", "x.parquet"), REASON)),

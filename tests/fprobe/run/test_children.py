@@ -68,6 +68,7 @@ if left:
 """
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "words", sampled([["--stat", "libz:deflate"], ["--stacks", "libz:deflate"], ["--trace", "libz:deflate"]], 1)
 )

@@ -76,6 +76,7 @@ def test_patterns_match_both_forms(launch, library, pattern, names):
     assert all(symbol.startswith("_Z") or symbol == name == "run" for name, symbol in found.items())
 
 
+@pytest.mark.stress
 def test_full_names(launch, library):
     found = rows(launch, library, "--full-names", "--stat", "libcxxnames:app::*")
     assert "int app::twice<int>(int)" in found and "app::outer(int)" in found

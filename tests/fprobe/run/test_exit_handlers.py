@@ -50,6 +50,7 @@ def test_the_programs_exit_handlers_are_traced(tmp_path):
     assert {row["name"]: row["hits"] for row in found} == {"early_works": 3, "late_works": 4}
 
 
+@pytest.mark.stress
 def test_events_of_the_programs_exit_handlers_are_recorded(tmp_path):
     """A kprobe and an fprobe that are not those of `--stat`."""
     late = build(tmp_path, "late")

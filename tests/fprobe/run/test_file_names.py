@@ -52,6 +52,7 @@ def named(compiled, tmp_path):
     return make
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", sampled(NAMES, 2))
 def test_functions_of_a_program_with_that_name(named, name, tmp_path):
     report = tmp_path / "report.json"

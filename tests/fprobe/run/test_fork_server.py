@@ -91,6 +91,7 @@ def test_processes_that_it_forks_are_counted_and_detached_from(server, times):
         early = late
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("times", [1, in_stress(40)])
 def test_processes_that_it_has_forked_are_in_probed_calls_when_it_detaches(server, times):
     """Their shadow stacks stay: it is another thread that leaves there."""

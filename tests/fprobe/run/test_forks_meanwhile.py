@@ -67,6 +67,7 @@ def test_a_fork_does_not_wait_for_ever():
     assert begun(gate.prepare)(ANSWERS)
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(
     not COMPILER or not has_interpreter(), reason="no C compiler, or no shared libpython: see fprobe doctor"
 )

@@ -64,7 +64,7 @@ def ended(job, text=""):
 @pytest.mark.parametrize(
     "number", sampled([signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP], 1)
 )
-@pytest.mark.parametrize("setting", STARTED)
+@pytest.mark.parametrize("setting", sampled(STARTED, 1))
 def test_an_inherited_signal_that_the_program_handles_reaches_it(setting, number, tmp_path):
     source = HANDLES.format(number=int(number))
     job = start(setting, number, source, tmp_path, "--stat", "libz:deflate")
@@ -73,6 +73,7 @@ def test_an_inherited_signal_that_the_program_handles_reaches_it(setting, number
     assert (out, code) == ("handled\n", 3)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("setting", sampled(STARTED, 1))
 def test_an_inherited_signal_that_the_program_does_not_handle_ends_nobody(setting, tmp_path):
     job = start(setting, signal.SIGHUP, IGNORES, tmp_path, "--stat", "libz:deflate")

@@ -181,6 +181,7 @@ def test_it_ends_and_prints_as_without_probes(launch, program, word):
     assert hits(done.report)["own_work"] == (201 if word == "closeall" else 101)
 
 
+@pytest.mark.stress
 def test_stacks_events_and_handlers(launch, program, tmp_path):
     (tmp_path / "handlers.py").write_text(
         "import fprobe\nfrom sandbox.native import u64\ncounted = fprobe.Array(u64, 1)\n"

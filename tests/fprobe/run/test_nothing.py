@@ -171,6 +171,7 @@ def test_a_program_whose_name_is_no_utf_8(launch, tmp_path, format_):
     assert shown in report.read_bytes()
 
 
+@pytest.mark.stress
 def test_top_tells_why_nothing_is_counted(launch):
     done = launch("--stat", "libnone:foo", source="exit(4)", verb="top", as_json=False)
     assert done.returncode == 4

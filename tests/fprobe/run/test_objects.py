@@ -86,6 +86,7 @@ def test_nothing_is_compiled_in_the_target(directory):
     check(Path(directory) / "theirs")
 
 
+@pytest.mark.stress
 @isolated
 def test_nothing_is_compiled_in_the_target_though_our_files_have_changed(directory):
     launcher.state_of_files = lambda: state_of_files()._replace(settled="")

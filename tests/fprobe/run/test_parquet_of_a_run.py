@@ -106,6 +106,7 @@ def test_rows_are_nested_as_in_the_report_as_json(launch, built, tmp_path):
     assert all(row["duration_ns"] is None or 0 <= row["self_ns"] <= row["duration_ns"] for row in rows)
 
 
+@pytest.mark.stress
 @needs_compilers
 def test_a_program_makes_more_calls_than_the_ring_has_place_for(launch, built, tmp_path):
     path = tmp_path / "run.parquet"
@@ -139,6 +140,7 @@ int main() {
 PROBED = ("pointer", "real", "letter", "truth", "nothing", "libc:getenv", "libc:open64", "libc:creat64")
 
 
+@pytest.mark.stress
 @needs_compilers
 def test_results_have_the_text_of_the_report(launch, built, tmp_path, monkeypatch):
     """Those that ax alone tells are made for each value once."""
@@ -169,6 +171,7 @@ for number in range(30):
 """
 
 
+@pytest.mark.stress
 def test_processes_that_end_while_rows_are_written(launch, tmp_path):
     path = tmp_path / "run.parquet"
     done = launch("--trace", "libz:deflate", "-e", "f:ends libz:deflateEnd", "-o", path, source=FORKS, as_json=False)

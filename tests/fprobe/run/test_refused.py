@@ -301,6 +301,7 @@ if {filtered}:
 """
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("filtered", [True, False])
 def test_restricted_system_calls_are_refused_and_no_new_privileges_work(filtered):
     made = started(SECCOMP.format(filtered=filtered))
@@ -372,6 +373,7 @@ def namespaced(tmp_path, *options, before=""):
     return made
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "options",
     sampled([["-m"], ["-p", "-f", "--mount-proc"], ["-U", "-r"], ["-U"]], 1),

@@ -20,6 +20,7 @@ def report(path):
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+@pytest.mark.stress
 def test_every_call_is_recorded(target, tmp_path):
     path = tmp_path / "calls.dat"
     target.ask("stop")

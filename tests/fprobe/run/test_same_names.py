@@ -111,6 +111,7 @@ def test_libraries_of_one_name(launch, twins):
     assert [each["fields"]["amount"] for each in process["probe_events"]] == [0, 1, 2, 0, 1, 2, 3]
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.parametrize("owner", [in_stress("two/_core"), in_stress("{folder}/two/_core.so"), "{folder}/t?o/_core"])
 def test_a_library_by_its_path(launch, twins, owner):
@@ -122,6 +123,7 @@ def test_a_library_by_its_path(launch, twins, owner):
     assert Counter(each["event"] for each in process["probe_events"]) == {"short": 4, "whole": 4}
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_a_kprobe_event_says_which_of_two_it_probes(launch, twins):
     done = launch("-e", "p:mine _core:work", source=CALLS.replace("{FOLDER}", str(twins)))

@@ -36,6 +36,7 @@ def rows(done, process=0):
     return done.report["processes"][process]["functions"]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("where", "hits"),
     [
@@ -94,6 +95,7 @@ def test_calls_are_told_apart_by_a_text_in_all_threads_and_processes(launch, arg
     assert {row[name]: row["hits"] for row in done.report["total"]} == COUNTED | {"1": 5, "of the child": 1}
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
@@ -107,6 +109,7 @@ def test_calls_that_pass_are_told_apart_by_a_text(launch, where, expected):
     assert by_text(rows(done)) == expected
 
 
+@pytest.mark.stress
 def test_texts_are_quoted_in_tables(launch):
     done = launch("--stat", "libc:strtol", "--by", "arg(nptr:string)", source=TEXTS, as_json=False)
     assert " FUNCTION BY nptr\n" in done.err and ' 2  strtol [libc] nptr="say \\"7\\""\n' in done.err
@@ -138,6 +141,7 @@ def test_calls_in_this_process_are_told_apart_by_a_text(launch):
     assert sum(row["hits"] for row in found) == whole["hits"] and all(isinstance(row["arg1"], str) for row in found)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("verb", ["--stat", in_stress("--hist")])
 def test_a_pointer_that_is_compared_with_a_text_is_refused_with_what_to_write(launch, verb):
     done = launch(verb, "libc:strtol", "--where", "nptr == '7'", source=CALLS, as_json=False)

@@ -60,6 +60,7 @@ def test_stacks_as_json(launch):
     assert len(process["stacks"]) == 3 and all(stack["self_ns"] > 0 for stack in process["stacks"])
 
 
+@pytest.mark.stress
 def test_objects_are_made_by_no_frame_of_the_interpreters_own(launch):
     """From 3.13 on, it has one around __init__ once the call has become a fast one."""
     source = """

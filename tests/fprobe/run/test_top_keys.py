@@ -45,6 +45,7 @@ def test_other_keys_change_nothing():
     assert after("x", "\x1b[A", "\n", "\x7f") == USUAL
 
 
+@pytest.mark.stress
 def test_a_table_that_cannot_be_written_is_a_failure(target):
     words = [*COMMAND, "top", "-p", str(target.pid), "--stat", "libz:*flate*", "--duration", "0.2"]
     with open("/dev/full", "wb") as full:  # noqa: PTH123

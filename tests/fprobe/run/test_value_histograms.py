@@ -68,6 +68,7 @@ def test_arguments_have_the_names_of_the_header(launch):
     assert (row["nmemb"], row["hits"]) == (3, 1)
 
 
+@pytest.mark.stress
 def test_the_product_of_two_arguments_is_added_up(launch):
     source = (
         "import ctypes; calloc = ctypes.CDLL(None).calloc; [calloc(n, ctypes.c_long(7_000_003)) for n in (1, 2, 3)]"
@@ -112,6 +113,7 @@ for name in {[*map(str, names)]} * 2:
         assert f'file="{tmp_path}/a \\"b\\"": 2 calls' in shown
 
 
+@pytest.mark.stress
 def test_calls_are_grouped_by_an_argument_largest_sum_first(launch):
     words = ["--hist", "libc:labs", "--by", "arg(arg1:s64)", "--sum", "arg1", "--top", "3"]
     done = launch(*words, source=CALLS + "libc.labs(ctypes.c_long(5))")
@@ -228,6 +230,7 @@ def kinds(tmp_path):
     return CALL_KINDS.format(path=path)
 
 
+@pytest.mark.stress
 def test_only_results_in_a_general_register_are_values(launch, kinds):
     done = launch("--hist", "libkinds:h_*", "--by", "arg(retval)", source=kinds)
     assert {(row["name"], row["retval"]) for row in values(done)} == {
@@ -240,6 +243,7 @@ def test_only_results_in_a_general_register_are_values(launch, kinds):
     ]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("words", sampled([["--by", "arg(retval)"], ["--where", "retval > 0"]], 1))
 def test_results_of_tables_have_their_own_signs(launch, kinds, words):
     done = launch("--stat", "libkinds:h_*", *words, source=kinds)

@@ -74,6 +74,7 @@ def plain_name(name):
     return name if sys.version_info >= (3, 11) else name.rpartition(".")[2]
 
 
+@pytest.mark.stress
 def test_bytes_by_line(launch):
     done = launch("--stacks", "libc:malloc", "--sum", "arg1", "--where", "arg1 > 9999", source=SIZES)
     listed = "deeper.<locals>.<listcomp>" if sys.version_info < (3, 12) else "deeper"

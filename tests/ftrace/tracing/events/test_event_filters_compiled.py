@@ -207,6 +207,7 @@ def test_text_without_a_size_reaches_to_the_end_of_the_record(text, passed):
 FUZZED = st.text("()!&|=<>~ 3x\"'fdnamecpuCPUS{}-,.0", max_size=30)
 
 
+@pytest.mark.stress
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(FUZZED, st.text(max_size=20)))
 def test_any_text_is_a_filter_or_an_error_within_a_caret_of_it(text):

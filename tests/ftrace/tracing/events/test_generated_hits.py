@@ -72,6 +72,7 @@ TRIGGERS = (
 )
 
 
+@pytest.mark.stress
 @isolated
 def test_te8_9_filters_and_triggers_see_the_thread_that_was_hit():
     import ctypes
