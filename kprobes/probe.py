@@ -11,15 +11,18 @@ from ftrace.core.handlers.kinds import BoundHandler, HandlerRole
 from ftrace.core.handlers.python_handler import HandlerErrors, python_handler
 from ftrace.core.handlers.resolve import resolve
 from ftrace.core.summary import Row, Summary, handler_name
-from ftrace.hit.records import FOREIGN, PYTHON
+from ftrace.hit.records import FOREIGN, IN_C, PYTHON
 from kprobes.fast import single
 from kprobes.handlers.roles import FAULT, POST, PRE, ignores_registers
 from kprobes.hit.records import (
+    FAULT_CALLBACK,
     FAULT_FOREIGN,
     FAULT_PYTHON,
     OFF,
+    POST_CALLBACK,
     POST_FOREIGN,
     POST_PYTHON,
+    PRE_CALLBACK,
     PRE_FOREIGN,
     PRE_PLAIN,
     PRE_PYTHON,
@@ -45,9 +48,21 @@ KPROBE_FLAG_ON_FUNC_ENTRY = 16
 _OFF_FLAGS = KPROBE_FLAG_GONE | KPROBE_FLAG_DISABLED
 
 # Child.kind, by the kind of a handler's code.
-_PRE_KIND = {0: 0, FOREIGN: PRE_FOREIGN, FOREIGN | PYTHON: PRE_FOREIGN | PRE_PYTHON}
-_POST_KIND = {0: 0, FOREIGN: POST_FOREIGN, FOREIGN | PYTHON: POST_FOREIGN | POST_PYTHON}
-_FAULT_KIND = {0: 0, FOREIGN: FAULT_FOREIGN, FOREIGN | PYTHON: FAULT_FOREIGN | FAULT_PYTHON}
+
+
+def _kinds(foreign: int, python: int, callback: int) -> dict[int, int]:
+    """The flags of a role, by BoundHandler.kind."""
+    return {
+        0: 0,
+        FOREIGN: foreign,
+        FOREIGN | PYTHON: foreign | python,
+        FOREIGN | PYTHON | IN_C: foreign | python | callback,
+    }
+
+
+_PRE_KIND = _kinds(PRE_FOREIGN, PRE_PYTHON, PRE_CALLBACK)
+_POST_KIND = _kinds(POST_FOREIGN, POST_PYTHON, POST_CALLBACK)
+_FAULT_KIND = _kinds(FAULT_FOREIGN, FAULT_PYTHON, FAULT_CALLBACK)
 
 
 class PreHandler(Protocol):

@@ -22,14 +22,17 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ftrace.core.tracer import tracer
+from ftrace.hit.records import IN_C
 from kprobes.breakpoint.patching import kprobe_mutex
 from kprobes.fast import single
 from kprobes.fast.return_stubs import give_return_stub
 from kprobes.handlers.native_decorator import EventFunction
 from kprobes.handlers.roles import ENTRY, RETURN
 from kprobes.hit.records import (
+    PRE_CALLBACK,
     PRE_FOREIGN,
     PRE_PYTHON,
+    RETURN_CALLBACK,
     RETURN_FOREIGN,
     RETURN_PYTHON,
     STOPPED,
@@ -92,6 +95,7 @@ class ReturnHook:
         native.handler, native.cookie = at_return.address, at_return.cookie
         native.kind = PRE_FOREIGN * entry.is_foreign | PRE_PYTHON * entry.is_python
         native.kind |= RETURN_FOREIGN * at_return.is_foreign | RETURN_PYTHON * at_return.is_python
+        native.kind |= PRE_CALLBACK * bool(entry.kind & IN_C) | RETURN_CALLBACK * bool(at_return.kind & IN_C)
         native.entry_text = c_string(f"{ENTRY.name} {entry.name}") if entry.address else 0
         native.handler_text = c_string(f"{RETURN.name} {at_return.name}") if at_return.address else 0
 

@@ -40,6 +40,7 @@ KPROBE = 8192  # of one kprobe or kretprobe, which is alone on the function
 EXIT_VALUE = 32768  # a native exit handler that looks at no register but ax
 UNLOCKED = 16384  # ... and not on an ftrace location: its entries take no recursion lock
 LEAN = 65536  # its handlers have lean forms, for a function that has no other probe (Probe.lean_entry)
+IN_C = 131072  # beside PYTHON: a callback of ctypes or cffi, called as C code is
 
 MAX_PROBES_PER_SITE = 1024
 ARMED_IN_NODE = 64

@@ -18,8 +18,10 @@ from kprobes.hit.records import (
     HIT_SS,
     HIT_SSDONE,
     OFF,
+    POST_CALLBACK,
     POST_FOREIGN,
     POST_PYTHON,
+    PRE_CALLBACK,
     PRE_FOREIGN,
     PRE_PYTHON,
     REENTER,
@@ -102,6 +104,8 @@ def run_pre(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], hook: ptr[Ho
     if python_barred(regs):
         count_miss(child)
         return 0
+    if child.kind & PRE_CALLBACK != 0:
+        return call(task, code, child.pre_cookie, cast(u64, regs), 0, 0)
     return call(task, code, child.pre_cookie, 0, 0, cast(u64, regs))
 
 
@@ -135,10 +139,13 @@ def run_post(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs]) -> void:
         child.post(child.post_cookie, cast(u64, regs), 0)
     elif child.kind & POST_PYTHON == 0:
         call(task, code, child.post_cookie, cast(u64, regs), 0, 0)
-    elif not python_barred(regs):
+    elif python_barred(regs):
+        if child.kind & PRE_PYTHON == 0:  # otherwise run_pre() has counted this hit
+            count_miss(child)
+    elif child.kind & POST_CALLBACK != 0:
+        call(task, code, child.post_cookie, cast(u64, regs), 0, 0)
+    else:
         call(task, code, child.post_cookie, 0, 0, cast(u64, regs))
-    elif child.kind & PRE_PYTHON == 0:  # otherwise run_pre() has counted this hit
-        count_miss(child)
 
 
 @native

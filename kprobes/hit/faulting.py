@@ -9,6 +9,7 @@ from kprobes.hit.control import ON_FRAME, finish, get_kprobe_ctlblk, start
 from kprobes.hit.dispatch import back_to_outer, children_of, count_misses, enter, leave
 from kprobes.hit.emulate import load_word
 from kprobes.hit.records import (
+    FAULT_CALLBACK,
     FAULT_DUE,
     FAULT_FOREIGN,
     FAULT_PYTHON,
@@ -44,6 +45,8 @@ def run_fault(task: ptr[Task], child: ptr[Child], regs: ptr[pt_regs], trap: u64)
         return call(task, code, child.fault_cookie, cast(u64, regs), trap, 0) != 0
     if python_barred(regs):
         return False
+    if child.kind & FAULT_CALLBACK != 0:
+        return call(task, code, child.fault_cookie, cast(u64, regs), trap, 0) != 0
     return call(task, code, child.fault_cookie, trap, 0, cast(u64, regs)) != 0
 
 

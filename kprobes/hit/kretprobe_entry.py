@@ -18,8 +18,10 @@ from ftrace.hit.x86_64.stubs import EXIT_POINT
 from kprobes.hit.calling import call, in_sub_interpreter, python_barred
 from kprobes.hit.control import IN_STUB, NO_PREEMPTION, finish, get_kprobe_ctlblk, start
 from kprobes.hit.records import (
+    PRE_CALLBACK,
     PRE_FOREIGN,
     PRE_PYTHON,
+    RETURN_CALLBACK,
     RETURN_FOREIGN,
     RETURN_PYTHON,
     STOPPED,
@@ -172,7 +174,7 @@ def entry_cancels(task: ptr[Task], rp: ptr[Kretprobe], instance: ptr[Instance], 
         return False
     if rp.kind & PRE_FOREIGN == 0:
         return rp.entry(cast(u64, instance), cast(u64, regs)) != 0
-    if rp.kind & PRE_PYTHON == 0:
+    if rp.kind & PRE_PYTHON == 0 or rp.kind & PRE_CALLBACK != 0:
         return call(task, code, cast(u64, instance), cast(u64, regs), 0, 0) != 0
     return call(task, code, rp.entry_cookie, cast(u64, instance), 0, cast(u64, regs)) != 0
 
@@ -281,6 +283,8 @@ def run_return(task: ptr[Task], instance: ptr[Instance], regs: ptr[pt_regs]) -> 
         call(task, code, cast(u64, instance), cast(u64, regs), 0, 0)
     elif in_sub_interpreter():  # the call itself has changed the interpreter
         atomic_add(addressof(cast(ptr[Child], rp.child).nmissed), 1, "relaxed")
+    elif rp.kind & RETURN_CALLBACK != 0:
+        call(task, code, cast(u64, instance), cast(u64, regs), 0, 0)
     else:
         call(task, code, rp.cookie, cast(u64, instance), 0, cast(u64, regs))
     task.preempt -= 1

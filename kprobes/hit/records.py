@@ -29,6 +29,8 @@ RETURN_FOREIGN = 32
 RETURN_PYTHON = 64
 FAULT_FOREIGN = 256
 FAULT_PYTHON = 512
+PRE_CALLBACK, POST_CALLBACK, RETURN_CALLBACK, FAULT_CALLBACK = 1024, 2048, 4096, 8192
+"""Beside the flag of Python: it has the parameters of C code, since it is a callback of ctypes or cffi."""
 PRE_PLAIN = 128
 """A native function that preserves every register but rax and r11, and does not use the registers of the hit."""
 

@@ -117,6 +117,53 @@ def test_python_handlers_of_kprobes_miss_the_hits_of_sub_interpreters(gil, optim
     assert seen == [7, 8]
 
 
+def _ctypes_callback(result, *parameters):
+    return ctypes.CFUNCTYPE(result, *[ctypes.c_void_p] * len(parameters))
+
+
+def _cffi_callback(result, *parameters):
+    ffi = pytest.importorskip("cffi").FFI()
+    return ffi.callback(f"{'int' if result else 'void'}({', '.join(['uintptr_t'] * len(parameters))})")
+
+
+CALLBACKS = {"ctypes": _ctypes_callback, "cffi": _cffi_callback}
+
+
+@isolated
+@pytest.mark.parametrize("library", CALLBACKS)
+def test_callbacks_of_python_functions_miss_the_hits_of_sub_interpreters(library):
+    """As handlers they are C functions, which enter the interpreter by themselves."""
+    module = sandbox.load(PROGRAM)
+    kept = {}
+
+    def keep(name, address):
+        regs = fprobe.pt_regs.ctypes.from_address(address)
+        kept[name] = (regs.di, regs.ax), [object() for _ in range(10)]
+        return 0
+
+    def entry(_fp, _ip, _ret, regs, _data):
+        return keep("first", regs)
+
+    def pre(_p, regs):
+        return keep("second", regs)
+
+    def handler(_ri, regs):
+        return keep("third", regs)
+
+    five = CALLBACKS[library](ctypes.c_int, "fp", "ip", "ret", "regs", "data")(entry)
+    two, returns = (CALLBACKS[library](ctypes.c_int, "p", "regs")(each) for each in (pre, handler))
+    with (
+        fprobe.attach("leaf", entry=five) as first,
+        kprobes.attach("leaf", pre=two) as second,
+        kprobes.attach_return("leaf", handler=returns) as third,
+    ):
+        run_elsewhere(source_for(module["leaf"].address, "without", "directly"))
+        assert kept == {}
+        assert (first.counts.missed_interpreter, second.missed, third.probes[0].kp.nmissed) == (50, 50, 50)
+        assert ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(module["leaf"].address)(7) == 8
+    assert (kept["first"][0][0], kept["second"][0][0], kept["third"][0][1]) == (7, 7, 8)
+
+
 EMBEDS = r"""
 extern void *PyThreadState_Get(void), *Py_NewInterpreter(void), *PyThreadState_Swap(void *);
 extern void Py_EndInterpreter(void *);

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class BoundHandler(NamedTuple):
     """A handler's code.
 
-    `kind`: FOREIGN and PYTHON (ftrace.hit.records). `plain`: native code that keeps its registers. `registers`: the fields
+    `kind`: FOREIGN, PYTHON and IN_C (ftrace.hit.records). `plain`: native code that keeps its registers. `registers`: the fields
     of its `regs` that it uses; None: perhaps all. `cookie`: its first argument, if not the address of the probe's native
     half. `keep`: what keeps it alive. `name`: for reports. `code`: of a native handler.
     """

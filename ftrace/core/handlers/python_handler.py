@@ -172,6 +172,18 @@ def _note_blocked_signals() -> None:
     runtime().image.variable("normal_signal_mask").value = sum(1 << number - 1 for number in blocked)
 
 
+def may_enter_python() -> bool:
+    """Have hits find out where the interpreter must not be entered, for C code that enters it by itself.
+
+    False without the GIL, which such code does not need.
+    """
+    if not has_gil():
+        return False
+    _note_blocked_signals()
+    _image()
+    return True
+
+
 class PythonHandler(NamedTuple):
     """A Python handler for the hit path: code, its `fp`, and the objects that keep both alive."""
 

@@ -9,7 +9,8 @@ from types import FunctionType
 from typing import Any
 
 from ftrace.core.handlers.kinds import NO_HANDLER, BoundHandler, HandlerRole
-from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, ENTRY_SP, EXIT_REGS, EXIT_RESULTS, FOREIGN
+from ftrace.core.handlers.python_handler import may_enter_python
+from ftrace.hit.records import ENTRY_ARGUMENTS, ENTRY_REGS, ENTRY_SP, EXIT_REGS, EXIT_RESULTS, FOREIGN, IN_C, PYTHON
 from ftrace.hit.x86_64.images import ARGUMENTS, ARGUMENTS_SP, RESULTS
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import NativeFunction
@@ -35,7 +36,8 @@ def resolve(
         return native(handler, role)
     address = foreign_address(handler)
     if address is not None:
-        return BoundHandler(address, FOREIGN, keep=handler, name=f"in C at {address:#x}")
+        kind = FOREIGN | PYTHON | IN_C if _enters_python(handler) else FOREIGN
+        return BoundHandler(address, kind, keep=handler, name=f"in C at {address:#x}")
     if callable(handler):
         check_callable(handler, role)
         check_names(handler, role.regs)
@@ -88,6 +90,16 @@ def _cffi_address(handler: Any) -> int:
     import cffi
 
     return int(cffi.FFI().cast("uintptr_t", handler))
+
+
+def _enters_python(handler: Any) -> bool:
+    """Whether the C code is that of a ctypes or cffi callback, which is not called where a Python handler is not."""
+    if isinstance(handler, _CFunction):
+        kept = (handler._objects or {}).values()
+        is_callback = any(type(each).__name__ == "CThunkObject" for each in kept)
+    else:
+        is_callback = type(handler).__module__ == "_cffi_backend" and " calling " in repr(handler)
+    return is_callback and may_enter_python()
 
 
 def check_callable(handler: Callable[..., Any], role: HandlerRole) -> None:
