@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import _thread
 import ctypes
 import os
@@ -15,10 +16,14 @@ def missing() -> list[str]:
         "threading.RLock": (_thread.RLock, ("_at_fork_reinit", "_is_owned")),
         "os.environ": (os.environ, ("_data", "encodekey", "encodevalue")),
         "ctypes.CDLL(None)": (ctypes.CDLL(None), ("_handle",)),
+        "ctypes.CDLL(None).free": (ctypes.CDLL(None).free, ("_objects",)),
+        "_ctypes": (_ctypes, ("dlclose",)),
         "sys": (sys, ("_getframe",)),
     }
     if "threading" in sys.modules:  # for threads of ours in a program that is attached to
-        used["threading"] = (sys.modules["threading"], ("_active", "_DummyThread"))
+        threading = sys.modules["threading"]
+        used["threading"] = (threading, ("_active", "_DummyThread"))
+        used["threading.main_thread()"] = (threading.main_thread(), ("_ident",))
     return [f"{owner}.{name}" for owner, (it, names) in used.items() for name in names if not hasattr(it, name)]
 
 

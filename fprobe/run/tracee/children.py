@@ -1,14 +1,17 @@
-"""Child processes get the launcher's environment variables, also those that get an environment of their own."""
+"""Child processes get the launcher's environment variables, also those that get an environment of their own.
+
+This module imports none of ours: the start file loads it in sub-interpreters, too.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
 
-from fprobe.run import session
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes milliseconds to import
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 _ENVIRONMENT = 5
 """Index of the environment among the arguments of _posixsubprocess.fork_exec, which is a private function of Python's."""
@@ -16,36 +19,42 @@ _THIRD = 2
 """Index of the environment among those of os.execve and os.posix_spawn."""
 
 
-def cover(address: str, directory: str) -> None:
-    """Have Python's functions that start and execute programs pass our variables on, and name in the journal what they start."""
-    _cover_subprocess(address, directory)
-    _cover_programs(address, directory)
+def _not_noted(_address: str, **_entry: Any) -> None:
+    """In a sub-interpreter: probes would count the calls that write into the journal."""
 
 
-def _cover_subprocess(address: str, directory: str) -> None:
-    import _posixsubprocess
+def cover(address: str, directory: str, note: Callable[..., None] = _not_noted) -> None:
+    """Have Python's functions that start and execute programs pass our variables on, and name to `note` what they start."""
+    _cover_subprocess(address, directory, note)
+    _cover_programs(address, directory, note)
 
-    original = _posixsubprocess.fork_exec
+
+def _cover_subprocess(address: str, directory: str, note: Callable[..., None]) -> None:
+    try:
+        from _posixsubprocess import fork_exec as original
+    except ImportError:
+        note(address, error="this Python has no _posixsubprocess.fork_exec: child processes are not probed")
+        return
 
     def fork_exec(*arguments: Any) -> Any:
         given = list(arguments)
         if not isinstance(given[_ENVIRONMENT], list | tuple | type(None)):
             reason = f"argument {_ENVIRONMENT} of this Python's _posixsubprocess.fork_exec is no environment"
-            session.note(address, error=f"{reason}: child processes are not probed")
+            note(address, error=f"{reason}: child processes are not probed")
             return original(*arguments)
         given[_ENVIRONMENT] = _environment(given[_ENVIRONMENT], address, directory)
         pid = original(*given)
-        session.note(address, started=pid, command=[_text(word) for word in given[0]])
+        note(address, started=pid, command=[_text(word) for word in given[0]])
         return pid
 
     _replace_function(original, fork_exec, ("_posixsubprocess", "subprocess"), ("fork_exec", "_fork_exec"))
 
 
-def _cover_programs(address: str, directory: str) -> None:
+def _cover_programs(address: str, directory: str, note: Callable[..., None]) -> None:
     """`subprocess` uses them, too, if it need not close descriptors."""
 
     def begun(argv: Any, pid: Any) -> None:
-        session.note(address, started=pid, command=[os.fsdecode(word) for word in argv])
+        note(address, started=pid, command=[os.fsdecode(word) for word in argv])
 
     def nothing(argv: Any, result: Any) -> None:
         """A program that could be executed does not return."""
@@ -82,8 +91,10 @@ def _covered_execv(execv: Callable[..., Any], execve: Callable[..., Any]) -> Any
     def call(*arguments: Any) -> Any:
         try:
             if "PYTHONPATH" in os.environ:
-                with suppress(Exception):  # which execv words differently
+                try:  # noqa: SIM105  # contextlib takes a millisecond to import
                     execve(*arguments, os.environ)
+                except Exception:  # which execv words differently
+                    pass
             execv(*arguments)
         except BaseException as error:
             error.__traceback__ = None
@@ -135,9 +146,9 @@ def _environment(given: Sequence[bytes] | None, address: str, directory: str) ->
 def variables(address: str, directory: str, before: bytes | None) -> dict[bytes, bytes]:
     """The variables through which a Python process finds the launcher. `before`: PYTHONPATH without our entry."""
     path = os.fsencode(directory)
-    found = {session.VARIABLE.encode(): address.encode(), b"PYTHONPATH": path}
+    found = {b"FPROBE_RUN": address.encode(), b"PYTHONPATH": path}
     if before is not None:
-        found[session.PYTHONPATH.encode()] = before
+        found[b"FPROBE_RUN_PYTHONPATH"] = before
         found[b"PYTHONPATH"] = path + b":" + before if before else path  # an empty entry is the current directory
     return found
 

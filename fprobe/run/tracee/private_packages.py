@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes milliseconds to import
     from typing import Any
 
+_LOADERS = "_get_supported_file_loaders"
 OURS = ("fprobe", "kprobes", "ftrace", "sandbox")
 
 
@@ -54,9 +55,11 @@ class _Loader:
 
 
 class PrivatePackages:
-    """Our packages in a program. `root`: the directory that has them."""
+    """Our packages in a program. `root`: the directory that has them. Raises ImportError if this Python lacks what that needs."""
 
     def __init__(self, root: str) -> None:
+        if not hasattr(machinery, _LOADERS):
+            raise ImportError(f"this Python has no _frozen_importlib_external.{_LOADERS}, which fprobe uses")
         self._root = os.path.realpath(root)
         self._import = builtins.__import__
         self._lock: Any = _thread.RLock()
@@ -174,7 +177,7 @@ class PrivatePackages:
                     spec.loader = _Loader(spec.loader, packages)
                 return spec
 
-        loaders: Any = vars(machinery)["_get_supported_file_loaders"]()
+        loaders: Any = getattr(machinery, _LOADERS)()
         return Finder(path, *loaders)
 
     def _renew(self) -> None:

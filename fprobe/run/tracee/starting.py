@@ -11,6 +11,7 @@ from typing import Any
 
 from fprobe.run import session
 from fprobe.run.tracee import children, own_modules
+from sandbox.process import private_names
 
 _permanent: list[Any] = []
 """Objects that must live as long as the process."""
@@ -29,20 +30,21 @@ def start(directory: str, modules: Sequence[str], hide_environment: Callable[[],
     collects = gc.isenabled()
     gc.disable()  # hundreds of modules are imported, and none of them is garbage
     try:
+        private_names.check()
         hide_environment()
         settings = session.settings(address)
         session.note(address, argv=sys.orig_argv, parent=os.getppid(), doing="preparing the probes")
         if settings.mount and os.getppid() == int(address.split(":")[0]):
             mount(settings.mount)  # before children are covered: the one that unmounts is not the program's
-        children.cover(address, directory)
+        children.cover(address, directory, _note)
         arm(address, settings)
         with _unseen():
             own_modules.unshadow(modules)
     except Exception as error:  # must not stop the program
-        session.note(address, error=f"{type(error).__name__}: {error}")
+        session.note(address, argv=sys.orig_argv, error=f"{type(error).__name__}: {error}")
     finally:
+        _note(address, armed=True)
         with _unseen():
-            session.note(address, armed=True)
             session.wait_for_terminal(address)
         _leave_out_of_collections()
         if collects:
@@ -65,6 +67,11 @@ def _unseen() -> AbstractContextManager[None]:
     from ftrace.core.runtime import runtime
 
     return runtime().unseen()
+
+
+def _note(address: str, **entry: Any) -> None:
+    with _unseen():
+        session.note(address, **entry)
 
 
 def mount(directory: str) -> None:

@@ -82,3 +82,57 @@ def test_what_was_counted_before_an_exec_keeps_its_name(launch, words):
         assert {each["frames"][-1] for each in process["stacks"]} == {"deflate [libz]"}
     else:
         assert [call["function"] for call in process["calls"]] == ["deflate"] * 4
+
+
+IN_A_SUB_INTERPRETER = f"""
+try:
+    import _interpreters as interpreters
+    other = interpreters.create("legacy")
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    other = interpreters.create(isolated=False)
+code = '''{PROGRAM}
+for given in ({{"env": {{"A": "b"}}}}, {{}}, {{"env": dict(os.environ), "close_fds": False}}):
+    subprocess.run(words, check=True, **given)
+wait(os.posix_spawn(python, words, {{}}))
+'''
+assert not interpreters.run_string(other, code)
+interpreters.destroy(other)
+"""
+
+
+def test_processes_that_sub_interpreters_start_are_covered(launch):
+    done = launch("--stat", "libz:deflate", source=IN_A_SUB_INTERPRETER)
+    assert (done.returncode, done.out, done.err) == (0, "[]\n" * 4, "")
+    assert [row["hits"] for process in done.report["processes"] for row in process["functions"]] == [1] * 4
+
+
+def test_what_names_the_children_is_not_counted(launch):
+    """The journal is opened and written by functions that the program probes."""
+    source = "import subprocess; subprocess.run(['true'], close_fds=False); subprocess.run(['true'])"
+    done = launch("--trace", "libc:open64", "--trace", "libc:write", source=source)
+    assert [each["command"] for each in done.report["not_covered"]] == [["true"]] * 2
+    seen = str(done.report["processes"][0]["calls"])
+    assert "app.py" in seen and "/proc/" not in seen and "started" not in seen, seen
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("import _ctypes; del _ctypes.dlclose", "has no _ctypes.dlclose, which fprobe uses"),
+        (
+            "import _frozen_importlib_external as it; del it._get_supported_file_loaders",
+            "has no _frozen_importlib_external._get_supported_file_loaders, which fprobe uses",
+        ),
+        (
+            "import sys; sys.modules['_posixsubprocess'] = None",
+            "has no _posixsubprocess.fork_exec: child processes are not probed",
+        ),
+    ],
+)
+def test_a_private_name_that_is_gone_is_named(launch, gone, said):
+    """The program runs as ever. `-S`: it begins before the probes are attached."""
+    code = f"{gone}\nimport site; site.main()\nimport zlib; zlib.compress(b'x'); print('done')"
+    done = launch("--stat", "libz:deflate", "--", "-S", "-c", code, as_json=False)
+    assert (done.returncode, done.out) == (1, "done\n")
+    assert said in done.err, done.err

@@ -46,16 +46,35 @@ def _arm() -> None:
 
 def _private_packages(tracee: str):  # type: ignore[no-untyped-def]  # its module is loaded here
     """Our packages, apart from what the program has by their names. `tracee`: the directory above this one."""
-    from _frozen_importlib_external import PathFinder, SourceFileLoader
+    from _frozen_importlib_external import PathFinder
 
     if PathFinder.find_spec("fprobe") is None:  # an environment without it, which lacks what it needs, too
         raise ModuleNotFoundError("No module named 'fprobe'")
-    name = "fprobe.run.tracee.private_packages"
-    module = type(sys)(name)
-    SourceFileLoader(name, f"{tracee}/private_packages.py").exec_module(module)
-    packages = module.PrivatePackages(tracee.removesuffix("/fprobe/run/tracee"))
+    packages = _module(tracee, "private_packages").PrivatePackages(tracee.removesuffix("/fprobe/run/tracee"))
     packages.install()
     return packages
+
+
+def _module(tracee: str, name: str):  # type: ignore[no-untyped-def]
+    """A module of the directory above this one, which imports none of ours."""
+    from _frozen_importlib_external import SourceFileLoader
+
+    full = f"fprobe.run.tracee.{name}"
+    module = type(sys)(full)
+    SourceFileLoader(full, f"{tracee}/{name}.py").exec_module(module)
+    return module
+
+
+def _cover_children() -> None:
+    """In a sub-interpreter, which has functions of its own that start programs."""
+    here = _without_ourselves()
+    address = os.environ.get("FPROBE_RUN", "")
+    try:
+        if address.count(":") == 2:
+            _module(os.path.dirname(here), "children").cover(address, here)  # noqa: PTH120  # as above
+    except (ImportError, SyntaxError, OSError):  # those that the main interpreter starts are covered
+        pass
+    _hide_environment()
 
 
 def _refuse(error: Exception) -> None:
@@ -67,8 +86,9 @@ def _refuse(error: Exception) -> None:
     else:
         os.environ["PYTHONPATH"] = before
     command = ", ".join(map(_quoted, getattr(sys, "orig_argv", [sys.executable, *sys.argv])))
-    reason = f"this Python cannot import fprobe ({type(error).__name__})"
-    text = f'{{"pid": {os.getpid()}, "command": [{command}], "not_covered": "{reason}"}}\n'
+    detail = f": {error}" if type(error) is ImportError else ""
+    reason = _quoted(f"this Python cannot import fprobe ({type(error).__name__}{detail})")
+    text = f'{{"pid": {os.getpid()}, "command": [{command}], "not_covered": {reason}}}\n'
     try:
         journal = os.open(f"/proc/{address[0]}/fd/{address[2]}", os.O_WRONLY | os.O_APPEND)
         os.write(journal, text.encode())
@@ -105,6 +125,5 @@ if __name__ == "sitecustomize" and _in_main_interpreter():
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _users_own()
 elif __name__ == "sitecustomize":  # the main interpreter's probes are hit in all of them
-    _without_ourselves()
-    _hide_environment()
+    _cover_children()
     _users_own()
