@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from native_machine import define
@@ -78,7 +80,7 @@ def cases() -> list[Case]:
 
 
 @functools.cache
-def prelude() -> dict[str, Any]:
-    """What the snippets can see beside the language."""
+def prelude() -> Mapping[str, Any]:
+    """What the snippets can see beside the language; the same one each time."""
     eager = functools.partial(sandbox.native.native, eager=True)
-    return {**define(PRELUDE), "native": eager, "math": math}
+    return MappingProxyType({**define(PRELUDE), "native": eager, "math": math})

@@ -92,7 +92,7 @@ def test_text_that_has_the_name_of_a_functions_text_by_chance_is_not_its_source(
 def test_a_function_whose_text_is_kept_needs_no_file(monkeypatch) -> None:
     text = "\n@native\ndef f(a: u64) -> u64:\n    return a + 1\n"
     monkeypatch.setitem(linecache.cache, "<kept>", (len(text), None, text.splitlines(True), "<kept>"))
-    namespace = prelude()
+    namespace = {**prelude()}
     exec(compile(text, "<kept>", "exec"), namespace)
     assert model(namespace["f"])(3) == 4
 
