@@ -41,6 +41,7 @@ def test_they_form_a_module_with_stubs() -> None:
 
 def test_calls_among_them_are_probed_like_any_other() -> None:
     seen: list[int] = []
+    assert program.square(2) == 4  # loads them
 
     def note(fp: Any, ip: int, ret_ip: int, regs: Any, data: Any) -> None:
         seen.append(regs.di)
@@ -63,10 +64,14 @@ def test_attributes_of_functions_are_the_modules() -> None:
 
 
 def test_after_unloading_the_module_calls_are_refused() -> None:
-    assert program.elsewhere(3) == 3
-    program.elsewhere.module.unload()
-    with pytest.raises(LookupError, match="'native_spread' is unloaded"):
-        program.elsewhere(3)
+    @sandbox.function(module="leaving")
+    def same(x: u64) -> u64:
+        return x
+
+    assert same(3) == 3
+    same.module.unload()
+    with pytest.raises(LookupError, match="'leaving' is unloaded"):
+        same(3)
 
 
 def test_names_that_are_taken() -> None:
