@@ -152,7 +152,7 @@ def test_calls_on_other_stacks_that_return_in_the_order_of_their_calls_leave_no_
     assert probe.counts.hits == 3 and probe.counts.missed == 0
 
 
-@isolated(shared=True)
+@isolated  # the empty nodes stay until the thread's next hooked call
 def test_empty_nodes_below_calls_that_return_by_the_fast_path_do_not_use_up_the_shadow_stack():
     import fprobe
 
@@ -162,7 +162,7 @@ def test_empty_nodes_below_calls_that_return_by_the_fast_path_do_not_use_up_the_
     assert probe.counts.hits == 60_000 and probe.counts.missed == 0
 
 
-@isolated(shared=True)
+@isolated  # as above
 def test_empty_nodes_give_back_nothing_a_second_time():
     """What a call took has gone back when it returned: three calls at once are still the most."""
     import fprobe
