@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -32,7 +33,7 @@ def on_terminal(*words, **options):
 def test_run_says_what_it_does_and_erases_that_before_the_program_begins():
     seen = on_terminal("run", "--stat", "libz:deflate", "-c", PROGRAM)
     shown, _, after = seen.rpartition("\r\x1b[K")
-    assert "\r\x1b[Kpreparing the probes: 0 s" in shown
+    assert re.search("\r\x1b\\[Kpreparing the probes: [0-9] s", shown)
     assert after.startswith("begun\r\n") and "deflate [libz]" in after
 
 
@@ -40,20 +41,20 @@ def test_run_says_what_it_does_and_erases_that_before_the_program_begins():
 def test_attaching_says_what_it_does_until_it_is_done(target):
     words = ["stat", "-p", str(target.pid), "libz:deflate", "--duration", "0.1"]
     shown, _, after = on_terminal(*words).rpartition("\r\x1b[K")
-    assert shown.startswith(f"\r\x1b[Kreading process {target.pid}: 0 s")
+    assert re.match(f"\r\x1b\\[Kreading process {target.pid}: [0-9] s", shown)
     assert after.startswith(f"fprobe: attached to {target.pid} ")
 
 
 @pytest.mark.stress
 def test_top_says_it_in_the_first_line_of_the_table():
     words = ["top", "--stat", "libz:deflate", "-d", "0.05", "-c", PROGRAM]
-    said = "\x1b[Hpreparing the probes: 0 s\x1b[K"
+    said = re.compile("\x1b\\[Hpreparing the probes: [0-9] s\x1b\\[K")
     for _ in range(9):  # on a busy machine the program may be prepared before the first table is drawn
         drawn, _, after = on_terminal(*words).partition("\x1b[?1049l")
         assert "preparing" not in after
-        if said in drawn:
+        if said.search(drawn):
             break
-    assert said in drawn
+    assert said.search(drawn)
 
 
 @pytest.mark.stress
