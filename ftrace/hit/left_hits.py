@@ -184,6 +184,7 @@ def forget(task: ptr[Task], sp: u64) -> void:
     handlers_left(task)
     python_handlers_left(task, ~cast(u64, 0), sp)
     task.vectors = 0
+    task.adopts_from = 0
     task.waiting = 0
     task.abandoned += 1
     task.list = 0

@@ -39,13 +39,14 @@ from ftrace.hit.nodes import (
     real_caller,
     word_at,
 )
-from ftrace.hit.parking import EMPTY, is_parked, look_for_parked, park, slot_of, spare_stubs
+from ftrace.hit.parking import EMPTY, is_parked, is_spare, look_for_parked, park, slot_of, spare_stubs
 from ftrace.hit.pid_list import join_lists
 from ftrace.hit.pools import gather_credits, nodes_of, pool_give
 from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
+from ftrace.hit.x86_64.stubs import RETURN_POINT
 from sandbox.native import *
 from sandbox.threads.tasks import CLAIMED, DATA_STACK, Node, Task, claimed_high, counters, current, task_at, task_free
-from sandbox.x86_64.syscalls import SYS_GETTID
+from sandbox.x86_64.syscalls import SYS_GETTID, SYS_SCHED_YIELD
 
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
@@ -359,9 +360,36 @@ def unhook(node: ptr[Node], sp: u64) -> void:
     if node.stub <= EMPTY or is_parked(node):
         return
     slot = frame_of(node)
-    if not is_dead(node, sp) and readable(slot) and word_at(slot)[0] == node.stub + EXIT_FROM_STUB:
+    hooked = node.stub + EXIT_FROM_STUB
+    if not is_dead(node, sp) and readable(slot) and word_at(slot)[0] == hooked:
         atomic_add(addressof(unhooked), 1, "release")
-        word_at(slot)[0] = real_caller(node)
+        atomic_cas(word_at(slot), hooked, real_caller(node), "acq_rel")  # another thread may be returning from it
+
+
+@native
+def claim(node: ptr[Node]) -> bool_:
+    """Leave an empty place instead of a call. Of its thread, which ends, and the one that adopts it, only one gets True."""
+    stub = volatile_load(addressof(node.stub))
+    if stub <= EMPTY:
+        return False
+    if not is_spare(stub):
+        node.record = stub - RETURN_POINT  # where `entry_ip` looks then
+    return atomic_cas(addressof(node.stub), stub, EMPTY, "acq_rel")
+
+
+_YIELDS = 1000
+"""How often a thread that ends lets others run, of which one copies its nodes."""
+
+
+@native
+def await_adopters(task: ptr[Task]) -> void:
+    """The task's nodes are gone. Wait for those who are still reading them: the record will be another thread's."""
+    tries: u64 = 0
+    for index in range(load(addressof(claimed_high), "acquire")):
+        other = task_at(index)
+        while load(addressof(other.adopts_from), "acquire") == cast(u64, task) and tries < _YIELDS:
+            syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
+            tries += 1
 
 
 @native
@@ -380,7 +408,10 @@ def rethook_flush_task(task: ptr[Task]) -> void:
         node = below(node)
     pop_empty(task)
     while task.top != task.bottom:
-        node_abandon(task, task.top)
+        if task.top.stub == 0 or claim(task.top):
+            node_abandon(task, task.top)
+        pop_empty(task)
+    await_adopters(task)
     task_free(task)
 
 

@@ -18,7 +18,7 @@ from ftrace.core.sites.lists import ListRecord
 from ftrace.core.tracer import tracer
 from ftrace.core.unwind.unwinding import FrameDescription, describe_stubs
 from ftrace.hit.records import CALLBACK, COMPLETE, HAS_EXIT
-from ftrace.hit.x86_64.frames import HOOKED_TO
+from ftrace.hit.x86_64.frames import HOOKED_TO, Stubs
 from ftrace.hit.x86_64.preserving_stub import DROP_RETURN_PRESERVING, SLOT_RESTORED, preserving_stub
 from ftrace.hit.x86_64.stubs import ENTRY_POINT, RETURN_POINT, SLOT, STUB_SIZE, TO_BODY_BY_CALL
 from kprobes.breakpoint import patching
@@ -72,8 +72,8 @@ class _StubSpace:
         self.pieces.append(piece)
         self._next, self._end = piece.base + STUB_SIZE, piece.end
         hooked_to = SLOT_RESTORED if self._preserving else HOOKED_TO
-        size = piece.end - self._next
-        self._frames.append(describe_stubs(runtime().slab, name, self._next, size, False, hooked_to))
+        stubs = Stubs(self._next, piece.end - self._next, hooked_to=hooked_to)
+        self._frames.append(describe_stubs(runtime().slab, name, stubs))
 
     def close(self) -> None:
         """Free all stubs. No call will return to one."""

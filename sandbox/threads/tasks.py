@@ -169,6 +169,7 @@ class Task(Structure):
     python_left: u64  # 1 more than the number of the call whose state is to be put back, since it has been left; or 0
     python_calls: array[PythonCall, PYTHON_CALLS]
     vectors: u64  # where the vector registers are kept while a Python or C handler runs (ftrace.core.handlers.floats); 0: nowhere
+    adopts_from: u64  # the address of the record whose calls it takes over (ftrace.hit.adopted_calls), or 0
     acting_comm: array[u64, 2]  # the name of the thread that it acts for
 
 
@@ -236,10 +237,12 @@ def clear_variables(task: ptr[Task]) -> void:
 def task_reset(task: ptr[Task]) -> void:
     """Empty the shadow stack; counters and credits stay with the record when its owner changes."""
     base = cast(ptr[u8], task)
-    task.bottom = cast(ptr[Node], addressof(base[NODES]))
-    task.bottom.frame = 0xFFFF_FFFF_FFFF_FFFE
-    task.bottom.stub = 0
-    task.top = task.bottom
+    bottom = cast(ptr[Node], addressof(base[NODES]))
+    bottom.frame = 0xFFFF_FFFF_FFFF_FFFE
+    bottom.stub = 0
+    task.top = bottom
+    signal_fence()  # unwinders search the records up to the first without a bottom
+    task.bottom = bottom
     task.nodes_end = cast(u64, addressof(base[DATA_STACK - NODE]))
     task.limit = task.nodes_end
     task.data_top = cast(u64, addressof(base[DATA_STACK]))
@@ -250,6 +253,7 @@ def task_reset(task: ptr[Task]) -> void:
     task.preempt = 0
     task.waiting = 0
     task.vectors = 0
+    task.adopts_from = 0
     task.cancellable = 0
     task.python = 0
     task.python_depth = 0

@@ -308,8 +308,9 @@ class SiteBlock:
         self._slots[:] = [self._empty.address] * count
         self._describe(where.base)
         perf_map.add(where.base, where.size, f"stubs [{self.name}]")
-        place, swaps = (where.base, where.size), self._empty.stubs is Stubs.AFTER_PROLOGUE
-        self._frames = describe_stubs(self._runtime.slab, self.name, *place, swaps, self._hooked_to)
+        swaps = self._empty.stubs is Stubs.AFTER_PROLOGUE
+        place = frames.Stubs(where.base, where.size, swaps, self._hooked_to)
+        self._frames = describe_stubs(self._runtime.slab, self.name, place)
 
     def _template_bytes(self) -> bytes:
         template = self._runtime.template

@@ -39,6 +39,7 @@ class SpareStubs:
     def make(self) -> None:
         """Treat calls that look dead as calls of other greenlets from now on."""
         from ftrace.core.unwind.unwinding import describe_stubs
+        from ftrace.hit.x86_64.frames import Stubs
         from ftrace.hit.x86_64.preserving_stub import SLOT_RESTORED, preserving_stub
 
         if self._text is not None:
@@ -50,9 +51,8 @@ class SpareStubs:
         stubs = [preserving_stub(first + number * STUB_SIZE, 0, text.base) for number in range(SPARES)]
         exit_ = image.address("ftrace_exit_preserving_all").to_bytes(8, "little")
         text.write(text.base, exit_.ljust(STUB_SIZE, b"\xcc") + b"".join(stubs))
-        self._frames = describe_stubs(
-            self._slab, "spare", first, SPARES * STUB_SIZE, after_prologue=False, hooked_to=SLOT_RESTORED
-        )
+        place = Stubs(first, SPARES * STUB_SIZE, hooked_to=SLOT_RESTORED)
+        self._frames = describe_stubs(self._slab, "spare", place)
         self._text = text
         hooks.own_code.add(text.__contains__)
         image.variable("spare_stubs").value = first + RETURN_POINT

@@ -28,18 +28,13 @@ class FrameDescription:
             self._seen_by_debuggers.withdraw()
 
 
-def describe_stubs(
-    slab: int, module: str, start: int, size: int, after_prologue: bool, hooked_to: int = frames.HOOKED_TO
-) -> FrameDescription:
-    """Register a section for a module's stubs at `start` (address; `size` in bytes). `slab`: the address of the tasks.
-
-    `hooked_to`: up to this offset in a stub, the return address is in the node (ftrace.hit.x86_64.frames).
-    """
-    fields = {"TOP": tasks.Task.offset("top"), "BOTTOM": tasks.Task.offset("bottom")}
+def describe_stubs(slab: int, module: str, stubs: frames.Stubs) -> FrameDescription:
+    """Register a section for a module's stubs. `slab`: the address of the tasks."""
+    fields = {name.upper(): tasks.Task.offset(name) for name in ("top", "bottom", "state")}
     fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
-    place = frames.return_address_place(slab, tasks.STRIDE, tasks.NODE, fields, hooked_to)
-    section = frames.stub_section(start, size, place, after_prologue, hooked_to)
-    return FrameDescription(f"{module}.stubs", start, size, section)
+    nothing = slab + tasks.NODES + tasks.Node.offset("parent")  # of the sentinel of the first record
+    place = frames.return_address_place(stubs, frames.Records(slab, tasks.STRIDE, tasks.NODE, fields, nothing))
+    return FrameDescription(f"{module}.stubs", stubs.start, stubs.size, frames.stub_section(stubs, place))
 
 
 def describe_entrances(name: str, start: int, size: int) -> FrameDescription:

@@ -11,6 +11,10 @@ description, which determines the half of a stub that a frame is in by the low b
 
 For stubs after a prologue (mcount) the entry is inside the function: CFA = rbp + 16. Where tail calls have put several nodes
 into one slot, the oldest has the real parent, and one frame represents all their stubs.
+
+The thread that has made the call may end meanwhile, if another one runs it by now: it puts the real address into the slot
+(ftrace.hit.rethook.unhook). libgcc then still uses this description, but reads rip from the slot anew. So an rip that is in no
+stub means the second half, and a call without a node has its address in the slot.
 """
 
 from __future__ import annotations
@@ -74,6 +78,11 @@ def uleb(value: int) -> bytes:
 def byte() -> bytes:
     """Replace the address on top by the byte there."""
     return bytes([_DEREF_SIZE, 1])
+
+
+def word() -> bytes:
+    """Replace the address on top by the 4-byte word there."""
+    return bytes([_DEREF_SIZE, 4])
 
 
 def field(offset: int) -> bytes:
@@ -165,79 +174,111 @@ _SLOT = 0x7FFF_FFFF_FFFF_FFF8
 """The bits of Node.frame + 7 that are the slot's address: all but the low ones and ftrace.hit.parking.PARKED."""
 
 
-def _is_hooked(hooked_to: int) -> bytes:
-    """1 if the frame is in the second half of its stub, else 0."""
-    offset = register(RIP) + const1u(STUB_SIZE - 1) + op(AND)
-    return offset + op(DUP) + const1u(HOOKED_FROM) + op(GE, SWAP) + const1u(hooked_to) + op(LT, AND)
+class Stubs(NamedTuple):
+    """What one description is for: stubs at an address, `size` bytes of them, and where the second half ends in each."""
+
+    start: int
+    size: int
+    after_prologue: bool = False
+    hooked_to: int = HOOKED_TO
+
+    def contain(self) -> bytes:
+        """1 if the address on the stack is in one of them, else 0."""
+        return op(DUP) + const8u(self.start) + op(GE, SWAP) + const8u(self.start + self.size) + op(LT, AND)
+
+    def is_hooked(self) -> bytes:
+        """1 if the frame is in the second half of its stub, else 0."""
+        offset = register(RIP) + const1u(STUB_SIZE - 1) + op(AND)
+        in_second_half = offset + op(DUP) + const1u(HOOKED_FROM) + op(GE, SWAP) + const1u(self.hooked_to) + op(LT, AND)
+        return in_second_half + register(RIP) + self.contain() + const1u(0) + op(EQ, OR)
 
 
-def cfa(after_prologue: bool = False, hooked_to: int = HOOKED_TO) -> bytes:
+def cfa(stubs: Stubs) -> bytes:
     """The expression for the canonical frame address; see above."""
-    before = register(RBP) + op(PLUS_UCONST, 16) if after_prologue else register(RSP) + op(PLUS_UCONST, 8)
+    before = register(RBP) + op(PLUS_UCONST, 16) if stubs.after_prologue else register(RSP) + op(PLUS_UCONST, 8)
     hooked = register(RSP) + op(PLUS_UCONST, 1)
-    is_hooked = _is_hooked(hooked_to)
-    return joined(is_hooked, Jump(BRA, "hooked"), before, Jump(SKIP, "end"), Label("hooked"), hooked, Label("end"))
+    return joined(
+        stubs.is_hooked(), Jump(BRA, "hooked"), before, Jump(SKIP, "end"), Label("hooked"), hooked, Label("end")
+    )
 
 
-def caller_rsp(hooked_to: int = HOOKED_TO) -> bytes:
+def caller_rsp(stubs: Stubs) -> bytes:
     """From the CFA on the stack: itself, or one less."""
-    return _is_hooked(hooked_to) + op(MINUS)
+    return stubs.is_hooked() + op(MINUS)
 
 
-def caller_rbp() -> bytes:
+def caller_rbp(stubs: Stubs) -> bytes:
     """From the CFA on the stack, for a stub after a prologue: the saved rbp, or rbp itself."""
     return joined(
-        _is_hooked(HOOKED_TO), Jump(BRA, "hooked"), register(RBP) + op(DEREF), Jump(SKIP, "end"),
+        stubs.is_hooked(), Jump(BRA, "hooked"), register(RBP) + op(DEREF), Jump(SKIP, "end"),
         Label("hooked"), register(RBP), Label("end"),
     )  # fmt: skip
 
 
-def return_address_place(
-    slab: int, stride: int, node_size: int, fields: Mapping[str, int], hooked_to: int = HOOKED_TO
-) -> bytes:
-    """From the CFA on the stack: where the return address is stored. `fields`: TOP, BOTTOM of Task, FRAME, STUB, PARENT."""
+class Records(NamedTuple):
+    """Where the shadow stacks are: the address of the tasks, the bytes from one to the next, those of a node, offsets of fields.
+
+    `fields`: TOP, BOTTOM and STATE of Task, FRAME, STUB and PARENT of Node. `nothing`: the address of a word that is always 0.
+    """
+
+    slab: int
+    stride: int
+    node: int
+    fields: Mapping[str, int]
+    nothing: int
+
+
+def return_address_place(stubs: Stubs, records: Records) -> bytes:
+    """From the CFA on the stack: where the return address is stored."""
     this_stub = register(RIP) + const1s(-STUB_SIZE) + op(AND, PLUS_UCONST, RETURN_POINT)
-    frame = op(DUP) + field(fields["FRAME"])
-    older = const1u(node_size) + op(MINUS)
+    frame = op(DUP) + field(records.fields["FRAME"])
+    older = const1u(records.node) + op(MINUS)
     return joined(
-        _is_hooked(hooked_to), Jump(BRA, "hooked"),
+        stubs.is_hooked(), Jump(BRA, "hooked"),
         const1u(8) + op(MINUS), Jump(SKIP, "end"),
         Label("hooked"),
         # The CFA stays at the bottom: libgcc cannot pick the last element of a stack.
-        op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(slab),
-        *_search(frame, older, stride, fields),
-        # No task has it. This unclaimed task's own zero word means "no caller".
-        op(PLUS_UCONST) + uleb(fields["BOTTOM"]), Jump(SKIP, "end"),
+        op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(records.slab),
+        *_search(frame, older, records),
+        pick(2) + op(DEREF) + stubs.contain(), Jump(BRA, "lost"),
+        pick(2), Jump(SKIP, "end"),
+        Label("lost"),
+        const8u(records.nothing), Jump(SKIP, "end"),  # no caller
         Label("found"),
         frame + const1u(_TAIL_CALL) + op(AND) + const1u(0) + op(EQ), Jump(BRA, "oldest"),
         older, Jump(SKIP, "found"),
         Label("oldest"),
-        op(PLUS_UCONST) + uleb(fields["PARENT"]),
+        op(PLUS_UCONST) + uleb(records.fields["PARENT"]),
         Label("end"),
     )  # fmt: skip
 
 
-def _search(frame: bytes, older: bytes, stride: int, fields: Mapping[str, int]) -> tuple[bytes | Jump | Label, ...]:
-    """[slot, stub, task] -> [slot, stub, task, node] at "found", or the unclaimed task after the last one."""
+def _search(frame: bytes, older: bytes, records: Records) -> tuple[bytes | Jump | Label, ...]:
+    """[slot, stub, task] -> [slot, stub, task, node] at "found", or the task after the last one.
+
+    A record that is being claimed for the first time has no bottom yet, and no call: those after it may have.
+    """
+    fields = records.fields
     matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(4) + op(EQ)
     matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
     return (
-        Label("task"),
-        op(DUP) + field(fields["TOP"]),
+        Jump(SKIP, "task"),
         Label("node"),
         matches, Jump(BRA, "found"),
-        op(DUP) + pick(2) + field(fields["BOTTOM"]) + op(EQ), Jump(BRA, "next task"),
+        op(DUP) + pick(2) + field(fields["BOTTOM"]) + op(EQ), Jump(BRA, "drop"),
         older, Jump(SKIP, "node"),
+        Label("drop"),
+        op(DROP),
         Label("next task"),
-        op(DROP) + const4u(stride) + op(PLUS),
-        op(DUP) + field(fields["BOTTOM"]) + const1u(0) + op(NE), Jump(BRA, "task"),
+        const4u(records.stride) + op(PLUS),
+        Label("task"),
+        op(DUP) + field(fields["TOP"]) + pick(1) + field(fields["BOTTOM"]), Jump(BRA, "node"),
+        op(DROP, DUP, PLUS_UCONST) + uleb(fields["STATE"]) + word(), Jump(BRA, "next task"),
     )  # fmt: skip
 
 
-def stub_section(
-    start: int, size: int, place: bytes, after_prologue: bool = False, hooked_to: int = HOOKED_TO
-) -> bytes:
-    """An .eh_frame section with one description, for the stubs at `start` (address, bytes); ends with its terminator."""
-    rules = rule(DEF_CFA, cfa(after_prologue, hooked_to)) + rule(IS_VALUE, caller_rsp(hooked_to), RSP)
-    rules += rule(IS_VALUE, caller_rbp(), RBP) if after_prologue else b""
-    return section(start, size, rules + rule(IN_MEMORY, place, RIP))
+def stub_section(stubs: Stubs, place: bytes) -> bytes:
+    """An .eh_frame section with one description, for the stubs; ends with its terminator. `place`: return_address_place."""
+    rules = rule(DEF_CFA, cfa(stubs)) + rule(IS_VALUE, caller_rsp(stubs), RSP)
+    rules += rule(IS_VALUE, caller_rbp(stubs), RBP) if stubs.after_prologue else b""
+    return section(stubs.start, stubs.size, rules + rule(IN_MEMORY, place, RIP))
