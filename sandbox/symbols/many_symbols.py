@@ -22,6 +22,8 @@ Tables = Callable[[], tuple[elf.ElfFile, int]]
 Read = Callable[[Callable[[elf.ElfFile, int], Entries]], tuple[Symbol, ...]]
 """read(entries): the library's symbols among `entries(file, table)`."""
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT)
+_KEPT = 4096
+"""Addresses of which is kept what is around them: code that is examined leads to the same functions again and again."""
 _PART = 4
 """Of a quarter of all and more it is better to have an object for each."""
 
@@ -40,6 +42,7 @@ class ManySymbols:
         found = [index for index, (info, section) in enumerate(fields) if section in text and info & 15 in _WANTED]
         values = column(file, table, "Q", 8)
         found.sort(key=values.__getitem__)
+        self._around = dict[int, tuple[Symbol, ...]]()
         self._indexes, self._values = array("I", found), array("Q", map(values.__getitem__, found))
 
     @property
@@ -59,9 +62,18 @@ class ManySymbols:
         return self._at(chain.from_iterable(places))
 
     def around(self, address: int) -> tuple[Symbol, ...]:
-        """Those that begin at the address or before it, as many as may contain it, ascending."""
-        end = bisect_right(self._values, address - self._base)
-        return self._at(range(max(end - ENCLOSING, 0), end))
+        """Those that begin at the address or, if it is not the start of a function, as many before it as may contain it."""
+        if address not in self._around:
+            if len(self._around) >= _KEPT:
+                self._around.clear()
+            self._around[address] = self._read_around(address - self._base)
+        return self._around[address]
+
+    def _read_around(self, value: int) -> tuple[Symbol, ...]:
+        first, end = bisect_left(self._values, value), bisect_right(self._values, value)
+        lowest = max(end - ENCLOSING, 0)
+        exact = self._at(range(max(first, lowest), end)) if first < end else ()
+        return exact if any(symbol.size for symbol in exact) else self._at(range(lowest, end))
 
     def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> tuple[Symbol, ...] | None:
         """Those whose names `choose` gives, by their places in the list of all names; None if they are a quarter or more."""

@@ -60,12 +60,14 @@ def symbols_of(
     table = table_of(file)
     if not table:
         return
-    labels = {i: file.section_name(i) for i in range(len(file.sections))}
+    labels = dict[int, str]()
     found = entries(file, table)
     wanted = ((index, entry) for index, entry in found if _is_wanted(entry))
     chosen = list(wanted) if isinstance(found, list) else wanted
     for name, (_, info, section, value, size) in named_entries(file, table, chosen):
         if name:
+            if section not in labels:
+                labels[section] = file.section_name(section)
             yield Symbol(name, base + value, size, module, labels[section], info & 15 == elf.STT_GNU_IFUNC)
 
 

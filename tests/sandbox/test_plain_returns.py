@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import random
 from functools import cache
+from itertools import product
 
+import capstone
 import pytest
 from return_slots import REFUSED, assembled
 from sampled import in_stress, sampled
@@ -96,6 +98,20 @@ def test_lengths_of_instructions_are_capstones(library):
         assert found == expected[: len(found)], hex(start)
         seen += len(found)
     assert seen > 2000
+
+
+def test_lengths_of_instructions_with_prefixes_are_capstones():
+    """Calls of __tls_get_addr have prefixes that mean nothing, 66 66 48, before a distance of four bytes."""
+    engine, seen = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64), 0
+    prefixes = map(bytes.fromhex, ("", "66", "f2", "6666", "48", "6648", "664c", "666648", "f348", "64"))
+    for prefix, escape, opcode in product(prefixes, (b"", b"\x0f"), range(256)):
+        for modrm in (0x05, 0x84, 0xC8):
+            code = (prefix + escape + bytes((opcode, modrm)) + bytes(range(1, 11))).ljust(15, b"\x01")
+            expected, found = next(engine.disasm(code, 0), None), lengths(code)
+            if expected is not None and found:
+                assert found[0] == expected.size, code.hex()
+                seen += 1
+    assert seen > 10_000
 
 
 @pytest.mark.stress

@@ -90,7 +90,7 @@ class Read(Structure):
     displacement: i64
     immediate: i64
     relative: u64
-    is_word: bool_  # has the prefix 66
+    is_word: bool_  # has the prefix 66, which REX.W overrides
     is_vector: bool_  # written with VEX or EVEX
     is_scaled: bool_
 
@@ -211,6 +211,12 @@ def read_modrm(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
 
 
 @native(inline=True)
+def is_relative(opcode: u32) -> bool_:
+    """A call or jump with a distance of four bytes."""
+    return opcode & ~1 == 0xE8 or opcode & ~15 == 0x180
+
+
+@native(inline=True)
 def read_immediate(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
     """The offset after the immediate operand."""
     form = insn.form
@@ -223,8 +229,8 @@ def read_immediate(code: ptr[u8], at: u64, insn: ptr[Read]) -> u64:
         return at
     if insn.opcode & ~7 == 0xB8 and insn.rex & 8 != 0:
         return at + 8
-    if insn.is_word:
-        return at + 2
+    if insn.is_word and insn.rex & 8 == 0:
+        return at + 2 if not is_relative(insn.opcode) else cast(u64, 16)  # Intel reads four bytes there, AMD two
     insn.immediate = word_at(code, at)
     return at + 4
 
