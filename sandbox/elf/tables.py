@@ -218,9 +218,9 @@ def imports(file: ElfFile) -> Iterator[tuple[int, str]]:
         if file.sections[table].type == SHT_DYNSYM:
             names = [name for name, *_ in SYMBOL.iter_unpack(file.contents(table))]
             strings = file.strings(table)
-            for relocation in file.relocations(index):
-                if relocation.type in _BOUND and relocation.symbol:
-                    yield relocation.offset, string_at(strings, names[relocation.symbol])
+            for offset, kind, symbol, _ in _RELA.iter_unpack(file.contents(index)):
+                if symbol and kind in _BOUND:
+                    yield offset, string_at(strings, names[symbol])
 
 
 def load_base(handle: int) -> int:

@@ -83,9 +83,16 @@ class ManySymbols:
     def _names(self) -> list[str]:
         """The names of all, with `@VERSION` if programs are not linked with that version any more."""
         file, table = self._tables()
-        strings, offsets = file.strings(table), column(file, table, "I", 0)
+        column_of_names = column(file, table, "I", 0)
+        offsets = (column_of_names[index] for index in self._indexes)
+        try:  # one text for all: in ASCII its offsets are those of bytes
+            strings = str(file.contents(file.sections[table].link), "ascii")
+            found = [strings[at : strings.index("\0", at)] for at in offsets]
+        except UnicodeDecodeError:
+            encoded = file.strings(table)
+            found = [elf.string_at(encoded, at) for at in offsets]
         old = old_versions(file) if file.sections[table].type == elf.SHT_DYNSYM else {}
-        found = [elf.string_at(strings, offsets[index]).partition("@@")[0] for index in self._indexes]
+        found = [name.partition("@@")[0] for name in found]
         return [f"{name}@{old[at]}" if at in old else name for at, name in zip(self._indexes, found, strict=True)]
 
     def _at(self, places: Iterable[int]) -> tuple[Symbol, ...]:
