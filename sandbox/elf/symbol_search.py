@@ -52,6 +52,8 @@ def containing(file: elf.ElfFile, table: int, word: bytes) -> list[Entry]:
 def between(file: elf.ElfFile, table: int, first: int, end: int) -> list[Entry]:
     """The entries with `first` <= value < `end`, which are close together, in the order of the table."""
     values = column(file, table, "Q", 8).tobytes()
+    if end == first + 1:
+        return [entry_at(file, table, index) for index in _indexes(values, struct.pack("<Q", first), 8, 0)]
     high = range(first >> 8, (end - 1 >> 8) + 1)
     near = (index for part in high for index in _indexes(values, struct.pack("<Q", part)[:7], 8, 1))
     entries = (entry_at(file, table, index) for index in sorted(near))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from functools import cache
 
-from sandbox.images.process_text import symbol_at, unique
+from sandbox.images.process_text import library_of, symbol_at, unique
 from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.table import Symbol
 from sandbox.x86_64.decoding import Decoded
@@ -68,6 +68,11 @@ def _destination(call: Decoded) -> tuple[int, int | None]:
 
 
 def _function_at(address: int) -> Symbol | None:
+    library = library_of(address)
+    if library is not None and library.is_searched:
+        bounds = library.function_bounds(address)
+        if bounds is not None and bounds[0] != address:  # inside a function: that need not be found
+            return library.beginning_at(address)
     found = symbol_at(address) if address else None
     return found if found is not None and found.address == address else None
 

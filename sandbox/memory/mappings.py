@@ -14,8 +14,8 @@ import errno
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from sandbox.memory.address_space import address_space
 from sandbox.memory.address_space import mappings as mappings
@@ -55,6 +55,14 @@ REACH = (1 << 31) - (1 << 20)
 """The largest rel32 displacement in bytes, minus a margin for what is allocated together."""
 
 
+class LeftView(NamedTuple):
+    """A view of an earlier copy of a part of text, from `offset` on, which children have kept. It is closed."""
+
+    offset: int
+    size: int
+    address: int
+
+
 class TextMapping:
     """Executable pages and their writable alias.
 
@@ -75,8 +83,8 @@ class TextMapping:
         handler in between that writes, too."""
         self._own_since = own_since
         self._is_new = is_new
-        self.left: list[int] = []
-        """Views of earlier copies of the text, which children have kept: closed, and there only if `keeps_left`."""
+        self.left: list[LeftView] = []
+        """There only if `keeps_left`."""
 
     @property
     def end(self) -> int:
@@ -97,7 +105,7 @@ class TextMapping:
             self._writers += 1
             try:
                 if not self._is_open:
-                    mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
+                    self._protect(PROT_READ | PROT_WRITE)
                     self._is_open = True
                 if self._is_new and self._writers == 1:
                     pages = copied_pages(self.base, self.size)
@@ -110,7 +118,7 @@ class TextMapping:
                 self._writers -= 1
                 if not self._writers:
                     self._is_open = False
-                    mprotect(self._alias, self.size, PROT_NONE)
+                    self._protect(PROT_NONE)
 
     def write(self, address: int, data: bytes) -> None:
         """Store `data` at `address`, in text that no thread executes yet.
@@ -135,12 +143,26 @@ class TextMapping:
         """
         forks = forks_seen()
         if forks != self._own_since:
-            if keeps_left[0] and not self._is_new:
-                self.left.append(_another_view(self._alias, self.size))
-            _map_twice(self.base, ctypes.string_at(self.base, self.size), self.name, alias=self._alias)
+            for offset, size in self.parts:
+                alias = self._alias + offset
+                if keeps_left[0] and not self._is_new:
+                    self.left.append(LeftView(offset, size, _another_view(alias, size)))
+                map_twice(self.base + offset, ctypes.string_at(self.base + offset, size), self.name, alias=alias)
             self._own_since = forks
             if self._writers:
-                mprotect(self._alias, self.size, PROT_READ | PROT_WRITE)
+                self._protect(PROT_READ | PROT_WRITE)
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """Offset and size of what is on memory files, one each."""
+        return [(0, self.size)]
+
+    def prepare(self, addresses: Iterable[int]) -> None:
+        """What is written next is within a page of these addresses. Raises OSError if there is no memory."""
+
+    def _protect(self, protection: int) -> None:
+        for offset, size in self.parts:
+            mprotect(self._alias + offset, size, protection)
 
     def unmap(self) -> None:
         """Unmap both views. Nothing may execute or reference the text any more."""
@@ -193,16 +215,14 @@ def fork_words() -> int:
 def _count_forks() -> int:
     words, counter = reserve(PAGE), reserve(PAGE)
     code = fork_counter(words + ForkWords.forks.offset)  # type: ignore[attr-defined]
-    libc.munmap(_map_twice(counter, code.ljust(PAGE, b"\0"), "fork-counter"), PAGE)
+    libc.munmap(map_twice(counter, code.ljust(PAGE, b"\0"), "fork-counter"), PAGE)
     changes.words = ForkWords.from_address(words)
     fork.at_fork(0, counter, counter)
     fork.install()
     return words
 
 
-def _map_twice(
-    base: int, contents: bytes | int, name: str, placement: int = MAP_FIXED, alias: int | None = None
-) -> int:
+def map_twice(base: int, contents: bytes | int, name: str, placement: int = MAP_FIXED, alias: int | None = None) -> int:
     """Map contents executable at `base` and return the address of a closed (PROT_NONE) writable alias.
 
     `alias`: the address of one that it takes the place of. That is still there if this raises OSError.
@@ -365,7 +385,7 @@ _PIECE = 4 << 20
 
 
 def _map_again(base: int, size: int, name: str) -> int:
-    """`_map_twice` with the contents that are there, which are copied piece by piece: a library may have 100 MB of code.
+    """`map_twice` with the contents that are there, which are copied piece by piece: a library may have 100 MB of code.
 
     If this raises OSError, some pieces are on the file. They are the same.
     """
@@ -374,7 +394,7 @@ def _map_again(base: int, size: int, name: str) -> int:
     except OSError as error:
         if error.errno not in SCARCE:
             raise
-        return _map_twice(base, ctypes.string_at(base, size), name)
+        return map_twice(base, ctypes.string_at(base, size), name)
     try:
         alias = mmap_at(None, size, PROT_NONE, MAP_SHARED, fd)
         try:
@@ -415,8 +435,8 @@ def allocate_text(near: tuple[int, int] | None, size: int, name: str) -> TextMap
     forks = forks_seen()
     if near is None:  # the kernel chooses: a fixed address may be taken, as by the shadow memory of AddressSanitizer
         base = reserve(size)
-        return TextMapping(base, size, name, _map_twice(base, size, name), forks, is_new=True)
-    base, alias = _place_near(near, size, lambda address: _map_twice(address, size, name, MAP_FIXED_NOREPLACE))
+        return TextMapping(base, size, name, map_twice(base, size, name), forks, is_new=True)
+    base, alias = _place_near(near, size, lambda address: map_twice(address, size, name, MAP_FIXED_NOREPLACE))
     return TextMapping(base, size, name, alias, forks, is_new=True)
 
 

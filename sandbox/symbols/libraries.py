@@ -387,9 +387,26 @@ class Library:
             return False
         return any(not is_cold(symbol.name) for symbol in self.between(address, address + 1))
 
+    def beginning_at(self, address: int) -> Symbol | None:
+        """The symbol with a size that begins there, by the name that programmers write. Raises as `locate`.
+
+        Of very many symbols a few are found sooner so than with columns of them all.
+        """
+        offset = address - self.base
+        if "many" in vars(self) or len(self._answers) >= _FEW:
+            found = self.many.around(address)
+        else:
+            found = self._symbols_for(
+                address, lambda file, table: symbol_search.between(file, table, offset, offset + 1)
+            )
+        location = locate(found, address)
+        return location.symbol if location is not None and location.symbol.size and not location.offset else None
+
     def locate(self, address: int) -> Location | None:
         """The symbol that contains `address`. Raises OSError if the file cannot be read."""
         if self.is_searched and address in self:
+            if (symbol := self.beginning_at(address)) is not None:
+                return Location(symbol, 0)
             return locate(self.many.around(address), address)
         near = self._symbols_for(address, lambda file, table: entries_before(file, table, address - self.base))
         return locate(near, address)

@@ -110,6 +110,7 @@ class DetouredBlock(ImageBlock):
             if self._slots is None:
                 self._prepare()
             entries = self._entries_of(todo)
+            self._text.prepare(self.addresses[index] for index in todo)
             with self._space.open(entries):
                 try:
                     for position, index in enumerate(todo):

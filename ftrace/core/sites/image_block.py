@@ -67,6 +67,8 @@ class PreparedBlock(ImageBlock):
         return image is self.image and address in image.stubs and address in self._text
 
     def make(self, indexes: Iterable[int]) -> None:
+        indexes = list(indexes)
+        self._text.prepare(self.addresses[index] for index in indexes)
         for index in indexes:
             self._made |= 1 << index
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ftrace.core.runtime import runtime
 from sandbox.images.process_text import patchable_texts
 from sandbox.memory import mappings
-from sandbox.memory.mappings import PAGE, TextMapping
+from sandbox.memory.mappings import PAGE, LeftView, TextMapping
 from sandbox.memory.pages import PROT_READ, PROT_WRITE, mprotect
 from sandbox.process.once import once
 from sandbox.x86_64.encoding import INT3, JMP32, JMP32_SIZE
@@ -59,9 +59,9 @@ def restore() -> None:
             views, text.left = text.left, []
             changes = [list(_changes(text, text.base + delta, view)) for view in views]
         for view, found in zip(views, changes, strict=True):
-            mprotect(view, text.size, PROT_READ | PROT_WRITE)
+            mprotect(view.address, view.size, PROT_READ | PROT_WRITE)
             _write(found)
-            mappings.release(view, text.size)
+            mappings.release(view.address, view.size)
 
 
 def _write(changes: list[_Change]) -> None:
@@ -95,17 +95,20 @@ def _write_in_stages(changes: list[_Change]) -> None:
         time.sleep(_PAUSE)
 
 
-def _changes(text: TextMapping, own: int, view: int) -> Iterator[_Change]:
-    """Where a view of the text differs from this process's own."""
-    mprotect(view, text.size, PROT_READ)
+def _changes(text: TextMapping, own: int, left: LeftView) -> Iterator[_Change]:
+    """Where a view of the text differs from this process's own. `own`: what that writes to."""
+    mprotect(left.address, left.size, PROT_READ)
+    view = left.address - left.offset
     pages = [
-        at for at in range(0, text.size, PAGE) if ctypes.string_at(own + at, PAGE) != ctypes.string_at(view + at, PAGE)
+        at
+        for at in range(left.offset, left.offset + left.size, PAGE)
+        if ctypes.string_at(own + at, PAGE) != ctypes.string_at(view + at, PAGE)
     ]
     while pages:
         count = next((n for n, at in enumerate(pages) if at != pages[0] + n * PAGE), len(pages))
         first, size = pages[0], count * PAGE  # together: an instruction may begin on one page and end on the next
         for start, end in _spans(ctypes.string_at(own + first, size), ctypes.string_at(view + first, size)):
-            yield _change(text, own, view, first + start, first + end)
+            yield _change(text, own, view, left.offset, first + start, first + end)
         del pages[:count]
 
 
@@ -123,9 +126,9 @@ def _spans(one: bytes, other: bytes) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _change(text: TextMapping, own: int, view: int, start: int, end: int) -> _Change:
+def _change(text: TextMapping, own: int, view: int, lowest: int, start: int, end: int) -> _Change:
     """The change of a range. If the jump that was written begins before it with the same byte, that belongs to it."""
-    before = max(start - JMP32_SIZE + 1, 0)
+    before = max(start - JMP32_SIZE + 1, lowest)
     found = next((at for at in range(before, start) if _leads_out(text, view, at)), start)
     present = ctypes.string_at(view + found, end - found)
     return _Change(view + found, ctypes.string_at(own + found, end - found), list(_heads(present)))

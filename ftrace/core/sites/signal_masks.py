@@ -132,7 +132,9 @@ def _write(text: _Text, before: list[bytes], after: list[bytes], leads: list[int
     stopping = [n for n in chosen if text.addresses[n] & 7 == 7]
     for index in stopping:
         detours.set(text.addresses[index], leads[index])
-    with text_at(text.addresses[0]).writable() as delta:
+    library_text = text_at(text.addresses[0])
+    library_text.prepare(text.addresses)
+    with library_text.writable() as delta:
         runtime().image.call("write_mask_sites", ctypes.addressof(sites), len(chosen), delta)
     for index in stopping:
         detours.set(text.addresses[index], 0)
