@@ -101,7 +101,7 @@ def capture_entry(fp: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs], data
     if state.limit != 0 and atomic_add(addressof(state.calls), 1, "relaxed") >= state.limit:
         return 1
     plan = addressof(plan_of(state, ip).entry)
-    at = place_at_entry(current(), regs.sp, ip) << 1
+    at = place_at_entry(current(), regs.sp, ip)
     mark: Mark = zeroed
     place: Reservation = zeroed
     if has_place(state, addressof(mark), addressof(place), ENTRY, plan.length, ip, ret_ip, at):

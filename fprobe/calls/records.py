@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ftrace.hit.call_records import ENTRY
+from ftrace.hit.nodes import MOST_PLACES, OUTER_AT
 from sandbox.abi import convention
 
 _WORD = 8
@@ -45,7 +46,7 @@ class Event(NamedTuple):
     """An entry or a return. `time`: of CLOCK_MONOTONIC, in nanoseconds; `value`: the return address, or the register ax.
 
     `place`: on the shadow stack; `is_newest`: at a return, no later call of the thread is in progress; `values`: None if none
-    were recorded.
+    were recorded; `outer`: at an entry, the place of the call around it, 0 if there is none.
     """
 
     time: int
@@ -56,6 +57,7 @@ class Event(NamedTuple):
     is_newest: bool
     value: int
     values: Values | None = None
+    outer: int = 0
 
 
 def event_of(time: int, data: bytes) -> Event:
@@ -63,7 +65,8 @@ def event_of(time: int, data: bytes) -> Event:
     kind, _, _, thread, ip, value, place, layout = _HEAD.unpack_from(data)
     is_entry = kind == ENTRY
     values = _values(data, is_entry, value, layout) if layout else None
-    return Event(time, thread, ip, place >> 1, is_entry, not place & 1, value, values)
+    own, outer = place >> 1 & MOST_PLACES, place >> OUTER_AT
+    return Event(time, thread, ip, own, is_entry, not place & 1, value, values, outer)
 
 
 def _values(data: bytes, is_entry: bool, ax: int, layout: int) -> Values:

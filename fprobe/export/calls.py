@@ -18,7 +18,7 @@ from fprobe.export.print_fmt import Addresses, arguments, parameters, result
 from fprobe.export.trace_dat_reader import Instance, Trace
 from fprobe.report.durations import duration
 from fprobe.report.speedscope import speedscope as speedscope_of
-from fprobe.report.tree import HEADER, CallTree, folded_stack
+from fprobe.report.tree import HEADER, NOT_SEEN, CallTree, folded_stack
 from ftrace.hit.events.builtin_records import FTRACE_TRAMPOLINE_MARKER
 from ftrace.ring_buffer.formatters import Memo, Show, compiled
 from ftrace.ring_buffer.reader import Record
@@ -32,7 +32,10 @@ _PID = 1
 
 @dataclass
 class Call:
-    """A call. `depth`: number of its callers; `entered`: time of its entry; `inner`: time spent in calls that it made."""
+    """A call. `depth`: number of its callers; `entered`: time of its entry; `inner`: time spent in calls that it made.
+
+    `level`: its depth by the function_graph tracer, -1 for others.
+    """
 
     thread: int
     depth: int
@@ -41,6 +44,7 @@ class Call:
     entered: int
     arguments: str
     inner: int = 0
+    level: int = -1
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Step:
     stack: tuple[Call, ...]
     """The thread's calls in progress, outermost first, including the one that is entered or left."""
     duration: int = 0
+    ended: tuple[Call, ...] = ()
+    """Calls that have ended before it, innermost first, and whose returns were not recorded."""
 
 
 @dataclass
@@ -69,7 +75,7 @@ class Calls:
         self._shows = {kind: Memo(partial(self._show_of, show)) for kind, show in _SHOWS.items()}
 
     def steps(self) -> Iterator[Step]:
-        """One step for each record, in order of time. A call whose return is missing has no LEAVE."""
+        """One step for each record, in order of time. A call whose return is missing has no LEAVE; see `Step.ended`."""
         returning = self._returning()
         for record in self.trace.records(self.instance):
             event = self.trace.formats.get(record.common.type)
@@ -78,27 +84,27 @@ class Calls:
             stack = self.stacks.setdefault(record.common.pid, [])
             function = _entered(name, values, returning)
             if function is not None:
-                yield self._enter(record, function, stack)
+                yield self._enter(record, function, stack, values.get("depth", -1) if name == _GRAPH_ENTRY else -1)
             elif (function := _left(name, values)) is not None and any(call.function == function for call in stack):
                 yield self._leave(record, function, stack)
             else:
                 yield Step(INSTANT, record, name, self._text(record, INSTANT), tuple(stack))
 
-    def _enter(self, record: Record, function: int, stack: list[Call]) -> Step:
+    def _enter(self, record: Record, function: int, stack: list[Call], level: int) -> Step:
+        ended = _popped(stack, lambda call: 0 <= level <= call.level)
         name = self.trace.symbols.name(function).partition(" ")[0]
-        call = Call(record.common.pid, len(stack), function, name, record.stamp, self._text(record, ENTER))
+        call = Call(record.common.pid, len(stack), function, name, record.stamp, self._text(record, ENTER), level=level)
         stack.append(call)
-        return Step(ENTER, record, call.name, call.arguments, tuple(stack))
+        return Step(ENTER, record, call.name, call.arguments, tuple(stack), ended=ended)
 
     def _leave(self, record: Record, function: int, stack: list[Call]) -> Step:
-        while stack[-1].function != function:  # its return was not recorded
-            stack.pop()
+        ended = _popped(stack, lambda call: call.function != function)
         before = tuple(stack)
         call = stack.pop()
         taken = record.stamp - call.entered
         if stack:
             stack[-1].inner += taken
-        return Step(LEAVE, record, call.name, self._text(record, LEAVE), before, taken)
+        return Step(LEAVE, record, call.name, self._text(record, LEAVE), before, taken, ended)
 
     def _text(self, record: Record, kind: str) -> str:
         return self._shows[kind][record.common.type](record.data)
@@ -116,6 +122,14 @@ class Calls:
             return set()
         records = (record for record in self.trace.records(self.instance) if record.common.type in kinds)
         return {kinds[record.common.type].address("__probe_func", record.data) for record in records}
+
+
+def _popped(stack: list[Call], is_ended: Callable[[Call], bool]) -> tuple[Call, ...]:
+    """Take the innermost calls of which that holds from a stack: ended by an exception or a longjmp, or records are lost."""
+    found = []
+    while stack and is_ended(stack[-1]):
+        found.append(stack.pop())
+    return tuple(found)
 
 
 def _has(event: Any, name: str) -> bool:
@@ -152,6 +166,8 @@ def tree_lines(trace: Trace) -> Iterator[str]:
 def _tree_of(trace: Trace, instance: Instance) -> Iterator[str]:
     tree = CallTree()
     for step in Calls(trace, instance).steps():
+        for call in step.ended:
+            yield from tree.exit(call, "", call.name, "", NOT_SEEN)
         if step.kind == ENTER:
             yield from tree.entry(step.stack[-1], f"{step.name}({step.text})")
         elif step.kind == LEAVE:
@@ -227,9 +243,11 @@ def _add_step(made: PerfettoTrace, trace: Trace, step: Step, pid: int) -> None:
     tid, event = step.record.common.pid, trace.formats.get(step.record.common.type)
     made.thread(pid, tid, trace.comm(tid))
     values = event.values(step.record.data) if event is not None else {}
+    for _ in step.ended:
+        made.end(step.record.stamp, pid, tid, 0)
     if step.kind == ENTER:
-        made.begin(step.record.stamp, pid, tid, step.name, values)
+        made.begin(step.record.stamp, pid, tid, 0, step.name, values)
     elif step.kind == LEAVE:
-        made.end(step.record.stamp, pid, tid, values)
+        made.end(step.record.stamp, pid, tid, 0, values)
     else:
         made.instant(step.record.stamp, pid, tid, step.name, values)

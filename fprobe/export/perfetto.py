@@ -8,6 +8,8 @@ from typing import Any
 from sandbox.process.printable import utf8
 
 _SEQUENCE = 1
+_FURTHER = 1 << 63
+"""In the uuids of tracks that are none of threads or processes."""
 _MONOTONIC = 3
 """perfetto.protos.BuiltinClock.BUILTIN_CLOCK_MONOTONIC"""
 MISSING = (
@@ -24,7 +26,8 @@ def check_installed() -> None:
 
 
 class PerfettoTrace:
-    """A trace with a track for each thread. Times are nanoseconds of CLOCK_MONOTONIC; those of a thread must not decrease.
+    """A trace with a track for each thread, and more where its calls are not inside each other. Times are nanoseconds of
+    CLOCK_MONOTONIC; those of a thread must not decrease.
 
     Raises ModuleNotFoundError if the package `perfetto` is not installed.
     """
@@ -36,6 +39,8 @@ class PerfettoTrace:
         self._builder: Any = TraceProtoBuilder()
         self._kinds: Any = TrackEvent
         self._described: set[tuple[int, int]] = set()
+        self._others: dict[tuple[int, int, int], int] = {}
+        """The uuids of the further tracks of threads."""
 
     def process(self, pid: int, name: str) -> None:
         """Describe a process, before its threads."""
@@ -55,28 +60,41 @@ class PerfettoTrace:
         if name:
             descriptor.thread.thread_name = utf8(name)
 
-    def begin(self, time: int, pid: int, tid: int, name: str, values: Mapping[str, Any] | None = None) -> None:
-        """A call of a thread begins."""
-        self._event(self._kinds.TYPE_SLICE_BEGIN, time, pid, tid, name, values or {})
+    def begin(
+        self, time: int, pid: int, tid: int, number: int, name: str, values: Mapping[str, Any] | None = None
+    ) -> None:
+        """A call begins on the track of that number of a thread."""
+        self._event(self._kinds.TYPE_SLICE_BEGIN, time, self._track_of(pid, tid, number), name, values or {})
 
-    def end(self, time: int, pid: int, tid: int, values: Mapping[str, Any] | None = None) -> None:
-        """The thread's innermost call ends."""
-        self._event(self._kinds.TYPE_SLICE_END, time, pid, tid, "", values or {})
+    def end(self, time: int, pid: int, tid: int, number: int, values: Mapping[str, Any] | None = None) -> None:
+        """The innermost call of the track ends."""
+        self._event(self._kinds.TYPE_SLICE_END, time, self._track_of(pid, tid, number), "", values or {})
 
     def instant(self, time: int, pid: int, tid: int, name: str, values: Mapping[str, Any]) -> None:
         """Something that has no duration."""
-        self._event(self._kinds.TYPE_INSTANT, time, pid, tid, name, values)
+        self._event(self._kinds.TYPE_INSTANT, time, _track(pid, tid), name, values)
 
     def serialize(self) -> bytes:
         """The content of the file."""
         return bytes(self._builder.serialize())
 
-    def _event(self, kind: int, time: int, pid: int, tid: int, name: str, values: Mapping[str, Any]) -> None:
+    def _track_of(self, pid: int, tid: int, number: int) -> int:
+        if number == 0:
+            return _track(pid, tid)
+        key = pid, tid, number
+        if key not in self._others:
+            self._others[key] = _FURTHER | len(self._others)
+            descriptor = self._builder.add_packet().track_descriptor
+            descriptor.uuid, descriptor.parent_uuid = self._others[key], _track(pid, tid)
+            descriptor.name = f"other stacks, {number}"
+        return self._others[key]
+
+    def _event(self, kind: int, time: int, track: int, name: str, values: Mapping[str, Any]) -> None:
         packet = self._builder.add_packet()
         packet.timestamp, packet.timestamp_clock_id = time, _MONOTONIC
         packet.trusted_packet_sequence_id = _SEQUENCE
         event = packet.track_event
-        event.type, event.track_uuid = kind, _track(pid, tid)
+        event.type, event.track_uuid = kind, track
         if name:
             event.name = utf8(name)
         for key, value in values.items():

@@ -1,17 +1,21 @@
 """From entries and returns of functions to nested calls.
 
 Each has a `place` on its thread's shadow stack (ftrace.hit.nodes), which tells better than a stack pointer what is inside what:
-calls that an exception or a longjmp has ended lose their place, and calls on different stacks have different ones.
+calls that an exception or a longjmp has ended lose their place, and calls on different stacks have different ones. An entry also
+has the place of the call around it: the newest call in progress may be suspended on another stack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 
 class CallEvent(Protocol):
-    """An entry or a return. `is_newest`: at a return, no later call of the thread is in progress, on another stack."""
+    """An entry or a return. `is_newest`: at a return, no later call of the thread is in progress, on another stack.
+
+    `outer`: at an entry, the place of the call around it; of places between, no call is recorded that is.
+    """
 
     @property
     def time(self) -> int: ...
@@ -22,6 +26,8 @@ class CallEvent(Protocol):
     @property
     def place(self) -> int: ...
     @property
+    def outer(self) -> int: ...
+    @property
     def is_entry(self) -> bool: ...
     @property
     def is_newest(self) -> bool: ...
@@ -31,11 +37,16 @@ E = TypeVar("E", bound=CallEvent)
 
 
 class Call(Generic[E]):
-    """A call. `leave`: its return, None until it returns, or if that was not recorded; `depth`: number of recorded callers."""
+    """A call. `leave`: its return, None until it returns, or if that was not recorded; `depth`: number of recorded callers.
 
-    def __init__(self, entry: E, depth: int) -> None:
-        self.entry, self.depth = entry, depth
+    `caller`: the innermost of them; `ended`: the time at which it is known to have ended, None until then.
+    """
+
+    def __init__(self, entry: E, caller: Call[E] | None) -> None:
+        self.entry, self.caller = entry, caller
+        self.depth: int = caller.depth + 1 if caller is not None else 0
         self.leave: E | None = None
+        self.ended: int | None = None
         self.ip, self.thread = entry.ip, entry.thread
 
     @property
@@ -58,8 +69,9 @@ class Nesting(Generic[E]):
         for event in events:
             stack = self.stacks.setdefault(event.thread, [])
             if event.is_entry:
-                yield from _drop(stack, event.place)
-                stack.append(Call(event, len(stack)))
+                yield from _drop(stack, event.place, event.time)
+                around = (call for call in reversed(stack) if call.entry.place <= event.outer)
+                stack.append(Call(event, next(around, None)))
                 yield stack[-1], True
             else:
                 yield from _leave(stack, event)
@@ -69,9 +81,10 @@ class Nesting(Generic[E]):
         return [call for stack in self.stacks.values() for call in stack]
 
 
-def _drop(stack: list[Call[E]], place: int) -> Iterator[tuple[Call[E], bool]]:
+def _drop(stack: list[Call[E]], place: int, time: int) -> Iterator[tuple[Call[E], bool]]:
     """End the calls at `place` or above, innermost first: their returns were not recorded."""
     while stack and stack[-1].entry.place >= place:
+        stack[-1].ended = time
         yield stack.pop(), False
 
 
@@ -80,7 +93,33 @@ def _leave(stack: list[Call[E]], event: E) -> Iterator[tuple[Call[E], bool]]:
     if at is None:
         return
     if event.is_newest:
-        yield from _drop(stack, event.place + 1)
+        yield from _drop(stack, event.place + 1, event.time)
     stack.remove(at)
-    at.leave = event
+    at.leave, at.ended = event, event.time
     yield at, False
+
+
+def tracks_of(steps: Sequence[tuple[Call[E], bool]]) -> dict[Call[E], int]:
+    """The number of a track for each call, from 0 on in each thread: calls on one are inside each other, or follow each other.
+
+    A coroutine's call does not fit into the call that has resumed it if that returns first. `steps`: all steps of the calls.
+    """
+    ends = {call: at for at, (call, begins) in enumerate(steps) if not begins}
+    tracks: dict[int, list[list[Call[E]]]] = {}
+    found: dict[Call[E], int] = {}
+    for call, begins in steps:
+        known = tracks.setdefault(call.thread, [])
+        if begins:
+            end = ends.get(call, len(steps))
+            fits = (
+                number
+                for number, open_calls in enumerate(known)
+                if not open_calls or (open_calls[-1] is call.caller and end <= ends.get(open_calls[-1], len(steps)))
+            )
+            found[call] = next(fits, len(known))
+            if found[call] == len(known):
+                known.append([])
+            known[found[call]].append(call)
+        else:
+            known[found[call]].remove(call)
+    return found

@@ -13,6 +13,8 @@ from sandbox.process.printable import printable
 _INDENT = "  "
 HEADER = "#  DURATION       TID   FUNCTION"
 """The line above a tree of calls."""
+NOT_SEEN = " /* return not seen */"
+"""The remark on a call that has ended by an exception or a longjmp, or whose return is among lost records."""
 
 
 class Nested(Protocol):
@@ -55,7 +57,7 @@ class CallTree:
             if begins:
                 yield from self.entry(call, words.entry(call))
             elif call.leave is None:
-                yield from self.exit(call, "", words.name(call), "", self._style.bad(" /* return not seen */"))
+                yield from self.exit(call, "", words.name(call), "", self._style.bad(NOT_SEEN))
             else:
                 yield from self.exit(call, duration(call.duration / rate), words.name(call), *words.result(call))
 

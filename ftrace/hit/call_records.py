@@ -1,8 +1,8 @@
 """Entries and returns, with their values, in a process's ring buffer, which another process reads (ftrace.hit.call_table).
 
 A record has words: the common fields; the function; the return address, or the register ax; the place on the shadow stack
-(`place_at_return`) and, above bit 32, 1 if values follow, at bit 40 whether they have vector registers, at bit 44 the words of
-the stack, at bit 56 the number of targets.
+(`place_at_entry`, `place_at_return`) and, above bit 32, 1 if values follow, at bit 40 whether they have vector registers, at
+bit 44 the words of the stack, at bit 56 the number of targets.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def record_call_entry(probe: ptr[Probe], ip: u64, ret_ip: u64, regs: ptr[pt_regs
             record = cast(ptr[u64], place.event)
             record[1] = ip
             record[2] = caller
-            record[3] = place_at_entry(current(), regs.sp, ip) << 1
+            record[3] = place_at_entry(current(), regs.sp, ip)
             if plan != null:
                 kept = arguments_in(data, table.account.measures)
                 shorten(addressof(place), length, entry_values(record, addressof(plan.entry), regs, kept))

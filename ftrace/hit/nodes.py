@@ -7,7 +7,7 @@ unknown whether they share a stack.
 
 from __future__ import annotations
 
-from ftrace.hit.parking import EMPTY, is_spare
+from ftrace.hit.parking import EMPTY, is_parked, is_spare
 from ftrace.hit.records import ARMED_IN_NODE, ProbeList
 from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import *
@@ -18,6 +18,8 @@ INLINE_DATA = 64
 """Entry data of up to this many bytes is in the node itself."""
 EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 """The address in the return slot minus Node.stub."""
+OUTER_AT, MOST_PLACES = 16, (1 << 15) - 1
+"""In `place_at_entry`; the places are fewer (sandbox.threads.tasks)."""
 TAIL_CALL, NOT_NORMAL, DEFERRED = 1, 2, 4
 """Subtracted from Node.frame: the node below has the same frame; the call was not made in normal context; the call has returned
 into the stub of an older node of its frame, and keeps its return nodes until that node's handlers have run. The fast trampolines
@@ -71,11 +73,42 @@ def place_of(task: ptr[Task], node: ptr[Node]) -> u64:
     return (cast(u64, node) - cast(u64, task.bottom)) // NODE
 
 
-@native
+@native(bounded=False)
+def outer_of(task: ptr[Task], newest: ptr[Node], slot: u64) -> ptr[Node]:
+    """The innermost call in progress around one with this return slot, from `newest` on; the sentinel if there is none.
+
+    On the thread's own stack, calls elsewhere are suspended. Elsewhere it is the call with the nearest slot above, since which
+    of these share a stack is not known; else the one that has resumed the coroutine.
+    """
+    is_own = stack_field != 0 and on_own_stack(slot)
+    nearest = task.bottom
+    resumes = task.bottom
+    node = newest
+    while node != task.bottom:
+        frame = frame_of(node)
+        if node.stub > EMPTY and not is_parked(node):
+            if stack_field != 0 and on_own_stack(frame):
+                if is_own and frame >= slot:
+                    return node
+                if resumes == task.bottom:
+                    resumes = node
+            elif not is_own and frame >= slot and (nearest == task.bottom or frame < frame_of(nearest)):
+                nearest = node
+        node = below(node)
+    return resumes if nearest == task.bottom and not is_own else nearest
+
+
+@native(bounded=False)
 def place_at_entry(task: ptr[Task], slot: u64, ip: u64) -> u64:
-    """The place of a call whose entry handlers are running; the next one if its return is not hooked."""
+    """The place of a call whose entry handlers are running, the next one if its return is not hooked, as place_at_return();
+    from bit OUTER_AT on, the place of the call around it, 0 if there is none.
+    """
     node = task.top
-    return place_of(task, node) if is_call(node, slot, ip) else place_of(task, node) + 1
+    place = place_of(task, node) + 1
+    if is_call(node, slot, ip):
+        place -= 1
+        node = below(node)
+    return place << 1 | place_of(task, outer_of(task, node, slot)) << OUTER_AT
 
 
 @native(bounded=False)

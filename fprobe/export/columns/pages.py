@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fprobe.export.columns import transposing as native
+from fprobe.export.columns.numbers import Table
 from fprobe.export.formats import EventFormat
 
 ROWS = 1 << 16
@@ -32,10 +33,10 @@ NULL = 0
 
 
 class Numbers:
-    """Numbers for keys, which native code looks up: see `transposing.Table`."""
+    """Numbers for keys, which native code looks up: see `numbers.Table`."""
 
     def __init__(self) -> None:
-        self.record: Any = native.Table.ctypes()
+        self.record: Any = Table.ctypes()
         self._make(1 << 10)
 
     def _make(self, size: int) -> None:

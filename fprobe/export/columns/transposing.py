@@ -5,6 +5,8 @@ All arrays belong to the caller. Functions that fill one return how far they hav
 
 from __future__ import annotations
 
+from fprobe.export.columns.numbers import Table, is_in, number_of, refill
+from ftrace.hit.nodes import MOST_PLACES, OUTER_AT
 from ftrace.hit.ring_buffer.layout import (
     COMMIT_MASK,
     DELTA_BITS,
@@ -20,7 +22,6 @@ from sandbox.native.native_image import NativeImage
 from sandbox.process.once import once
 
 _STAMP_LOW = (1 << TIME_STAMP_BITS) - 1
-_MULTIPLIER = 0x9E37_79B9_7F4A_7C15
 OTHER, PROBE_ENTRY, PROBE_RETURN, GRAPH_ENTRY, GRAPH_EXIT, CALL_ENTRY, CALL_RETURN = range(7)
 """What records of a type are to calls: of probe events, of the function_graph tracer, of `ftrace.hit.call_records`."""
 DAMAGED = (1 << 64) - 1
@@ -28,8 +29,8 @@ DAMAGED = (1 << 64) - 1
 NO_DURATION = -1
 MOST_STACKS = 1 << 20
 """Different stacks of a file; a call with another one has none."""
-_GRAPH_CALLTIME, _GRAPH_DEPTH = 32, 24
-"""Offsets in a funcgraph_exit record."""
+_GRAPH_CALLTIME, _GRAPH_DEPTH, _ENTRY_DEPTH = 32, 24, 16
+"""Offsets in a funcgraph_exit record, and in a funcgraph_entry record."""
 _AX, _CALL_PLACE = 16, 24
 """Offsets in a record of a return, and in one of `ftrace.hit.call_records`."""
 
@@ -48,29 +49,20 @@ class RecordPlace(Structure):
 
 
 @struct
-class Table(Structure):
-    """Numbers from 1 on for keys other than 0. `keys` and `numbers` are hashed; `listed` has the key of each number."""
-
-    keys: ptr[u64]
-    numbers: ptr[u32]
-    listed: ptr[u64]
-    mask: u64
-    count: u64
-
-
-@struct
 class Frame(Structure):
     """A call in progress. `inner`: time of the calls that it made; `stack`: its number among the stacks, 0 for none.
 
-    `place`: on the thread's shadow stack, 0 if that was not recorded.
+    `place`: on the thread's shadow stack, 0 if that was not recorded; `outer`: that of the call around it.
     """
 
     entered: u64
     inner: u64
     ip: u64
     place: u64
+    outer: u64
     function: u32
     stack: u32
+    depth: u32
 
 
 @struct
@@ -179,43 +171,6 @@ def locate(page: u64, size: u64, found: ptr[RecordPlace]) -> u64:
     return count if at == end else DAMAGED
 
 
-@native(inline=True)
-def _place(table: ptr[Table], key: u64) -> u64:
-    """Where a key is in a table, or would be."""
-    at = key * _MULTIPLIER >> 20 & table.mask
-    while table.keys[at] != 0 and table.keys[at] != key:
-        at = at + 1 & table.mask
-    return at
-
-
-@native(bounded=False)
-def number_of(table: ptr[Table], key: u64) -> u32:
-    """The number of a key, which is added unless it is there. 0 if the table is too full for that."""
-    at = _place(table, key)
-    if table.keys[at] == key:
-        return table.numbers[at]
-    if (table.count + 1) * 2 > table.mask:
-        return 0
-    table.count += 1
-    table.keys[at] = key
-    table.numbers[at] = u32(table.count)
-    table.listed[table.count] = key
-    return u32(table.count)
-
-
-@native(bounded=False)
-def refill(table: ptr[Table], listed: ptr[u64], count: u64) -> void:
-    """Give the keys in a list their numbers in an empty table."""
-    for number in range(count):
-        number_of(table, listed[number + 1])
-
-
-@native(bounded=False)
-def is_in(table: ptr[Table], key: u64) -> u64:
-    """1 if the table has the key."""
-    return u64(1) if table.keys[_place(table, key)] == key else u64(0)
-
-
 @native(bounded=False)
 def note_returning(pairing: ptr[Pairing], found: ptr[RecordPlace], count: u64) -> u64:
     """Note the functions whose returns are among the records. Returns how many records were seen before a table was full."""
@@ -226,6 +181,14 @@ def note_returning(pairing: ptr[Pairing], found: ptr[RecordPlace], count: u64) -
             if ip != 0 and number_of(pairing.returning, ip) == 0:
                 return at
     return count
+
+
+@native(inline=True)
+def _calls_around(thread: ptr[Thread], number: u64, place: u64) -> u64:
+    """How many of the first calls in progress are left if those above this place are taken away."""
+    while number != 0 and thread.frames[number - 1].place > place:
+        number -= 1
+    return number
 
 
 @native(inline=True)
@@ -245,13 +208,15 @@ def _add_row(
     rows.tid[at] = u32(thread.tid)
     rows.function[at] = frame.function
     rows.stack[at] = frame.stack
-    rows.depth[at] = u32(number)
+    rows.depth[at] = frame.depth
     rows.origin[at] = u32(thread.origin)
     rows.leave[at] = u32(leave)
     if is_left == 0:
         rows.unfinished += 1
-    elif number != 0:
-        thread.frames[number - 1].inner += leaving - frame.entered
+    elif frame.depth != 0:
+        outer = _calls_around(thread, number, frame.outer)
+        if outer != 0:
+            thread.frames[outer - 1].inner += leaving - frame.entered
     thread.depth -= 1
     above = number
     while above != thread.depth:  # calls on another stack, which go on
@@ -273,11 +238,11 @@ def give_up(pairing: ptr[Pairing], thread: ptr[Thread], place: u64) -> u64:
 
 
 @native(inline=True)
-def _stack_in(pairing: ptr[Pairing], thread: ptr[Thread], function: u32) -> u32:
+def _stack_in(pairing: ptr[Pairing], thread: ptr[Thread], function: u32, around: u64) -> u32:
     """The number of the stack of a call that begins; 0 if it has none. 2^32 - 1 if the table has to grow."""
     outer: u32 = 0
-    if thread.depth != 0:
-        outer = thread.frames[thread.depth - 1].stack
+    if around != 0:
+        outer = thread.frames[around - 1].stack
         if outer == 0:
             return 0
     stacks = pairing.stacks
@@ -288,14 +253,15 @@ def _stack_in(pairing: ptr[Pairing], thread: ptr[Thread], function: u32) -> u32:
 
 
 @native(inline=True)
-def _enter(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, place: u64) -> u64:
+def _enter(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, place: u64, outer: u64) -> u64:
     """A call begins. Returns 0 if there is not enough space."""
     if thread.depth == thread.capacity:
         return 0
     function = number_of(pairing.functions, ip)
     if function == 0:
         return 0
-    stack = _stack_in(pairing, thread, function)
+    around = _calls_around(thread, thread.depth, outer)
+    stack = _stack_in(pairing, thread, function, around)
     if stack == 0xFFFF_FFFF:
         return 0
     frame = addressof(thread.frames[thread.depth])
@@ -303,6 +269,8 @@ def _enter(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, plac
     frame.inner = 0
     frame.ip = ip
     frame.place = place
+    frame.outer = outer
+    frame.depth = thread.frames[around - 1].depth + 1 if around != 0 else u32(0)
     frame.function = function
     frame.stack = stack
     thread.depth += 1
@@ -336,7 +304,7 @@ def _leave(pairing: ptr[Pairing], thread: ptr[Thread], stamp: u64, ip: u64, ax: 
 def _leave_place(pairing: ptr[Pairing], thread: ptr[Thread], record: ptr[RecordPlace], at: u64, ip: u64) -> u64:
     """The call ends that has this place on the shadow stack: see `fprobe.report.nesting`. Returns 0 if there is no space."""
     word = _u32_at(record.data + _CALL_PLACE)
-    place = u64(word >> 1)
+    place = u64(word >> 1 & MOST_PLACES)
     number = thread.depth
     while number != 0 and (thread.frames[number - 1].ip != ip or thread.frames[number - 1].place != place):
         number -= 1
@@ -392,13 +360,19 @@ def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[RecordPlace], fi
         if kind != OTHER and each.length >= u32(pairing.address_at[each.type]) + 8:
             ip = _u64_at(each.data + u64(pairing.address_at[each.type]))
             done: u64 = 1
-            if kind == GRAPH_ENTRY or (kind == PROBE_ENTRY and is_in(pairing.returning, ip) != 0):
-                done = _enter(pairing, thread, each.stamp, ip, 0)
+            if kind == GRAPH_ENTRY and each.length >= _ENTRY_DEPTH + 4:
+                level = u64(_u32_at(each.data + _ENTRY_DEPTH))
+                done = give_up(pairing, thread, level)
+                if done != 0:
+                    done = _enter(pairing, thread, each.stamp, ip, level, level)
+            elif kind == PROBE_ENTRY and is_in(pairing.returning, ip) != 0:
+                done = _enter(pairing, thread, each.stamp, ip, 0, 0)
             elif kind == CALL_ENTRY:
-                place = u64(_u32_at(each.data + _CALL_PLACE) >> 1)
+                word = _u32_at(each.data + _CALL_PLACE)
+                place = u64(word >> 1 & MOST_PLACES)
                 done = give_up(pairing, thread, place)
                 if done != 0:
-                    done = _enter(pairing, thread, each.stamp, ip, place)
+                    done = _enter(pairing, thread, each.stamp, ip, place, u64(word >> OUTER_AT))
             elif kind == CALL_RETURN:
                 done = _leave_place(pairing, thread, each, at, ip)
             elif kind != PROBE_ENTRY and kind != GRAPH_ENTRY:

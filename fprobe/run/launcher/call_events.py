@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fprobe.calls.call_values import CallValues
 from fprobe.calls.records import Event
 from fprobe.export.perfetto import PerfettoTrace
-from fprobe.report.nesting import Call, Nesting
+from fprobe.report.nesting import Call, Nesting, tracks_of
 from fprobe.report.tree import HEADER, CallTree
 from fprobe.run.launcher.names import Names
 
@@ -64,7 +64,7 @@ class RecordedProcess(NamedTuple):
 
 
 def perfetto_trace(recorded: Sequence[RecordedProcess]) -> bytes:
-    """A trace for ui.perfetto.dev, with a track for each thread of each process.
+    """A trace for ui.perfetto.dev, with a track for each thread of each process, and others for calls that do not fit into it.
 
     Raises ModuleNotFoundError if the package `perfetto` is not installed.
     """
@@ -73,12 +73,12 @@ def perfetto_trace(recorded: Sequence[RecordedProcess]) -> bytes:
         trace.process(process.pid, " ".join(process.command))
         for thread in sorted({event.thread for event in process.call_events.events}):
             trace.thread(process.pid, thread)
-        for call, begins in calls(process.call_events.events):
-            event = call.entry if begins else call.leave
-            if event is None:
-                continue
+        steps = list(calls(process.call_events.events))
+        tracks = tracks_of(steps)
+        for call, begins in steps:
+            where = process.pid, call.thread, tracks[call]
             if begins:
-                trace.begin(event.time, process.pid, call.thread, str(process.names.function(call.ip)))
-            else:
-                trace.end(event.time, process.pid, call.thread)
+                trace.begin(call.entry.time, *where, str(process.names.function(call.ip)))
+            elif call.ended is not None:
+                trace.end(call.ended, *where)
     return trace.serialize()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,9 @@ from fprobe.calls.records import Event, Values
 from fprobe.cli.calls import ProgramFunctions, TraceWords
 from fprobe.cli.console import Console
 from fprobe.prototypes.described import of_signature
-from fprobe.report.nesting import Nesting
+from fprobe.report.nesting import Nesting, tracks_of
 from fprobe.report.tree import CallTree
+from fprobe.run.launcher.call_events import CallEvents, RecordedProcess, perfetto_trace
 from sandbox.abi.signatures import Array, Integer, Parameter, Pointer, Record, Signature
 from sandbox.symbols.table import Symbol
 
@@ -22,10 +24,12 @@ FUNCTIONS = ProgramFunctions(
 )
 
 
-def event(kind, ip, place, value=0, *, time=0, thread=1, newest=True):
-    """An entry ('>') or return ('<') of the call at `place` on the shadow stack."""
+def event(kind, ip, place, value=0, *, time=0, thread=1, newest=True, outer=None):
+    """An entry ('>') or return ('<') of the call at `place` on the shadow stack, by default inside of the one below."""
     words = (value, 0, 0, 0, 0, 0) if kind == ">" else (value, 0, 0, 0)
-    return Event(time, thread, ip, place, kind == ">", newest, value, Values(words))
+    return Event(
+        time, thread, ip, place, kind == ">", newest, value, Values(words), place - 1 if outer is None else outer
+    )
 
 
 def shown(*events):
@@ -77,6 +81,26 @@ def test_a_call_that_an_exception_has_ended_is_not_around_the_next():
 def test_a_call_on_another_stack_outlives_one_that_began_before_it():
     events = [event(">", 16, 1), event(">", 32, 2), event("<", 16, 1, 5, newest=False), event("<", 32, 2, 6)]
     assert shown(*events) == ["1 f(n=0) {", "1   g(n=0) {", "1 } = 5 /* f */", "1   } = 6 /* g */"]
+
+
+SUSPENDED = [
+    *[event(">", 16, 1, time=1), event(">", 32, 2, time=2), event("<", 16, 1, 5, newest=False, time=3)],
+    *[event(">", 48, 3, outer=0, time=4), event("<", 48, 3, 7, time=5), event("<", 32, 2, 6, time=6)],
+]
+"""f resumes a coroutine, whose g is suspended until h has returned."""
+
+
+def test_a_call_is_not_inside_of_one_that_is_suspended():
+    assert shown(*SUSPENDED) == ["1 f(n=0) {", "1   g(n=0) {", "1 } = 5 /* f */", "1 h(n=0) = 7;", "1   } = 6 /* g */"]
+
+
+def test_calls_that_are_not_inside_each_other_have_tracks_of_their_own():
+    steps = list(Nesting().steps(SUSPENDED))
+    assert [(call.ip, number) for call, number in tracks_of(steps).items()] == [(16, 0), (32, 1), (48, 0)]
+    nested = [event(">", 16, 1), event(">", 32, 2), event("<", 32, 2, 1), event(">", 48, 2), event("<", 16, 1, 2)]
+    steps = list(Nesting().steps(nested))
+    assert [*tracks_of(steps).values()] == [0, 0, 0]
+    assert [call.ended for call, begins in steps if not begins] == [0, 0, 0]
 
 
 def test_a_return_without_an_entry_is_left_out():
@@ -146,3 +170,38 @@ def test_of_very_many_functions_each_is_looked_at_when_it_is_called():
     assert asked == ["f7"]
     assert list(ProgramFunctions({7: symbols[7]}, signature_of).planned()) == [7]
     assert asked == ["f7", "f7"]
+
+
+def slices(trace):
+    """(track, name or None for an end) of a Perfetto trace, in order, tracks numbered from 0 on as they come."""
+    definitions = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="no package perfetto")
+    events = [
+        packet.track_event for packet in definitions.Trace.FromString(trace).packet if packet.HasField("track_event")
+    ]
+    known = {each: number for number, each in enumerate(dict.fromkeys(event.track_uuid for event in events))}
+    begin = definitions.TrackEvent.TYPE_SLICE_BEGIN
+    return [(known[event.track_uuid], event.name if event.type == begin else None) for event in events]
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (SUSPENDED, [(0, "f"), (1, "g"), (0, None), (0, "h"), (0, None), (1, None)]),
+        (
+            [
+                event(">", 16, 1),
+                event(">", 32, 2),
+                event(">", 48, 3),
+                event(">", 48, 2, time=1),
+                event("<", 16, 1, time=2),
+            ],
+            [(0, "f"), (0, "g"), (0, "h"), (0, None), (0, None), (0, "h"), (0, None), (0, None)],
+        ),
+    ],
+)
+def test_every_slice_of_a_perfetto_trace_ends_on_its_track(events, found):
+    """Also that of a call which an exception has ended."""
+    pytest.importorskip("perfetto", reason="no package perfetto")
+    names = SimpleNamespace(function=lambda ip: FUNCTIONS.symbols[ip].name)
+    process = RecordedProcess(1, ["app"], names, CallEvents(events, 0))
+    assert slices(perfetto_trace([process])) == found
