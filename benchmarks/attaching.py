@@ -110,7 +110,7 @@ def _others() -> Iterator[str]:
     for name, (_, command) in _COMMANDS.items():
         if name == "frida":
             with contextlib.suppress(ImportError):
-                import frida  # noqa: F401
+                import frida  # noqa: F401  # whether it is there
 
                 yield name
         elif shutil.which(command[0]):

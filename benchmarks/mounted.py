@@ -108,7 +108,7 @@ _ABOUT = {
 def rows() -> list[Row]:
     """The rows."""
     return [
-        Row(f"tracefs.mount.{name}", about, lambda name=name: _sample(name), _ROUNDS, _absent)  # type: ignore[misc]
+        Row(f"tracefs.mount.{name}", about, lambda name=name: _sample(name), _ROUNDS, _absent)  # type: ignore[misc]  # mypy does not infer a lambda with a default
         for name, about in _ABOUT.items()
     ]
 

@@ -21,7 +21,7 @@ from fprobe import neighbours
 neighbours.check_before_import()
 
 import ftrace  # noqa: E402, F401  # the check says what is found instead; programs may call its trace_printk from now on
-from sandbox.lazy import exports  # noqa: E402
+from sandbox.lazy import exports  # noqa: E402  # after the check
 
 __version__ = "0.1.0"
 

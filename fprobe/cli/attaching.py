@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fprobe.cli.failure import BAD_INPUT, FAILED, Failure
-from fprobe.cli.formats import empty, prepare_rows, report_file
+from fprobe.cli.formats import absent_if_refused, empty, prepare_rows, report_file
 from fprobe.cli.habits import of_process
 
 if TYPE_CHECKING:
@@ -76,24 +76,26 @@ def attach_and_report(
     """Attach, wait, detach, and write the report to the file, or to standard output. Ends this process."""
     from fprobe.cli.interrupting import end_process
 
-    file = report_file(output, format_, kept=True) if output not in (None, "-") else None
-    descriptor = 1 if file is None else file
-    if format_ == "parquet":
-        prepare_rows()
-    processes: AttachedProcesses | None = None
-    failure: Failure | None = None
-    try:
-        with attached_to(targets, settings) as processes:
-            from fprobe.run.launcher.attached_report import AttachedReport  # while the calls are made
+    path = output if output not in (None, "-") else None
+    with absent_if_refused(path):
+        file = report_file(path, format_, kept=True) if path is not None else None
+        descriptor = 1 if file is None else file
+        if format_ == "parquet":
+            prepare_rows()
+        processes: AttachedProcesses | None = None
+        failure: Failure | None = None
+        try:
+            with attached_to(targets, settings) as processes:
+                from fprobe.run.launcher.attached_report import AttachedReport  # while the calls are made
 
-            if file is not None:
-                empty(file, format_)
-            report = AttachedReport(processes, selection, descriptor, format_)
-            report.wait()
-    except Failure as error:
-        if processes is None:
-            raise
-        failure = error  # of detaching: what was counted is there
+                if file is not None:
+                    empty(file, format_)
+                report = AttachedReport(processes, selection, descriptor, format_)
+                report.wait()
+        except Failure as error:
+            if processes is None:
+                raise
+            failure = error  # of detaching: what was counted is there
     try:
         found = report.write()
     except OSError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from fprobe.cli.failure import Failure
@@ -80,6 +82,19 @@ def report_file(output: str, form: str = "text", *, kept: bool = False) -> int:
         return os.open(output, os.O_WRONLY | os.O_CREAT | (0 if kept else os.O_TRUNC) | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise Failure(f"{output}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def absent_if_refused(output: str | None) -> Iterator[None]:
+    """If the block raises Failure, and has made the file, it goes; but not what was written into it."""
+    path = Path(output) if output is not None else None
+    was_there = path is None or path.exists()
+    try:
+        yield
+    except Failure:
+        if path is not None and not was_there and path.is_file() and not path.stat().st_size:
+            path.unlink()
+        raise
 
 
 def empty(descriptor: int, form: str) -> None:

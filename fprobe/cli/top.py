@@ -9,7 +9,7 @@ import click
 
 from fprobe.cli.attaching import attached_to, exit_code, pid_options
 from fprobe.cli.failure import FAILED, Failure
-from fprobe.cli.formats import empty, format_of, report_file
+from fprobe.cli.formats import absent_if_refused, empty, format_of, report_file
 from fprobe.cli.options import full_names_option
 from fprobe.cli.run import PythonCommand, checked, program_words, refuse_program, start
 from fprobe.cli.selecting import asked_of, by_number, by_option, question_of, where_option
@@ -118,13 +118,14 @@ def _top_running(
     from fprobe.run.launcher.attached_report import AttachedReport
     from fprobe.run.launcher.live import follow_attached
 
-    report = report_file(output, kept=True) if output is not None else None
     failure: OSError | None = None
-    with attached_to(targets, settings) as processes:
-        try:
-            found = follow_attached(processes, view)
-        except OSError as error:
-            failure = error
+    with absent_if_refused(output):
+        report = report_file(output, kept=True) if output is not None else None
+        with attached_to(targets, settings) as processes:
+            try:
+                found = follow_attached(processes, view)
+            except OSError as error:
+                failure = error
     if report is not None:
         empty(report, form)
         with disk_errors(str(output)):

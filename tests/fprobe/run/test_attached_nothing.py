@@ -50,6 +50,9 @@ def test_no_process_has_a_report(tmp_path, verb):
     path.write_text("old")
     refused = fprobe(*verb.split()[:1], "-p", 1 << 22, *verb.split()[1:], "p:x libz:deflate", "-o", path)
     assert refused.returncode == 2 and "there is no process" in refused.stderr and path.read_text() == "old"
+    path.unlink()
+    fprobe(*verb.split()[:1], "-p", 1 << 22, *verb.split()[1:], "p:x libz:deflate", "-o", path)
+    assert not path.exists()
 
 
 @pytest.mark.stress
