@@ -50,6 +50,7 @@ from ftrace.hit.x86_64.frames import (
     rule,
 )
 from ftrace.hit.x86_64.frames import section as described
+from ftrace.hit.x86_64.signal_actions import BLOCKED, PREFIX, SIGACTION
 from sandbox.x86_64.encoding import displacement, jump
 from sandbox.x86_64.instruction import Flow, Instruction, decode
 from sandbox.x86_64.relocate import expand
@@ -69,8 +70,7 @@ _RED_ZONE = 128
 _MOV, _CALL, _SYSCALL = 5, 5, b"\x0f\x05"
 _APART = 20
 """The most bytes between the two instructions."""
-BLOCKED, PENDING = 16, 1
-"""BLOCKED is the bit of SIGTRAP in a mask."""
+PENDING = 1
 
 _SIGSUSPEND, _PSELECT6, _PPOLL, _EPOLL_PWAIT, _EPOLL_PWAIT2 = 130, 270, 271, 281, 441
 _WAITS = {_SIGSUSPEND: "rdi", _PPOLL: "r10", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8"}
@@ -151,7 +151,7 @@ def _between(code: bytes, start: int, then: bytes = _SYSCALL) -> tuple[Instructi
 
 def routine(number: int, by_function: bool = False) -> str:
     """The symbol of a system call's routine; `by_function`: of one that a function makes."""
-    return f"signal_mask_{number}" + "_by_function" * by_function
+    return f"{PREFIX}{number}" + "_by_function" * by_function
 
 
 def entry_of(call: Call, island: int) -> int:
@@ -290,95 +290,6 @@ _SIGPROCMASK = f"""
     ret
 """
 
-_SIGACTION = f"""
-# rt_sigaction(signal, action, old, size)
-#   rdi = signal   rsi = action   rdx = old; (%rsp) the kernel's action, 32(%rsp) not 0: in a child that runs in our memory,
-#   which keeps the handler of SIGTRAP until it executes; 40(%rsp) the program's sa_mask; rcx = scratch
-    .globl {routine(SYS_RT_SIGACTION)}
-    .p2align 4
-{routine(SYS_RT_SIGACTION)}:
-    .cfi_startproc
-    push %rsi
-    sub $48, %rsp
-    mov ${SYS_GETPID}, %eax
-    syscall
-    movabs $signal_mask_words, %rcx
-    sub (%rcx), %rax
-    mov %rax, 32(%rsp)
-    cmp $5, %edi
-    je 5f
-0:
-    test %rsi, %rsi
-    jz 2f
-    mov (%rsi), %rax
-    mov %rax, (%rsp)
-    mov 8(%rsi), %rax
-    mov %rax, 8(%rsp)
-    mov 16(%rsi), %rax
-    mov %rax, 16(%rsp)
-    mov 24(%rsi), %rax
-    mov %rax, 40(%rsp)
-    and ${~BLOCKED}, %rax
-    mov %rax, 24(%rsp)
-    mov %rsp, %rsi
-2:
-    mov ${SYS_RT_SIGACTION}, %eax
-    syscall
-    test %rax, %rax
-    jnz 9f
-    cmpq $0, 32(%rsp)
-    jne 9f
-    movabs $signal_mask_words, %rcx
-    lea -1(%rdi), %r11d
-    test %rdx, %rdx
-    jz 3f
-    bt %r11, 8(%rcx)
-    jnc 3f
-    orq ${BLOCKED}, 24(%rdx)
-3:
-    test %rsi, %rsi
-    jz 9f
-    testb ${BLOCKED}, 40(%rsp)
-    jz 4f
-    lock btsq %r11, 8(%rcx)
-    jmp 9f
-4:
-    lock btrq %r11, 8(%rcx)
-9:
-    add $48, %rsp
-    pop %rsi
-    ret
-5:  # SIGTRAP, whose handler stays
-    test %rax, %rax
-    jz 6f
-    xor %esi, %esi
-    jmp 2b
-6:
-    push %rdi
-    push %rsi
-    push %rdx
-    push %r8
-    push %r9
-    push %r10
-    push %rbp
-    mov %rsp, %rbp
-    and $-16, %rsp
-    mov %rsi, %rdi
-    mov %rdx, %rsi
-    call exchange_trap
-    mov %rbp, %rsp
-    pop %rbp
-    pop %r10
-    pop %r9
-    pop %r8
-    pop %rdx
-    pop %rsi
-    pop %rdi
-    test %rax, %rax
-    jz 9b
-    jmp 0b
-"""
-
 _CLONE3 = f"""
 # in a child of clone3 that has no handlers, but breakpoints: give it that of SIGTRAP
     .globl {routine(SYS_CLONE3)}
@@ -502,7 +413,7 @@ def _by_function(number: int, register: str) -> str:
 
 SIGNAL_MASKS = (
     _SIGPROCMASK
-    + _SIGACTION
+    + SIGACTION
     + _CLONE3
     + _PSELECT
     + "".join(_WAIT.format(number=number, register=name, name=routine(number)) for number, name in _WAITS.items())
