@@ -33,6 +33,8 @@ _TRACERS = frozenset({"__tsan_func_entry", "__cyg_profile_func_enter", "__cyg_pr
 _LEAVING = frozenset({"call", "ret", "jmp", "bnd jmp"})
 Callee = Callable[[Decoded], str]
 """Tells the name of the function that a call or jump leads to; '' if it is not known."""
+Keeping = Callable[[Decoded, str], bool]
+"""Tells whether what is called certainly leaves a register as it is."""
 _INDEXED = re.compile(r"\[(?P<base>\w+) \+ (?P<index>\w+)(?P<scale>\*\d)?(?: [+-] \w+)?\]$")
 _ARITHMETIC = frozenset({"xor", "rol", "ror", "add", "sub", "neg", "not"})
 _NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
@@ -127,6 +129,11 @@ def _operands(text: str) -> _Operands:
     return _Operands(words, tuple(map(_place, words)), _summed(text), registers)
 
 
+def registers_in(text: str) -> frozenset[str]:
+    """The registers, whole, that are named in an instruction's operands, or parts of which are."""
+    return _operands(text).registers
+
+
 def _summed(text: str) -> tuple[str, ...]:
     memory = _INDEXED.search(text)
     if memory is None:
@@ -169,15 +176,21 @@ def _unknown(_call: Decoded) -> str:
     return ""
 
 
-def uses_its_return(code: bytes, start: int, callee: Callee = _unknown, reader: Callee = _unknown) -> str:
+def _changes(_call: Decoded, _register: str) -> bool:
+    return False
+
+
+def uses_its_return(
+    code: bytes, start: int, callee: Callee = _unknown, reader: Callee = _unknown, keeps: Keeping = _changes
+) -> str:
     """Why the return of the function with these bytes at `start` cannot be hooked; '' if it can, as far as can be seen.
 
     `reader`: the name of the function that a jump leads to, if that reads its return address, which is the jump's function's.
     """
-    walk = _Walk(code, start, _first, callee, reader)
+    walk = _Walk(code, start, _first, callee, reader, keeps)
     walk.follow()
     if walk.reads and not walk.moves:
-        walk = _Walk(code, start, _common, callee, reader)
+        walk = _Walk(code, start, _common, callee, reader, keeps)
         walk.follow()
         reads = walk.reads.keys() - (walk.noted - walk.used)
         return walk.reads[min(reads)] if reads else ""
@@ -186,7 +199,7 @@ def uses_its_return(code: bytes, start: int, callee: Callee = _unknown, reader: 
 
 def shifts_stack(code: bytes, start: int) -> bool:
     """Whether the function with these bytes moves a stack pointer that is where it has put it by a distance in a register."""
-    walk = _Walk(code, start, _first, _unknown, _unknown)
+    walk = _Walk(code, start, _first, _unknown, _unknown, _changes)
     walk.follow()
     return walk.shifts
 
@@ -200,12 +213,19 @@ class _Walk:
     """
 
     def __init__(
-        self, code: bytes, start: int, merged: Callable[[_State, _State], _State], callee: Callee, reader: Callee
+        self,
+        code: bytes,
+        start: int,
+        merged: Callable[[_State, _State], _State],
+        callee: Callee,
+        reader: Callee,
+        keeps: Keeping,
     ) -> None:
         self.shifts = False
         self._start = start
         self._callee = callee
         self._reader = reader
+        self._keeps = keeps
         self._merged = merged
         self._code = {each.address: each for each in decoded(code, start)}
         self._has_syscall = _SYSCALL in code
@@ -319,7 +339,8 @@ class _Walk:
         if name == "leave":
             return self._set_stack(insn, state.to("rbp", _WORD), state.is_stack("rbp"), state).holding("rbp", None)
         if name == "call":
-            return state._replace(held={r: held for r, held in state.held.items() if r in _KEPT}, number=None)
+            held = {name: what for name, what in state.held.items() if name in _KEPT or self._is_kept(insn, name, what)}
+            return state._replace(held=held, number=None)
         if not words:
             return state.with_number(None)
         if name == "xchg" and "rsp" in words:
@@ -330,6 +351,9 @@ class _Walk:
             self._store(insn, name, operands.memory[0], words, state)
             return state
         return _loaded(insn.address, name, operands, state)
+
+    def _is_kept(self, call: Decoded, register: str, what: tuple[str, int | None]) -> bool:
+        return what[0] in (STACK, ABOVE) and self._keeps(call, register)
 
     def _on_branch(self, insn: Decoded, equal: bool, state: _State) -> _State:
         """The state after a branch. Compilers allocate large frames page by page, until rsp is equal to another register."""

@@ -12,6 +12,7 @@ from sandbox.images.linkage import Exits, callee, exits, function_reached, jump_
 from sandbox.images.process_text import symbol_at
 from sandbox.native.x86_64 import plain_returns
 from sandbox.symbols.libraries import library_at
+from sandbox.x86_64 import kept_registers
 from sandbox.x86_64.decoding import Decoded
 from sandbox.x86_64.return_slot import uses_its_return
 
@@ -32,6 +33,9 @@ _ASKING = frozenset({"dlopen", "dlmopen", "dlsym", "dlvsym"})
 _FEW = 32
 """So few functions are decoded if they have a jump to any other; of more, those with one to a reader of the return address."""
 _READS, _LEADS = "reads its own return address", "which reads the return address"
+_NUMBER = re.compile("0x[0-9a-f]+")
+_LONGEST = 15
+"""Bytes of the longest instruction."""
 _RETURN_TWICE = frozenset({"setjmp", "sigsetjmp", "vfork", "clone", "clone3"})
 _INTERNAL = re.compile(r"^_+(?:(?:GI|libc)_+)?|@.*")
 """Prefixes of the C library's internal names of a function, and the version of a symbol."""
@@ -55,7 +59,19 @@ def named_refusal(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _by_code(code: bytes, start: int) -> str:
-    return uses_its_return(code, start, callee, _reader)
+    return uses_its_return(code, start, callee, _reader, _keeps)
+
+
+def _keeps(call: Decoded, register: str) -> bool:
+    """Whether the routine that is called certainly leaves a register as it is."""
+    target = int(call.operands, 16) if _NUMBER.fullmatch(call.operands) else 0
+    library = library_at(target)
+    low, high = next(((a, b) for a, b in library.text if a <= target < b), (0, 0)) if library is not None else (0, 0)
+
+    def read(at: int) -> bytes:
+        return ctypes.string_at(at, min(high - at, _LONGEST)) if low <= at < high else b""
+
+    return kept_registers.keeps(read, target, register)
 
 
 def _reader(jump: Decoded) -> str:
