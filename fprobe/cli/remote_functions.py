@@ -46,7 +46,7 @@ class RemoteLibrary(Library):
     def matching(self, wanted: str) -> list[Symbol]:
         """The functions whose names a pattern matches, ascending."""
         choose = partial(places, parse(wanted))
-        found: Sequence[Symbol] | None = self.many.chosen(choose) if self.has_many else None
+        found: Sequence[Symbol] | None = self.many.chosen(choose, wanted) if self.has_many else None
         if found is None:
             found = [self.symbols[place] for place in choose([symbol.name for symbol in self.symbols])]
         return [symbol for symbol in found if symbol.section == ".text"]

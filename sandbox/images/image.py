@@ -60,8 +60,11 @@ class Image(abc.ABC):
         """Another number when it has got more functions."""
         return len(self.functions)
 
-    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> Sequence[Symbol]:
-        """The members of `functions` whose names `choose` gives, by their places in a list of names. Raises as `functions`."""
+    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]], question: str) -> Sequence[Symbol]:
+        """The members of `functions` whose names `choose` gives, by their places in a list of names. Raises as `functions`.
+
+        What has the same `question` chooses the same names.
+        """
         functions = self.functions
         return [functions[place] for place in choose([function.name for function in functions])]
 

@@ -66,11 +66,11 @@ class LibraryImage(Image):
         """It never gets more functions."""
         return 0
 
-    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> Sequence[Symbol]:
+    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]], question: str) -> Sequence[Symbol]:
         """See `Image`."""
-        found = self.library.many.chosen(choose) if self.is_searched else None
+        found = self.library.many.chosen(choose, question) if self.is_searched else None
         if found is None:
-            return super().chosen(choose)
+            return super().chosen(choose, question)
         self.library.called.update(each.address for each in found if not is_cold(each.name))
         return sorted_symbols([*self._in_text(found), *self._chosen_unnamed(choose)])
 

@@ -41,6 +41,11 @@ def demangled(symbol: str) -> str:
     return f"{written}{marks}{at}{version}"
 
 
+def demanglers() -> str:
+    """Which of what demangles names is there: the same names have other forms without it."""
+    return f"{bool(_functions())} {_package() is not None}"
+
+
 def parameter_count(symbol: str) -> int | None:
     """The number of parameters in a mangled name, without `...`; None if it has none or cannot be taken apart."""
     written = _of_cxx(symbol) if symbol.startswith("_Z") else ""

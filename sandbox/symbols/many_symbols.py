@@ -10,10 +10,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import chain
 
+from sandbox.compile import cache
 from sandbox.elf import tables as elf
+from sandbox.elf.debug_files import build_id
 from sandbox.elf.extents import ENCLOSING
 from sandbox.elf.symbol_search import column, entry_at
 from sandbox.elf.tables import old_versions
+from sandbox.symbols.demangling import demanglers
 from sandbox.symbols.symbol_tables import Entries
 from sandbox.symbols.table import Symbol
 
@@ -21,6 +24,10 @@ Tables = Callable[[], tuple[elf.ElfFile, int]]
 """tables(): a library's file with symbols, and the section of their table."""
 Read = Callable[[Callable[[elf.ElfFile, int], Entries]], tuple[Symbol, ...]]
 """read(entries): the library's symbols among `entries(file, table)`."""
+Choose = Callable[[Sequence[str]], Sequence[int]]
+"""choose(names): the places of those that are meant."""
+_EDITION = "1"
+"""Another one when other names answer a question."""
 _WANTED = (elf.STT_FUNC, elf.STT_OBJECT)
 _KEPT = 4096
 """Addresses of which is kept what is around them: code that is examined leads to the same functions again and again."""
@@ -75,10 +82,24 @@ class ManySymbols:
         exact = self._at(range(max(first, lowest), end)) if first < end else ()
         return exact if any(symbol.size for symbol in exact) else self._at(range(lowest, end))
 
-    def chosen(self, choose: Callable[[Sequence[str]], Sequence[int]]) -> tuple[Symbol, ...] | None:
-        """Those whose names `choose` gives, by their places in the list of all names; None if they are a quarter or more."""
-        places = choose(self._names())
+    def chosen(self, choose: Choose, question: str) -> tuple[Symbol, ...] | None:
+        """Those whose names `choose` gives, by their places in the list of all names; None if they are a quarter or more.
+
+        What has the same `question` has the same answer, which is kept for other processes.
+        """
+        places = self._answer(choose, question)
         return self._at(places) if len(places) * _PART < len(self._indexes) else None
+
+    def _answer(self, choose: Choose, question: str) -> Sequence[int]:
+        file, _ = self._tables()
+        identity, kept = build_id(file), cache.default_cache()
+        key = cache.key("symbols", _EDITION, identity, str(len(self._indexes)), demanglers(), question)
+        stored = kept.get(key) if identity else None
+        if stored is None:
+            stored = array("I", choose(self._names())).tobytes()
+            if identity and not cache.shipped:  # the home of a process that is attached to is left as it is
+                kept.put(key, stored)
+        return array("I", stored)
 
     def _names(self) -> list[str]:
         """The names of all, with `@VERSION` if programs are not linked with that version any more."""

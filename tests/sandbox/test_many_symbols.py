@@ -6,17 +6,25 @@ import random
 import ssl
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from sampled import in_stress
 
 from ftrace.core.glob import bits_of, parse, select
+from sandbox.compile import cache
 from sandbox.images import library_images
 from sandbox.images.library_images import LibraryImage
 from sandbox.symbols import libraries as module
 from sandbox.symbols.libraries import Library, libraries
 
 LOADED = (ssl, zlib)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are those of this run."""
+    monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "kept"))
 
 
 def copies(name: str) -> tuple[LibraryImage, LibraryImage]:
@@ -73,13 +81,26 @@ def by_glob(pattern: str) -> Callable[[Sequence[str]], list[int]]:
 def test_a_glob_finds_what_it_finds_among_all(name: str, patterns: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MANY", 1)
     searched, read = copies(name)
-    assert searched.chosen(by_glob(patterns[0])) and searched.is_searched
+    assert searched.chosen(by_glob(patterns[0]), patterns[0]) and searched.is_searched
     for pattern in patterns:
-        found = searched.chosen(by_glob(pattern))
-        assert list(found) == list(read.chosen(by_glob(pattern))), pattern
+        found = searched.chosen(by_glob(pattern), pattern)
+        assert list(found) == list(read.chosen(by_glob(pattern), pattern)), pattern
         assert [searched.other_than_function(each) for each in found] == [
             read.other_than_function(each) for each in found
         ]
+
+
+def test_an_answer_is_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_asked(names: Sequence[str]) -> list[int]:
+        assert "deflate" not in names, "all names are read again"  # and not only functions without a symbol
+        return []
+
+    monkeypatch.setattr(module, "_MANY", 1)
+    first, second = copies("libz")
+    found = list(first.chosen(by_glob("inflate*"), "inflate*"))
+    assert len(found) > 5 and list(second.chosen(not_asked, "inflate*")) == found
+    with pytest.raises(AssertionError, match="read again"):
+        second.chosen(not_asked, "deflate*")
 
 
 @pytest.mark.parametrize("name", ["libz", in_stress("libcrypto"), in_stress("libllvmlite")])
@@ -99,7 +120,7 @@ def test_many_addresses_are_looked_up_together(name: str, monkeypatch: pytest.Mo
 def test_a_glob_for_most_functions_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MANY", 1)
     searched, read = copies("libz")
-    assert list(searched.chosen(by_glob("*e*"))) == list(read.chosen(by_glob("*e*")))
+    assert list(searched.chosen(by_glob("*e*"), "*e*")) == list(read.chosen(by_glob("*e*"), "*e*"))
     assert not searched.is_searched
 
 

@@ -101,11 +101,12 @@ def images_meant(owner: str | None) -> Iterator[Image]:
 def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[ImageFunction]:
     seen = set[int]()
     for image in meant:
-        pattern = parse(image.unversioned(wanted))
+        text = image.unversioned(wanted)
+        pattern = parse(text)
         if pattern.kind is PatternKind.FULL and image.is_searched:
             chosen = list(image.named(pattern.search)) if pattern.search else []
         else:
-            chosen = whole(wanted, image.chosen(partial(places, pattern)))
+            chosen = whole(wanted, image.chosen(partial(places, pattern), text))
         for function in sorted(map(image.meant, chosen), key=lambda each: (each.address, preference(each.name))):
             if function.address not in seen:
                 seen.add(function.address)
