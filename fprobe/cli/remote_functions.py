@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from fprobe.cli.failure import Failure
 from ftrace.core.glob import parse, parse_owner, places
 from sandbox.elf.tables import SHT_DYNSYM
+from sandbox.images.library_images import LibraryImage
+from sandbox.images.near_misses import ENOUGH
 from sandbox.process.near import did_you_mean
 from sandbox.remote.process import DELETED, Image, RemoteProcess
 from sandbox.remote.refusals import Refused
 from sandbox.symbols.file_names import is_in_folder, names_of, split_folder
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.names import split_owner
+from sandbox.symbols.readable import readable
 
 if TYPE_CHECKING:
     from sandbox.elf.tables import ElfFile
     from sandbox.symbols.table import Symbol
 
 _EXECUTABLE = 1
-_MOST_LIKE = 5000
 
 
 class RemoteLibrary(Library):
@@ -45,17 +47,12 @@ class RemoteLibrary(Library):
 
     def matching(self, wanted: str) -> list[Symbol]:
         """The functions whose names a pattern matches, ascending."""
-        choose = partial(places, parse(wanted))
-        found: Sequence[Symbol] | None = self.many.chosen(choose, wanted) if self.has_many else None
-        if found is None:
-            found = [self.symbols[place] for place in choose([symbol.name for symbol in self.symbols])]
+        found = LibraryImage(self).chosen(partial(places, parse(wanted)), wanted)
         return [symbol for symbol in found if symbol.section == ".text"]
 
     def names_like(self, wanted: str) -> list[str]:
         """Names of functions that may be meant by a pattern that matches none."""
-        if self.has_many:
-            return self.like(wanted.strip("*"), _MOST_LIKE)
-        return [symbol.readable for symbol in self.symbols if symbol.section == ".text"]
+        return [readable(name) for name in LibraryImage(self).like(wanted.strip("*"), ENOUGH)]
 
 
 class RemoteFunction(NamedTuple):

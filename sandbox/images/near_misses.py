@@ -17,8 +17,8 @@ _SUGGESTED = 3
 """Functions of that name in scopes of C++ or Rust."""
 _SIMILAR, _CLOSE = 0.6, 0.75
 """The least similarity, as difflib has it, of names of the images that are meant, and of others."""
-_ENOUGH = 5_000
-"""Names of one image that are compared with one that is nowhere."""
+ENOUGH = 5_000
+"""How many names of one image, at most, are compared with one that is nowhere."""
 
 
 def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
@@ -55,7 +55,7 @@ def _suggested(bare: str, shown: dict[str, str], least: float = _SIMILAR) -> str
 
 def _by_nearness(bare: str, meant: list[Image]) -> Iterator[list[tuple[Image, Iterator[str]]]]:
     """Images with names to suggest: first the named ones, then those of the program, and those that this package has brought."""
-    yield [(image, iter(image.like(bare, _ENOUGH))) for image in meant]
+    yield [(image, iter(image.like(bare, ENOUGH))) for image in meant]
     others = [(image, image.suggestions()) for image in images()]
     yield [each for each in others if not each[0].is_own]
     yield [each for each in others if each[0].is_own]
@@ -66,7 +66,7 @@ def _shown(suggested: Iterable[tuple[Image, Iterator[str]]]) -> dict[str, str]:
     shown: dict[str, str] = {}
     for image, names in suggested:
         stem = "" if image.module else f"{_shortest(image)}:"
-        for name in map(_written, islice(names, _ENOUGH)):
+        for name in map(_written, islice(names, ENOUGH)):
             shown.setdefault(name, stem + name.replace("[", "[[]"))  # every other glob matches itself
     return shown
 
