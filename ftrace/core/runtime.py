@@ -37,6 +37,7 @@ from ftrace.hit import (
     rethook,
     selected_calls,
     signal_masks,
+    signal_waits,
     task_filter,
     text_poke,
 )
@@ -127,6 +128,7 @@ FUNCTIONS = (
     recursion.pause_within,
     recursion.resume_within,
     *signal_masks.FUNCTIONS,
+    *signal_waits.FUNCTIONS,
     *actions.HANDLERS,
     *call_table.FUNCTIONS,
     *call_records.FUNCTIONS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ftrace.hit.text_poke import store_site
 from sandbox.native import *
-from sandbox.threads.signals import records, ucontext
+from sandbox.threads.signals import awaiting_trap, pending_trap, records, ucontext
 from sandbox.threads.system_calls import barrier_page, block_signals, process_barrier, set_signal_mask
 from sandbox.threads.tasks import ASYNCHRONOUS
 from sandbox.x86_64.encoding import INT3
@@ -181,7 +181,9 @@ def begin_masks(offset: u64) -> void:
 
 @native(export=True)
 def note_process() -> void:
-    """In the child of a fork."""
+    """In the child of a fork, which has no pending signals, and one thread."""
+    store(addressof(pending_trap), 0, "relaxed")
+    store(addressof(awaiting_trap), 0, "relaxed")
     words.process = cast(u64, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0))
 
 

@@ -22,6 +22,7 @@ from sandbox.x86_64.syscalls import (
     SYS_KILL,
     SYS_RT_SIGACTION,
     SYS_RT_SIGQUEUEINFO,
+    SYS_RT_TGSIGQUEUEINFO,
     SYS_TGKILL,
 )
 
@@ -34,7 +35,9 @@ _ON_INTERRUPTED_STACK = (SIGTRAP, SIGSYS)
 CONSUMERS = 8
 _OWN = 64
 """Threads of ours that are known."""
-_SI_TKILL = -6
+_SI_TKILL, _SI_QUEUE = -6, -1
+_SIGINFO = 128
+"""Bytes of a siginfo."""
 _SI_CODE = 2
 """Index of the 32-bit word of siginfo that says where a signal comes from: 0 or less is a process."""
 _TRAP_TRACE, _TRAP_HWBKPT = 2, 4
@@ -105,6 +108,10 @@ blocked_offset = global_var(u64, 0, name="trap_blocked_offset")
 blocked_epoch = global_var(u64, 0, name="trap_blocked_epoch")
 """A multiple of EPOCH: the word's other bits. They differ in a word from before masks were last left as the program sets them."""
 TRAP_BLOCKED, TRAP_PENDING, EPOCH = 16, 1, 256
+pending_trap = global_var(u64, 0, name="trap_pending")
+"""1: a SIGTRAP has been sent to the process, to a thread where the program has blocked it."""
+awaiting_trap = global_var(u64, 0, name="trap_awaited_by")
+"""The number of a thread that waits for SIGTRAP, in sigwait() and its like; 0: none is known."""
 restorer = extern("sandbox_restorer", fn[void])
 
 
@@ -140,7 +147,27 @@ def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
 
 
 @native
-def is_kept_pending(signal: u32) -> bool_:
+def send_to_thread(thread: u64, info: u64) -> void:
+    """Send a SIGTRAP anew, from the same sender; as sigqueue() does, for the kernel lets no thread say that it was kill()."""
+    copied: array[u64, 16] = zeroed
+    for index in range(_SIGINFO // 8):
+        copied[index] = cast(ptr[u64], info)[index]
+    cast(ptr[i32], addressof(copied[0]))[_SI_CODE] = _SI_QUEUE
+    pid = syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0)
+    syscall(SYS_RT_TGSIGQUEUEINFO, pid, cast(i64, thread), SIGTRAP, cast(i64, addressof(copied[0])), 0, 0)
+
+
+@native
+def keep_for_process(info: u64) -> void:
+    """A SIGTRAP that was sent to the process: for a thread that waits for it, or the first that will, or unblocks it."""
+    atomic_exchange(addressof(pending_trap), 1)
+    waiting = atomic_add(addressof(awaiting_trap), 0)  # after the store: the waiting thread does it in the other order
+    if waiting != 0 and atomic_exchange(addressof(pending_trap), 0) != 0:
+        send_to_thread(waiting, info)
+
+
+@native
+def is_kept_pending(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
     """Whether the program has blocked this signal, which was sent, in this thread. It is sent again when it is unblocked."""
     if (
         signal != SIGTRAP
@@ -148,7 +175,15 @@ def is_kept_pending(signal: u32) -> bool_:
         or read_fs(blocked_offset) & ~TRAP_PENDING != blocked_epoch | TRAP_BLOCKED
     ):
         return False
-    cast(ptr[u64], read_fs(0) + blocked_offset)[0] |= TRAP_PENDING
+    thread = cast(u64, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    if load(addressof(awaiting_trap), "relaxed") == thread:  # it is about to wait: then it finds the signal
+        context.mask |= TRAP_BLOCKED
+        block_signals(TRAP_BLOCKED)
+        send_to_thread(thread, info)
+    elif cast(ptr[i32], info)[_SI_CODE] == _SI_TKILL:
+        cast(ptr[u64], read_fs(0) + blocked_offset)[0] |= TRAP_PENDING
+    else:
+        keep_for_process(info)
     return True
 
 
@@ -188,7 +223,7 @@ def signal_dispatch(signal: u32, info: u64, context: ptr[ucontext]) -> void:
         pass_on(signal, info, context)
     elif is_own_thread():
         leave_to_program(signal, info, context)
-    elif not is_kept_pending(signal):
+    elif not is_kept_pending(signal, info, context):
         pass_on(signal, info, context)
 
 

@@ -13,7 +13,7 @@ from sandbox.x86_64.syscalls import (
     SYS_RT_SIGPROCMASK,
 )
 
-_BLOCK, _SETMASK = 0, 2
+_BLOCK, _UNBLOCK, _SETMASK = 0, 1, 2
 _MASK_SIZE = 8
 """Bytes of a mask; its bit n - 1 is signal n."""
 TASK_COMM_LEN = 16
@@ -42,6 +42,12 @@ def change_mask(how: i64, mask: u64) -> u64:
 def block_signals(mask: u64) -> u64:
     """Block the signals of `mask` too; returns the previous mask."""
     return change_mask(_BLOCK, mask)
+
+
+@native
+def unblock_signals(mask: u64) -> u64:
+    """Unblock the signals of `mask`; returns the previous mask."""
+    return change_mask(_UNBLOCK, mask)
 
 
 @native

@@ -27,6 +27,16 @@ CALLS = {"by_mask": 2, "by_thread": 2}
 """How often they call count(), if not once."""
 
 
+@kprobes.native
+def pre(p, regs) -> i32:
+    return 0
+
+
+@kprobes.native
+def post(p, regs, flags) -> void:
+    pass
+
+
 @pytest.mark.parametrize("way", sampled(WAYS, 2))
 @isolated
 def test_a_call_with_all_signals_blocked_meets_a_breakpoint(way):
@@ -207,6 +217,103 @@ def test_under_run(tmp_path):
     assert "a breakpoint patches" not in done.stderr
 
 
+# -- waits for SIGTRAP, or with masks that let it in -----------------------------------------------------------------------
+
+WAITS = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+__attribute__((noinline)) long count(long n) { __asm__ volatile(""); return n + 1; }
+static sigset_t trap(void) { sigset_t set; sigemptyset(&set); sigaddset(&set, SIGTRAP); return set; }
+
+/* The classic: all signals are blocked in all threads, and one thread waits for all. */
+static volatile int thread;
+static void *waits(void *late)
+{
+    sigset_t all; int number = 0;
+    sigfillset(&all), count(1), thread = gettid();
+    if (late) usleep(20000);
+    sigwait(&all, &number);
+    return (void *)(number + count(0) - 1);
+}
+long waited_by_thread(int directed, long late)
+{
+    sigset_t all, old; pthread_t made; void *number; struct timespec limit;
+    sigfillset(&all), pthread_sigmask(SIG_BLOCK, &all, &old), thread = 0;
+    pthread_create(&made, 0, waits, (void *)late);
+    while (!thread) usleep(100);
+    usleep(late ? 0 : 5000), count(3);
+    if (directed) pthread_kill(made, SIGTRAP); else kill(getpid(), SIGTRAP);
+    clock_gettime(CLOCK_REALTIME, &limit), limit.tv_sec += 3;
+    if (pthread_timedjoin_np(made, &number, &limit)) pthread_kill(made, SIGUSR1), pthread_join(made, &number);
+    pthread_sigmask(SIG_SETMASK, &old, 0);
+    return (long)number;
+}
+long waited(int how)
+{
+    sigset_t set = trap(), old, pending; struct timespec limit = {0, 20000000}; siginfo_t info = {0};
+    pthread_sigmask(SIG_BLOCK, &set, &old), count(1);
+    if (how == 1) raise(SIGTRAP);
+    if (how == 2) kill(getpid(), SIGTRAP);
+    sigpending(&pending);
+    int number = sigtimedwait(&set, &info, &limit), error = number < 0 ? errno : 0;
+    count(2), pthread_sigmask(SIG_SETMASK, &old, 0);
+    return number * 100 + error + 10000 * sigismember(&pending, SIGTRAP) + (number > 0 && info.si_pid == getpid());
+}
+static volatile int got;
+static void handles(int number) { got++; count(got); }
+static void *sends(void *to) { usleep(20000); pthread_kill(*(pthread_t *)to, SIGTRAP); return 0; }
+long opened(int how, int later)
+{
+    struct sigaction action = {.sa_handler = handles}, before;
+    sigset_t set = trap(), none, old; struct timespec limit = {0, later ? 300000000 : 1000000};
+    pthread_t self = pthread_self(), other; struct epoll_event event; int result = 0, poll = epoll_create1(0);
+    sigaction(SIGTRAP, &action, &before), got = 0, sigemptyset(&none);
+    pthread_sigmask(SIG_BLOCK, &set, &old), count(1);
+    if (later) pthread_create(&other, 0, sends, &self); else raise(SIGTRAP);
+    int first = got;
+    if (how == 0) result = ppoll(0, 0, &limit, &none);
+    if (how == 1) result = pselect(0, 0, 0, 0, &limit, &none);
+    if (how == 2) result = epoll_pwait(poll, &event, 1, later ? 300 : 1, &none);
+    if (how == 3) result = sigsuspend(&none);
+    int error = result < 0 ? errno : 0, during = got;
+    raise(SIGTRAP);
+    int after = got;
+    count(2), pthread_sigmask(SIG_SETMASK, &old, 0);
+    if (later) pthread_join(other, 0);
+    sigaction(SIGTRAP, &before, 0), close(poll);
+    return 10000 * first + 1000 * during + 100 * after + 10 * got + (error == EINTR);
+}
+"""
+
+
+@isolated(timeout=60)
+def test_waits_for_sigtrap_and_waits_that_let_it_in_end_as_without_breakpoints():
+    """sigwait() in a thread, sigtimedwait(), sigpending(); ppoll() and its like, where it was sent before or comes meanwhile."""
+    library = built_library("libwaits", WAITS)
+
+    def results():
+        threads = [library.waited_by_thread(directed, late) for directed in (0, 1) for late in (0, 1)]
+        opened = [library.opened(how, later) for how in range(4) for later in (0, 1)]
+        return threads, [library.waited(how) for how in range(3)], opened
+
+    plain = results()
+    assert plain == ([signal.SIGTRAP] * 4, [11 - 100, 10501, 10501], [1121] * 8)
+    probe = kprobes.kprobe(symbol_name="libwaits:count", pre_handler=pre, post_handler=post)  # it becomes no jump
+    kprobes.register_kprobe(probe)
+    for _ in range(3):
+        assert results() == plain
+    kprobes.unregister_kprobe(probe)
+    assert results() == plain
+
+
 # -- children that run in our memory until they execute --------------------------------------------------------------------
 
 SPAWNS = r"""
@@ -255,16 +362,6 @@ CALLED = (
     "posix_spawn", "posix_spawnp", "system", "popen", "waitpid", "_exit", "memcpy", "strlen", "strchr", "clone", "clone3",
     "getrlimit", "setsid", "sched_setscheduler", "__sigaction", "__libc_sigaction", "__spawni_child",
 )  # fmt: skip
-
-
-@kprobes.native
-def pre(p, regs) -> i32:
-    return 0
-
-
-@kprobes.native
-def post(p, regs, flags) -> void:
-    pass
 
 
 def spawned(library):

@@ -51,6 +51,7 @@ from ftrace.hit.x86_64.frames import (
 )
 from ftrace.hit.x86_64.frames import section as described
 from ftrace.hit.x86_64.signal_actions import BLOCKED, PREFIX, SIGACTION
+from ftrace.hit.x86_64.signal_waits import EPOLL_PWAIT, EPOLL_PWAIT2, PPOLL, PSELECT6, SIGNAL_WAITS, SIGSUSPEND, WAITS
 from sandbox.x86_64.encoding import displacement, jump
 from sandbox.x86_64.instruction import Flow, Instruction, decode
 from sandbox.x86_64.relocate import expand
@@ -72,11 +73,8 @@ _APART = 20
 """The most bytes between the two instructions."""
 PENDING = 1
 
-_SIGSUSPEND, _PSELECT6, _PPOLL, _EPOLL_PWAIT, _EPOLL_PWAIT2 = 130, 270, 271, 281, 441
-_WAITS = {_SIGSUSPEND: "rdi", _PPOLL: "r10", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8"}
-"""System calls that have a mask while they wait, and the register with its address."""
-NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_CLONE3, _PSELECT6, *_WAITS})
-_CANCELLABLE = {_SIGSUSPEND: "rdi", _PPOLL: "rcx", _EPOLL_PWAIT: "r8", _EPOLL_PWAIT2: "r8", _PSELECT6: "r9"}
+NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_CLONE3, *WAITS})
+_CANCELLABLE = {SIGSUSPEND: "rdi", PPOLL: "rcx", EPOLL_PWAIT: "r8", EPOLL_PWAIT2: "r8", PSELECT6: "r9"}
 """The waits, and the register with the mask's address where a function makes them."""
 
 
@@ -267,8 +265,21 @@ _SIGPROCMASK = f"""
     andq ${~BLOCKED}, %fs:(%rcx)
     or %r11, %fs:(%rcx)
 5:
-    cmpb ${PENDING}, %fs:(%rcx)
-    jne 9f
+    movb %fs:(%rcx), %r11b
+    test ${BLOCKED}, %r11b
+    jnz 9f
+    movabs $trap_pending, %rax
+    cmpq $0, (%rax)
+    je 6f
+    xor %ecx, %ecx
+    xchg %rcx, (%rax)
+    or %rcx, %r11
+    movabs $signal_mask_words, %rcx
+    mov 16(%rcx), %rcx
+6:
+    xor %eax, %eax
+    test ${PENDING}, %r11b
+    jz 9f
     movb $0, %fs:(%rcx)
     push %rdi
     push %rdx
@@ -317,58 +328,6 @@ _CLONE3 = f"""
     ret
 """
 
-_PSELECT = f"""
-# pselect6(n, read, write, except, time, mask): mask leads to the mask's address and its size
-#   r9 = mask; (%rsp) what r9 leads to for the kernel, 16(%rsp) the mask
-    .globl {routine(_PSELECT6)}
-    .p2align 4
-{routine(_PSELECT6)}:
-    .cfi_startproc
-    push %r9
-    sub $24, %rsp
-    test %r9, %r9
-    jz 1f
-    mov (%r9), %rax
-    test %rax, %rax
-    jz 1f
-    mov (%rax), %rax
-    and ${~BLOCKED}, %rax
-    mov %rax, 16(%rsp)
-    lea 16(%rsp), %rax
-    mov %rax, (%rsp)
-    mov 8(%r9), %rax
-    mov %rax, 8(%rsp)
-    mov %rsp, %r9
-1:
-    mov ${_PSELECT6}, %eax
-    syscall
-    add $24, %rsp
-    pop %r9
-    ret
-"""
-
-_WAIT = """
-# a system call with the address of a mask in {register}; (%rsp) the kernel's mask
-    .globl {name}
-    .p2align 4
-{name}:
-    .cfi_startproc
-    push %{register}
-    sub $8, %rsp
-    test %{register}, %{register}
-    jz 1f
-    mov (%{register}), %rax
-    and $-17, %rax
-    mov %rax, (%rsp)
-    mov %rsp, %{register}
-1:
-    mov ${number}, %eax
-    syscall
-    add $8, %rsp
-    pop %{register}
-    ret
-"""
-
 _BY_FUNCTION = """
 # r11 = function; (%rsp) its number, 8(%rsp) the kernel's mask, 16(%rsp) for pselect6: the mask's address and its size
     .globl {name}
@@ -407,7 +366,7 @@ _OF_PSELECT = """
 
 
 def _by_function(number: int, register: str) -> str:
-    mask = (_OF_PSELECT if number == _PSELECT6 else _OF_WAIT).format(register=register)
+    mask = (_OF_PSELECT if number == PSELECT6 else _OF_WAIT).format(register=register)
     return _BY_FUNCTION.format(name=routine(number, True), register=register, mask=mask.strip("\n"))
 
 
@@ -415,8 +374,7 @@ SIGNAL_MASKS = (
     _SIGPROCMASK
     + SIGACTION
     + _CLONE3
-    + _PSELECT
-    + "".join(_WAIT.format(number=number, register=name, name=routine(number)) for number, name in _WAITS.items())
+    + SIGNAL_WAITS
     + "".join(_by_function(number, register) for number, register in _CANCELLABLE.items())
 )
 """The routines, as assembly text (AT&T)."""
