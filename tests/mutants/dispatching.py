@@ -174,7 +174,9 @@ _adopted = Part("ftrace/hit/adopted_calls.py", ("tests/kprobes/test_kretprobes.p
 ADOPTED: tuple[Mutant, ...] = (
     _adopted.changed("exit-lost", "        lost_return(stub, frame)\n        trap()", "        return 0"),
     _adopted.changed("exit-unhooked", " or (node == null and load(addressof(unhooked)) == 0)", ""),
-    _adopted.changed("adopt-not-emptied", '            store(addressof(node.stub), EMPTY, "release")\n', ""),
+    _adopted.changed(
+        "adopt-unclaimed", "    if not claim(node):\n        node_release(me, mine)\n        return False\n", ""
+    ),
 )
 
 _recursion = Part("ftrace/hit/recursion.py", (NESTING, MISSES))
