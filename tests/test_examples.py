@@ -35,6 +35,7 @@ def test_argument_filter() -> None:
     assert reads > 100 and 0 < short < reads
 
 
+@pytest.mark.stress
 def test_calls_by_caller() -> None:
     text = run("calls_by_caller.py")
     total = int(text.split()[0])

@@ -240,6 +240,7 @@ def test_counts_and_records_of_several_threads(program):
     assert tracefs.read("kprobe_profile").split() == ["k", "1500", "0"]
 
 
+@pytest.mark.stress
 @isolated
 def test_a_forked_child_records_into_a_buffer_of_its_own():
     program = sandbox.load(PROGRAM, name="evprog")
@@ -374,7 +375,7 @@ def test_events_of_one_call_record_from_one_moment_on_and_until_one(program):
     thread = threading.Thread(target=calls)
     thread.start()
     try:
-        for _ in range(10):
+        for _ in range(5):
             with fprobe.event("f:ev_asked ev_add", "f:ev_done ev_add%return") as both:
                 time.sleep(0.01)
             found = [record["event"] for record in both]

@@ -500,6 +500,7 @@ def test_a_filter_at_return_keeps_the_records_that_the_same_filter_passes_in_pyt
     assert (probe.hits, probe.misses) == (2 * len(VALUES), 0)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("kind", RETURNS)
 def test_a_histogram_at_return_counts_the_same_early_and_by_the_handler(program, kind):
     event, probe = defined(f"{kind} {AT_RETURN}", enabled=False)

@@ -223,7 +223,7 @@ def test_exit_handlers_run_in_the_thread_in_which_a_call_returns(throws):
     assert (entered[0], left[0], left[1]) == (*calls(throws), 0)
 
 
-@pytest.mark.parametrize("kind", [in_stress("Python"), "two", "kretprobe"])
+@pytest.mark.parametrize("kind", [in_stress("Python"), in_stress("two"), "kretprobe"])
 @isolated(timeout=100)
 def test_probes_of_other_kinds_on_calls_that_change_threads(kind):
     expected, seen = run(True), []

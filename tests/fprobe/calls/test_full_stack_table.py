@@ -90,6 +90,7 @@ def test_texts_that_find_no_place_leave_a_place_without_a_name():
     assert {name for name, _ in found} == {"?"}
 
 
+@pytest.mark.stress
 @isolated
 def test_threads_that_fill_the_table_together():
     """Each takes numbers of nodes past the end, none of which is read as a node."""

@@ -117,7 +117,7 @@ def test_errors_are_objects_with_json(run):
         ["trace", "vfs_*"],
         in_stress(["stat", "vfs_*", "--json"]),
         ["--help"],
-        ["tracefs", "ls"],
+        in_stress(["tracefs", "ls"]),
         *map(in_stress, (["list"], ["trace", "vfs_*", "--json"], ["completion", "bash"], ["help", "attach"])),
     ],
 )

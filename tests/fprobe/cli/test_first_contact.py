@@ -61,6 +61,7 @@ def test_explain_takes_globs_and_several_names(run):
     assert "vfs_read [demo] can be probed" in text and "current_nr [demo] cannot be probed" in text
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("words", "writes"),
     [

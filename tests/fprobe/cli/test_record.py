@@ -72,6 +72,7 @@ int main(void) { nothing(); return count(find(3), 'i', 0.5, 0) + count(0, 0, 0, 
 """
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("compiler")
 def test_calls_have_their_arguments_and_results(run, tmp_path):
     (tmp_path / "takes.c").write_text(TAKES)
@@ -181,6 +182,7 @@ def test_report_of_something_else(run, tmp_path):
     assert "No such file" in run("report", str(tmp_path / "nothing"), code=2).err
 
 
+@pytest.mark.stress
 def test_ctrl_c_keeps_what_was_recorded(programs, tmp_path):
     path = tmp_path / "endless.dat"
     words = ["record", "-e", "p:spins tick n=%di", "-o", str(path), "--program", str(programs / "endless.ll")]

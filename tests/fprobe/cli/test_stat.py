@@ -10,6 +10,7 @@ import pytest
 from sampled import in_stress, sampled
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("width", "sort", "shown"), [(40, "max", "MAX HITS"), in_stress((60, "total", "TOTAL SELF P99 HITS"))]
 )

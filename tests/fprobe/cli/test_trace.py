@@ -118,6 +118,7 @@ def test_limit(run):
     assert f"{hits - 5:,} calls more than --limit 5: not shown" in found.out
 
 
+@pytest.mark.stress
 def test_recursion_is_not_missed(run, programs):
     found = run("trace", "fact", "--program", "prog.ll", "--call", "fact", "5000", "--json", cwd=programs).objects
     assert found[-1]["hits"] == 5000

@@ -137,6 +137,7 @@ def test_a_file_that_is_cut_off_anywhere_says_so(files, tmp_path):
                 assert str(error).startswith(f"{path}: ")
 
 
+@pytest.mark.stress
 def test_the_command_names_the_file_in_a_sentence(files, tmp_path):
     path = tmp_path / "short.dat"
     path.write_bytes(files[0])

@@ -69,6 +69,7 @@ def test_calls_are_those_of_the_tree(recorded, table):
     assert len(rows) == 3 * TIMES and {row["module"] for row in rows} == {"pqprog"}
 
 
+@pytest.mark.stress
 def test_events_have_a_column_with_typed_fields(table):
     rows = [row for row in table.to_pylist() if row["event"] == "in"]
     assert [row["in"]["x"] for row in rows] == [-number for number in range(TIMES)]

@@ -19,7 +19,7 @@ UNFOUND, FIELD = "p:asked libz:deflat strm=%di", "Field not found"
 CASES = [
     ("stat", (TYPO,), REASON),
     in_stress(("run", ("--stacks", TYPO, "-o", "x.folded"), REASON)),
-    ("record", ("-e", EVENT, "--filter", "nosuch > 1", "-o", "x.dat"), FIELD),
+    in_stress(("record", ("-e", EVENT, "--filter", "nosuch > 1", "-o", "x.dat"), FIELD)),
     in_stress(("stat", (TYPO, "-o", "x.csv"), REASON)),
     in_stress(("run", ("--trace", TYPO, "-o", "x.parquet"), REASON)),
     in_stress(("run", ("--stacks", TYPO, "-o", "x.speedscope.json"), REASON)),
@@ -67,6 +67,7 @@ def test_it_is_said_before_the_end(target):
         assert REASON in process.stderr.readline()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("closed", [in_stress(">&-"), "2>&-", in_stress("0<&- 1>&- 2>&-")])
 def test_standard_descriptors_are_closed(target, closed):
     words = ["stat", "-p", str(target.pid), "libz:deflate", "--duration", "0.2"]

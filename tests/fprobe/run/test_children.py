@@ -107,6 +107,7 @@ def test_processes_that_sub_interpreters_start_are_covered(launch):
     assert [row["hits"] for process in done.report["processes"] for row in process["functions"]] == [1] * 4
 
 
+@pytest.mark.stress
 def test_what_names_the_children_is_not_counted(launch):
     """The journal is opened and written by functions that the program probes."""
     source = "import subprocess; subprocess.run(['true'], close_fds=False); subprocess.run(['true'])"

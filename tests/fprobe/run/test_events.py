@@ -19,6 +19,7 @@ pack(3)
 ASKED, RESULT = "p:asked libz:deflate flush=%si:s32", "r:result libz:deflate value=$retval:s32"
 
 
+@pytest.mark.stress
 def test_the_report_is_the_text_of_the_file_trace(launch):
     done = launch("-e", ASKED, "-e", RESULT, source=PACKS + "print('out')", as_json=False)
     process, *lines = done.err.splitlines()

@@ -136,6 +136,7 @@ def run(python, *words):
     return subprocess.run([python, *words], env=environ, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -169,6 +169,7 @@ def test_a_program_is_counted_from_its_constructors_on_and_in_children_that_it_f
     assert done.report["processes"][0]["command"] == [str(program), "repeat", "fork", "calls"]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("word", sampled(["seven", "interrupt", "fault", "exec", "closeall"], 1))
 def test_it_ends_and_prints_as_without_probes(launch, program, word):
     """Descriptors are numbered as without ours, and the program may close all that it does not know."""

@@ -51,6 +51,7 @@ def test_only_calls_that_pass_are_counted_and_timed(launch, where, hits):
     assert 0 <= row["min_ns"] <= row["self_ns"] <= row["total_ns"]
 
 
+@pytest.mark.stress
 def test_calls_are_told_apart_by_an_argument(launch):
     done = launch("--stat", "libc:labs", "--by", "arg(arg1:s64)", "--where", "arg1 < 4", "--cpu", source=CALLS)
     assert {row["arg1"]: row["hits"] for row in rows(done)} == {1: 1, 2: 1, 3: 1, -7: 2}

@@ -95,6 +95,7 @@ int main(int count, char **words) {
 """
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not has_interpreter(), reason="no shared libpython: see fprobe doctor")
 def test_patterns_match_names_of_rust_of_version_0(tmp_path, started):
     """In programs in machine code they met the symbols: the package that demangles was not imported there."""

@@ -71,6 +71,7 @@ def _blocks():
     return {type(block).__name__ for block in tracer().table.of_images}
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("engine", sampled(ENGINES, 1))
 @isolated(timeout=TIME)
 def test_compiled_before_attaching_and_closed_under_the_probes(engine):

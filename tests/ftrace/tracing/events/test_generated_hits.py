@@ -111,6 +111,7 @@ def test_te8_9_filters_and_triggers_see_the_thread_that_was_hit():
     assert listed[:2] == ["traceoff:count=1 if comm == 'nobody'", "stacktrace:count=0"]
 
 
+@pytest.mark.stress
 @isolated
 def test_te8_9_events_that_generate_each_other_end():
     import sandbox
