@@ -7,7 +7,7 @@ unknown whether they share a stack.
 
 from __future__ import annotations
 
-from ftrace.hit.parking import EMPTY, is_parked, is_spare
+from ftrace.hit.parking import EMPTY, is_parked, is_spare, slot_of
 from ftrace.hit.records import ARMED_IN_NODE, ProbeList
 from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import *
@@ -64,13 +64,19 @@ def entry_ip(node: ptr[Node]) -> u64:
 @native(inline=True)
 def is_call(node: ptr[Node], slot: u64, ip: u64) -> bool_:
     """Whether a node is that of a call of the function at `ip` with this return slot, whose handlers are running."""
-    return node.stub != EMPTY and frame_of(node) == slot and entry_ip(node) == ip
+    return node.stub != EMPTY and slot_of(node) == slot and entry_ip(node) == ip
 
 
 @native(inline=True)
 def place_of(task: ptr[Task], node: ptr[Node]) -> u64:
     """The position of a node on its shadow stack: above those of all calls around it."""
     return (cast(u64, node) - cast(u64, task.bottom)) // NODE
+
+
+@native
+def is_back(node: ptr[Node], slot: u64) -> bool_:
+    """Whether a parked call's part of the stack is there again: its greenlet runs."""
+    return readable(slot) and word_at(slot)[0] == node.stub + EXIT_FROM_STUB
 
 
 @native(bounded=False)
@@ -85,8 +91,8 @@ def outer_of(task: ptr[Task], newest: ptr[Node], slot: u64) -> ptr[Node]:
     resumes = task.bottom
     node = newest
     while node != task.bottom:
-        frame = frame_of(node)
-        if node.stub > EMPTY and not is_parked(node):
+        frame = slot_of(node)
+        if node.stub > EMPTY and (not is_parked(node) or is_back(node, frame)):
             if stack_field != 0 and on_own_stack(frame):
                 if is_own and frame >= slot:
                     return node

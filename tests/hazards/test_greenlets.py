@@ -283,3 +283,34 @@ def test_what_calls_code_that_copies_stacks_may_return_twice():
     assert entries.hits > 6
     with pytest.raises(OSError, match="it may return twice"):
         kprobes.attach_return(function, action=kprobes.Count()).attach()
+
+
+@isolated
+def test_calls_of_a_suspended_greenlet_are_around_no_others():
+    from fprobe.calls.log import log_calls
+
+    module = load_c(SOURCE + "__attribute__((noipa)) long leaf(long x) { return x + 1; }")
+    apply = ctypes.CFUNCTYPE(ctypes.c_long, CALLBACK, ctypes.c_long)(module["apply"].address)
+    leaf = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(module["leaf"].address)
+    main = greenlet.getcurrent()
+    log = log_calls(["apply", "leaf"])
+
+    def switching(x):
+        leaf(x)
+        main.switch()
+        return leaf(x)
+
+    other = greenlet.greenlet(lambda: apply(CALLBACK(switching), 1))
+    other.switch()
+    leaf(2)
+    apply(CALLBACK(leaf), 3)
+    other.switch()
+    leaf(4)
+    inner = [("> leaf", 1), ("< leaf", 1)]
+    plain = [("> leaf", 0), ("< leaf", 0)]
+    found = [(str(event), event.depth) for event in log.events]
+    assert found == [
+        *[("> apply", 0), *inner, *plain],
+        *[("> apply", 0), *inner, ("< apply", 0)],
+        *[*inner, ("< apply", 0), *plain],
+    ], found
