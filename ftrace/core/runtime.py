@@ -73,6 +73,7 @@ FUNCTIONS = (
     left_hits.forget_left,
     python_left.python_handlers_left,
     asynchronous.blocks_signals,
+    asynchronous.no_frame_between,
     cancellation.cancellation_off,
     cancellation.cancellation_back,
     rethook.tasks_in_child,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from ftrace.hit.nodes import off_signal_stack
 from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import CREDIT, INSIDE
-from kprobes.hit.records import HIT_ACTIVE
+from kprobes.hit.records import FAULT_DUE, HIT_ACTIVE, HIT_SS, POST_DUE
 from sandbox.native import *
 from sandbox.threads.signals import ucontext
 from sandbox.threads.tasks import KPROBE_CTLBLK, Task, current
@@ -32,7 +32,7 @@ class KprobeCtlblk(Structure):
     stepping: u64  # the record whose instruction this thread executes in a slot, or 0
     step_mask: u64  # the signals that were blocked before the step
     child: u64  # the kprobes.hit.records.Child whose handler is running, or 0
-    frame: u64  # the stack pointer when handlers were called (kprobes.hit.control); 0: none are running, or unknown
+    frame: u64  # the stack pointer when handlers were called, or of the probed code while it is stepped; 0: unknown, or none
     fault_trap: u64  # the trap number that is passed to fault handlers
     fault_passed: u64  # the record whose next fault is delivered, since its fault handlers have declined it
     fault_ip: u64  # where a handler faulted, if its fault_handler runs outside of the signal's frame
@@ -54,6 +54,7 @@ def get_kprobe_ctlblk(task: ptr[Task]) -> ptr[KprobeCtlblk]:
 
 on_one_stack = extern("on_one_stack", fn[bool_, u64, u64])
 forget_left = extern("forget_left", fn[void, ptr[Task], u64])
+no_frame_between = extern("no_frame_between", fn[bool_, u64, u64])
 python_handlers_left = extern("python_handlers_left", fn[void, ptr[Task], u64, u64])
 
 IN_STUB, NOT_INSIDE, NO_PREEMPTION = 1, 2, 4
@@ -97,6 +98,19 @@ def is_left(frame: u64, sp: u64) -> bool_:
     return (frame <= sp and on_one_stack(frame, sp)) or off_signal_stack(frame)
 
 
+_STEPPED = HIT_SS | POST_DUE | FAULT_DUE
+"""While KprobeCtlblk.frame is the probed code's stack pointer."""
+
+
+@native
+def is_step_left(step: u64, sp: u64) -> bool_:
+    """Whether a hit at `sp` proves that a step of code with the stack pointer `step`, or what follows in a detour, has been left.
+
+    A hit inside of that is in a signal's handler.
+    """
+    return on_one_stack(step, sp) if step <= sp else no_frame_between(sp, step)
+
+
 @native
 def abandon(task: ptr[Task]) -> void:
     """The handlers have been left: undo what was set while they ran."""
@@ -114,7 +128,8 @@ def abandon(task: ptr[Task]) -> void:
 @native
 def kprobe_left(task: ptr[Task]) -> void:
     """The outermost hit has been left: so have the handlers of a kprobe that were called in it."""
-    if get_kprobe_ctlblk(task).frame != 0:
+    kcb = get_kprobe_ctlblk(task)
+    if kcb.frame != 0 and kcb.status & _STEPPED == 0:
         abandon(task)
 
 
@@ -145,8 +160,13 @@ def kprobe_still_running(task: ptr[Task], sp: u64) -> bool_:
     """Whether the kprobe recorded as running still is, given a hit at `sp`. If not, the record is cleared."""
     kcb = get_kprobe_ctlblk(task)
     noted = kcb.frame
-    if noted == 0 or task.kprobe == SHARED_BUSY or not is_left(noted & ~cast(u64, _LOW_BITS), sp):
+    if noted == 0 or task.kprobe == SHARED_BUSY:
         return task.kprobe != 0
+    if kcb.status & _STEPPED != 0:
+        if not is_step_left(noted, sp):
+            return True
+    elif not is_left(noted & ~cast(u64, _LOW_BITS), sp):
+        return True
     python_handlers_left(task, sp, sp)
     abandon(task)
     return False

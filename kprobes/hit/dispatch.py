@@ -236,7 +236,7 @@ def begin(task: ptr[Task], record: ptr[PlaceRecord], regs: ptr[pt_regs]) -> u32:
     if record.execution == SYSCALL:
         finish(task)
         return RESUME
-    kcb.frame = 0
+    kcb.frame = regs.sp & ~cast(u64, 7)
     kcb.status = HIT_SS
     kcb.stepping = cast(u64, record)
     return STEP_IT

@@ -127,7 +127,8 @@ def kprobe_trap(signal: u32, info: u64, context: ptr[ucontext]) -> bool_:
         trap_without_task(record, context, stepped)
         return True
     here: array[u64, 1] = zeroed
-    running = is_running(task, context.sp)
+    ends_step = stepped and get_kprobe_ctlblk(task).stepping == cast(u64, record)
+    running = ends_step or is_running(task, context.sp)
     before = enter(task, addressof(here[0]))
     if stepped:
         trap_step(task, record, context)
@@ -186,7 +187,8 @@ def kprobe_detour_hit(regs: ptr[pt_regs], record: ptr[PlaceRecord]) -> void:
         return
     kcb = get_kprobe_ctlblk(task)
     here: array[u64, 1] = zeroed
-    is_running(task, regs.sp)
+    if kcb.status & (POST_DUE | FAULT_DUE) == 0 or kcb.stepping != cast(u64, record):
+        is_running(task, regs.sp)
     before = enter(task, addressof(here[0]))
     if kcb.status & HANDLER_FAULT_DUE != 0:
         handler_fault_in_detour(task, record, regs)
