@@ -258,7 +258,7 @@ def test_a_python_that_cannot_import_fprobe(launch, tmp_path):
     import os, subprocess
     seen = "import os, sys; print([n for n in os.environ if n in ('FPROBE_RUN', 'PYTHONPATH')], 'json' in sys.modules)"
     subprocess.run(["{other}/bin/python", "-c", seen + "  # \\U0001f600"], check=True)
-    os.execv("{other}/bin/python", ["python", "-c", seen])
+    os.execv("{other}/bin/python", ["{other}/bin/python", "-c", seen])
     """
     done = launch("--stat", "libz:deflate", source=source, environ={"PYTHONPATH": ""})
     assert (done.returncode, done.out) == (0, "['PYTHONPATH'] False\n" * 2)
