@@ -80,7 +80,7 @@ p vfs_read^%hoge
 p ^vfs_read+10%return
 p^5 vfs_read%return
 p vfs_read+20 ^$arg*
-p vfs_read+20 ^file
+p vfs_read+20 ^hoge
 p vfs_read args=^$arg*
 p vfs_read +0(^$arg*)
 p vfs_read $arg* ^$arg*
