@@ -12,9 +12,10 @@ from sandbox.symbols.libraries import Library, libraries, library_at
 from sandbox.symbols.table import Symbol
 from sandbox.x86_64.decoding import Decoded
 from sandbox.x86_64.encoding import ENDBR64
+from sandbox.x86_64.jump_sources import jumps_by_register, loaded_places
 
 _NUMBER = re.compile(r"0x[0-9a-f]+$")
-_SLOT = re.compile(r"qword ptr \[rip (?P<sign>[+-]) (?P<distance>0x[0-9a-f]+|\d+)\]$")
+_SLOT = re.compile(r"(?P<slot>qword ptr )?\[rip (?P<sign>[+-]) (?P<distance>0x[0-9a-f]+|\d+)\]$")
 _JUMP, _THROUGH_SLOT = b"\xe9", b"\xff\x25"
 _ANY_JUMP = re.compile(rb"\xe9|\x0f[\x80-\x8f]")
 _STUB = 16
@@ -64,7 +65,8 @@ def _destination(call: Decoded) -> tuple[int, int | None]:
     if slot is None:
         return 0, None
     distance = int(slot["distance"], 0) * (-1 if slot["sign"] == "-" else 1)
-    return 0, call.address + call.size + distance
+    place = call.address + call.size + distance
+    return (0, place) if slot["slot"] else (place, None)
 
 
 def _function_at(address: int) -> Symbol | None:
@@ -106,9 +108,13 @@ class Exits:
 
     def any_in(self, code: bytes, start: int) -> bool:
         """Whether the code at `start` seems to have one."""
-        if self._targets and not self._targets.isdisjoint(jump_targets(code, start)):
+        if not self._targets and not self._slots:
+            return False
+        if not self._targets.isdisjoint(jump_targets(code, start)):
             return True
-        return bool(self._slots) and _has(code, start, _THROUGH_SLOT, self._slots)
+        if self._slots and _has(code, start, _THROUGH_SLOT, self._slots):
+            return True
+        return any(place in self._slots or place in self._targets for place in loaded_places(code, start))
 
 
 def jump_targets(code: bytes, start: int) -> Iterator[int]:
@@ -123,7 +129,16 @@ def jump_targets(code: bytes, start: int) -> Iterator[int]:
 
 def leaves(code: bytes, start: int) -> bool:
     """Whether the code at `start` seems to have a jump to another function."""
-    return _THROUGH_SLOT in code or any(True for _ in jump_targets(code, start))
+    return _THROUGH_SLOT in code or jumps_by_register(code) or any(True for _ in jump_targets(code, start))
+
+
+def loaded_functions(code: bytes, start: int, library: Library) -> Iterator[int]:
+    """The addresses of functions of the library that the code at `start` seems to load, to jump there through a register."""
+    for place in loaded_places(code, start):
+        if place in library:
+            yield place
+        elif place - library.base in library.imports and (to := ctypes.c_uint64.from_address(place).value) in library:
+            yield to
 
 
 def _has(code: bytes, start: int, opcode: bytes, targets: Collection[int]) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sandbox.x86_64.decoding import Decoded, decoded
+from sandbox.x86_64.jump_sources import loads_of
 from sandbox.x86_64.syscalls import SYS_RT_SIGRETURN
 
 _WORD = 8
@@ -153,6 +154,9 @@ class _Moved(Exception):
     """Why the return cannot be hooked."""
 
 
+_Merging = Callable[[_State, _State], _State]
+
+
 def _first(known: _State, other: _State) -> _State:
     """What is known where paths meet, for finding what a function may do: what the first path knows.
 
@@ -213,13 +217,7 @@ class _Walk:
     """
 
     def __init__(
-        self,
-        code: bytes,
-        start: int,
-        merged: Callable[[_State, _State], _State],
-        callee: Callee,
-        reader: Callee,
-        keeps: Keeping,
+        self, code: bytes, start: int, merged: _Merging, callee: Callee, reader: Callee, keeps: Keeping
     ) -> None:
         self.shifts = False
         self._start = start
@@ -278,7 +276,8 @@ class _Walk:
             self.used |= state.readings(("rax",))
             return
         if insn.mnemonic != "call":
-            if state.depth == 0 and not self._stays(insn) and (name := self._reader(insn)):
+            ways = (insn, *loads_of(self._code.values(), insn)) if state.depth == 0 and not self._stays(insn) else ()
+            if name := next(filter(None, map(self._reader, ways)), ""):
                 self.reads[insn.address] = self._reason(insn, f"jumps to {name}, which reads the return address")
             return
         if any(state.held.get(argument) == (STACK, 0) for argument in _ARGUMENTS):
@@ -339,8 +338,11 @@ class _Walk:
         if name == "leave":
             return self._set_stack(insn, state.to("rbp", _WORD), state.is_stack("rbp"), state).holding("rbp", None)
         if name == "call":
-            held = {name: what for name, what in state.held.items() if name in _KEPT or self._is_kept(insn, name, what)}
-            return state._replace(held=held, number=None)
+            stays = {
+                name: name in _KEPT or (kind != RETURN and self._keeps(insn, name))
+                for name, (kind, _) in state.held.items()
+            }
+            return state._replace(held={name: what for name, what in state.held.items() if stays[name]}, number=None)
         if not words:
             return state.with_number(None)
         if name == "xchg" and "rsp" in words:
@@ -351,9 +353,6 @@ class _Walk:
             self._store(insn, name, operands.memory[0], words, state)
             return state
         return _loaded(insn.address, name, operands, state)
-
-    def _is_kept(self, call: Decoded, register: str, what: tuple[str, int | None]) -> bool:
-        return what[0] in (STACK, ABOVE) and self._keeps(call, register)
 
     def _on_branch(self, insn: Decoded, equal: bool, state: _State) -> _State:
         """The state after a branch. Compilers allocate large frames page by page, until rsp is equal to another register."""

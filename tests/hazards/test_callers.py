@@ -275,10 +275,19 @@ FAR void *by_table(int n) {
 __asm__(".globl if_zero\n.type if_zero, @function\nif_zero: test %edi, %edi\nje reads@PLT\nxor %eax, %eax\nret\n"
         ".size if_zero, .-if_zero\n");
 void *if_zero(int);
+static FAR void *hidden(void) { return __builtin_return_address(0); }
+__asm__(".globl by_address\n.type by_address, @function\nby_address: lea hidden(%rip), %r11\nmov %r11, %rax\njmp *%rax\n"
+        ".size by_address, .-by_address\n");
+void *by_address(int);
+FAR void *chosen(int n) { void *(*to)(void) = n ? twice : reads; return to(); }
+FAR void *by_slot(void) { void *(*to)(void) = reads; __asm__ volatile("" : "+r"(to)); return to(); }
+FAR void *given(void *(*to)(void)) { return to(); }
+FAR int other_jump(int n) { int (*to)(int) = n ? &filling_2 : &filling_3; return to(n); }
 int looks(void) {
-  char *of[] = {once(), twice(), circle(0), by_table(0), by_table(1), by_table(3), if_zero(0)};
-  int found = 0;
-  for (int i = 0; i < 7; i++) found += of[i] > (char *)looks && of[i] < (char *)looks + 400;
+  char *of[] = {once(), twice(), circle(0), by_table(0), by_table(1), by_table(3), if_zero(0),
+                by_address(0), chosen(0), chosen(1), by_slot()};
+  int found = other_jump(0) + other_jump(1) - 4 + (int)(long)!hidden() + !given(reads);
+  for (int i = 0; i < 11; i++) found += of[i] > (char *)looks && of[i] < (char *)looks + 600;
   return found; }
 """
 
@@ -287,13 +296,13 @@ int looks(void) {
 @isolated(timeout=100)
 def test_exit_handlers_are_refused_where_jumps_lead_to_a_reader_over_others(pattern):
     """Of many functions, of many without the reader, and of a few."""
-    path = build(Path(mkdtemp(prefix="callers-")), "jumps", JUMPS + FILLING, "-foptimize-sibling-calls")
+    path = build(Path(mkdtemp(prefix="callers-")), "jumps", FILLING + JUMPS, "-foptimize-sibling-calls")
     library = ctypes.CDLL(str(path))
-    assert library.looks() == 7
+    assert library.looks() == 11
     with fprobe.attach([f"libjumps:{pattern}", "libjumps:filling_1"], action=fprobe.Stat()) as probe:
-        assert library.looks() == 7, probe.skipped
-        skipped = {each.name.partition(" ")[0] for each in probe.skipped} - {"reads", "filler"}
-    expected = {"once", "twice", "circle", "in_a_circle", "by_table", "if_zero"}
+        assert library.looks() == 11, probe.skipped
+        skipped = {each.name.partition(" ")[0] for each in probe.skipped} - {"reads", "filler", "hidden"}
+    expected = {"once", "twice", "circle", "in_a_circle", "by_table", "if_zero", "by_address", "chosen", "by_slot"}
     assert skipped == expected, skipped ^ expected
 
 

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from sandbox.images.linkage import Exits, callee, exits, function_reached, jump_targets, jumped_to, leaves
+from sandbox.images.linkage import (
+    Exits,
+    callee,
+    exits,
+    function_reached,
+    jump_targets,
+    jumped_to,
+    leaves,
+    loaded_functions,
+)
 from sandbox.images.process_text import symbol_at
 from sandbox.native.x86_64 import plain_returns
 from sandbox.symbols.libraries import library_at
@@ -152,7 +161,11 @@ def _follow_jumps(
 
 def _other_readers(image: NativeImage, library: Library, codes: Sequence[bytes], starts: Sequence[int]) -> set[int]:
     """Those of other functions that these jump to which read the return address."""
-    targets = {to for code, start in zip(codes, starts, strict=True) for to in jump_targets(code, start)}
+    targets = {
+        to
+        for code, start in zip(codes, starts, strict=True)
+        for to in (*jump_targets(code, start), *loaded_functions(code, start, library))
+    }
     others = {
         each.address: each.size for to in targets.difference(starts) if (each := jumped_to(to, library)) is not None
     }
