@@ -51,13 +51,21 @@ def containing(file: elf.ElfFile, table: int, word: bytes) -> list[Entry]:
 
 def between(file: elf.ElfFile, table: int, first: int, end: int) -> list[Entry]:
     """The entries with `first` <= value < `end`, which are close together, in the order of the table."""
-    values = column(file, table, "Q", 8).tobytes()
-    if end == first + 1:
-        return [entry_at(file, table, index) for index in _indexes(values, struct.pack("<Q", first), 8, 0)]
+    values = values_in(file, table)
     high = range(first >> 8, (end - 1 >> 8) + 1)
     near = (index for part in high for index in _indexes(values, struct.pack("<Q", part)[:7], 8, 1))
     entries = (entry_at(file, table, index) for index in sorted(near))
     return [entry for entry in entries if first <= entry[1].value < end]
+
+
+def values_in(file: elf.ElfFile, table: int) -> bytes:
+    """The values of all entries, 8 bytes each."""
+    return column(file, table, "Q", 8).tobytes()
+
+
+def having(file: elf.ElfFile, table: int, value: int, values: bytes) -> list[Entry]:
+    """The entries with this value, in the order of the table. `values`: see `values_in`."""
+    return [entry_at(file, table, index) for index in _indexes(values, struct.pack("<Q", value), 8, 0)]
 
 
 def like(file: elf.ElfFile, table: int, name: bytes, most: int) -> list[str]:
@@ -152,7 +160,9 @@ def _hash_of(name: bytes) -> int:
 
 def _places(file: elf.ElfFile, table: int, name: bytes) -> set[int]:
     """The offsets in the strings at which `name`, or `name@` and a version, begins; it may be the end of another string."""
-    return {at for end in (b"\0", b"@") for at in found_in(file, file.sections[table].link, name + end)}
+    section, end = file.sections[table].link, len(name)
+    strings = file.contents(section)
+    return {at for at in found_in(file, section, name) if bytes(strings[at + end : at + end + 1]) in (b"\0", b"@")}
 
 
 def found_in(file: elf.ElfFile, section: int, wanted: bytes) -> Iterator[int]:

@@ -10,6 +10,7 @@ import operator
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
+from functools import partial
 from pathlib import Path
 
 from sandbox.elf import symbol_search
@@ -66,6 +67,7 @@ class Library:
         self.text = text
         self.unwind_table = unwind_table
         self.marks = marks
+        self._columns: dict[tuple[int, int], bytes] = {}
         self.called = set[int]()
         """Starts of functions that are known to be called or to have a name: for them `kind_of` need not read all code."""
 
@@ -170,6 +172,7 @@ class Library:
     @cached_property
     def many(self) -> ManySymbols:
         """The symbols in its code, if it `has_many`."""
+        self._columns.clear()
         return ManySymbols(self.base, self._table, self._symbols_from)
 
     def all_named(self, name: str) -> tuple[Symbol, ...]:
@@ -191,7 +194,16 @@ class Library:
             return self.symbols[
                 bisect_left(self.symbols, start, key=_address_of) : bisect_left(self.symbols, end, key=_address_of)
             ]
+        if last == first + 1:
+            return self._symbols_from(partial(self._entries_at, first))
         return self._symbols_from(lambda file, table: symbol_search.between(file, table, first, last))
+
+    def _entries_at(self, offset: int, file: elf.ElfFile, table: int) -> Entries:
+        """Those that begin there. The column of values, which takes longer than a search in it, is kept."""
+        key = file.sections[table].type, symbol_search.count(file, table)
+        if key not in self._columns:
+            self._columns[key] = symbol_search.values_in(file, table)
+        return symbol_search.having(file, table, offset, self._columns[key])
 
     def named(self, name: str) -> Symbol | None:
         """The first of `symbols` with that name; None if there is none. Raises OSError if the file cannot be read."""
