@@ -15,6 +15,19 @@ PREFIX = "signal_mask_"
 """What the symbols of routines begin with, before the number of the system call."""
 ROUTINE = f"{PREFIX}{SYS_RT_SIGACTION}"
 
+_SAVED = ("rdi", "rsi", "rdx", "r8", "r9", "r10", "rbp")
+
+
+def calling(function: str, arguments: str) -> str:
+    """Call a native function, which may change what a system call changes. `arguments`: moves its arguments where they belong."""
+    pushes = "\n".join(f"    push %{name}" for name in _SAVED)
+    pops = "\n".join(f"    pop %{name}" for name in reversed(_SAVED))
+    return (
+        f"{pushes}\n    mov %rsp, %rbp\n    and $-16, %rsp\n    {arguments}\n"
+        f"    call {function}\n    mov %rbp, %rsp\n{pops}"
+    )
+
+
 SIGACTION = f"""
 # rt_sigaction(signal, action, old, size)
 #   rdi = signal   rsi = action   rdx = old; (%rsp) the kernel's action, 32(%rsp) not 0: in a child that runs in our memory,
@@ -79,26 +92,7 @@ SIGACTION = f"""
     xor %esi, %esi
     jmp 2b
 6:
-    push %rdi
-    push %rsi
-    push %rdx
-    push %r8
-    push %r9
-    push %r10
-    push %rbp
-    mov %rsp, %rbp
-    and $-16, %rsp
-    mov %rsi, %rdi
-    mov %rdx, %rsi
-    call exchange_trap
-    mov %rbp, %rsp
-    pop %rbp
-    pop %r10
-    pop %r9
-    pop %r8
-    pop %rdx
-    pop %rsi
-    pop %rdi
+{calling("exchange_trap", "mov %rsi, %rdi; mov %rdx, %rsi")}
     test %rax, %rax
     jz 9b
     jmp 0b

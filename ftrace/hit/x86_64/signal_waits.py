@@ -6,7 +6,7 @@ program has blocked SIGTRAP and the wait opens or awaits it, ftrace.hit.signal_w
 
 from __future__ import annotations
 
-from ftrace.hit.x86_64.signal_actions import PREFIX
+from ftrace.hit.x86_64.signal_actions import PREFIX, calling
 from sandbox.x86_64.syscalls import SYS_RT_SIGPENDING, SYS_RT_SIGTIMEDWAIT
 
 SIGSUSPEND, PSELECT6, PPOLL, EPOLL_PWAIT, EPOLL_PWAIT2 = 130, 270, 271, 281, 441
@@ -14,18 +14,7 @@ _WITH_MASK = {SIGSUSPEND: "rdi", PPOLL: "r10", EPOLL_PWAIT: "r8", EPOLL_PWAIT2: 
 """System calls that have a mask while they wait, and the register with its address."""
 WAITS = (SYS_RT_SIGPENDING, SYS_RT_SIGTIMEDWAIT, PSELECT6, *_WITH_MASK)
 
-_SAVED = ("rdi", "rsi", "rdx", "r8", "r9", "r10", "rbp")
-
-
-def _calling(function: str) -> str:
-    """Call a native function, which may change what a system call changes."""
-    pushes = "\n".join(f"    push %{name}" for name in _SAVED)
-    pops = "\n".join(f"    pop %{name}" for name in reversed(_SAVED))
-    return (
-        f"{pushes}\n    mov %rsp, %rbp\n    and $-16, %rsp\n    mov %r11, %rdi\n"
-        f"    call {function}\n    mov %rbp, %rsp\n{pops}"
-    )
-
+_WHAT_CHANGED = "mov %r11, %rdi"
 
 _AROUND = f"""
 # rax = the mask of a wait that begins, then what signal_wait_ends takes
@@ -38,7 +27,7 @@ signal_wait_opens:
     xor %eax, %eax
     ret
 1:
-{_calling("begin_open_wait")}
+{calling("begin_open_wait", _WHAT_CHANGED)}
     ret
 
 # rax = what signal_wait_ends takes
@@ -46,7 +35,7 @@ signal_wait_opens:
     .p2align 4
 signal_wait_awaits:
     .cfi_startproc
-{_calling("begin_trap_wait")}
+{calling("begin_trap_wait", _WHAT_CHANGED)}
     ret
 
 # r11 = what the wait has changed; rax is kept
@@ -57,7 +46,7 @@ signal_wait_ends:
     test %r11, %r11
     jz 1f
     push %rax
-{_calling("end_wait")}
+{calling("end_wait", _WHAT_CHANGED)}
     pop %rax
 1:
     ret
@@ -74,7 +63,7 @@ _SIGPENDING = f"""
     syscall
     test %rax, %rax
     jnz 1f
-{_calling("is_trap_pending")}
+{calling("is_trap_pending", _WHAT_CHANGED)}
     or %rax, (%rdi)
     xor %eax, %eax
 1:
