@@ -24,6 +24,7 @@ class Functions(Protocol):
 
     def returns_status(self, address: int) -> bool:
         """Whether ax is only a status at its return: its result is in memory."""
+        return False
 
 
 class _Value(NamedTuple):

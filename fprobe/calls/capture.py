@@ -16,6 +16,7 @@ from fprobe.handlers.roles import ENTRY as ENTRY_ROLE
 from fprobe.handlers.roles import EXIT as EXIT_ROLE
 from fprobe.prototypes.described import Described
 from ftrace.core.handlers.resolve import native
+from ftrace.hit.call_values import ValuePlans
 from ftrace.ring_buffer import pages
 from ftrace.ring_buffer.buffer import Buffer
 from ftrace.tracing.files.tracing_on import switch_address
@@ -41,10 +42,10 @@ class _CaptureState:
         self.buffer = Buffer("calls", size_kb=size_kb, subbuf_kb=_SUBBUF_KB, overwrite=False)
         weakref.finalize(self, self.buffer.close).atexit = False
         self._plans = function_plans(functions, strings=strings)
+        plans = ValuePlans.ctypes(plans=self._plans.address, mask=self._plans.mask, shift=self._plans.shift)
         self.native: Any = Capture.ctypes(
-            buffer=self.buffer.address, tracing_on=switch_address(), plans=self._plans.address,
-            mask=self._plans.mask, shift=self._plans.shift, limit=limit, patience=patience,
-        )  # fmt: skip
+            buffer=self.buffer.address, tracing_on=switch_address(), plans=plans, limit=limit, patience=patience
+        )
         plan_anything(self.native.others, strings=strings)
 
 

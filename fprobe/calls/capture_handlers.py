@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fprobe.handlers.native import native
 from ftrace.hit.call_records import ENTRY, EXIT, entry_values, result_values
-from ftrace.hit.call_values import FunctionPlan, error_number
-from ftrace.hit.hashing import entry_of
+from ftrace.hit.call_values import FunctionPlan, ValuePlans, error_number, values_plan
 from ftrace.hit.nodes import place_at_entry, place_at_return
 from ftrace.hit.records import Probe
 from ftrace.hit.ring_buffer.records import Mark, Reservation, Ring, RingBuffer, slot_at
@@ -22,7 +21,6 @@ from sandbox.native import (
     i64,
     null,
     ptr,
-    sizeof,
     struct,
     syscall,
     u64,
@@ -43,9 +41,7 @@ class Capture(Structure):
     buffer: ptr[RingBuffer]
     tracing_on: ptr[u64]
     others: FunctionPlan  # of functions that are not in the table
-    plans: u64  # address of a FunctionTable of FunctionPlan
-    mask: u64
-    shift: u64
+    plans: ValuePlans  # without a CallTable
     limit: u64  # calls that are recorded; 0: all
     calls: u64  # so far, if there is a limit
     patience: u64  # how often a thread waits for the reader before records are lost
@@ -54,7 +50,7 @@ class Capture(Structure):
 @native(inline=True)
 def plan_of(state: ptr[Capture], ip: u64) -> ptr[FunctionPlan]:
     """The entry of a function in the table, or `others`."""
-    plan = cast(ptr[FunctionPlan], entry_of(state.plans, sizeof(FunctionPlan), state.mask, state.shift, ip))
+    plan = values_plan(addressof(state.plans), ip)
     return plan if plan != null else addressof(state.others)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fprobe.attachment import Attachment, attach
-from fprobe.calls.call_values import CallValues
+from fprobe.calls.call_values import CallValues, Functions
 from fprobe.calls.capture import CallCapture
 from fprobe.calls.records import Event, Values
 from fprobe.prototypes.described import Described, of_signature
@@ -53,7 +53,7 @@ class LoggedCall:
         return self.values.words[0]
 
 
-class _LoggedFunctions:
+class _LoggedFunctions(Functions):
     """The functions of a log. `locations`: by entry address."""
 
     def __init__(self, locations: dict[int, Location]) -> None:
@@ -72,10 +72,6 @@ class _LoggedFunctions:
         except (LookupError, ValueError):
             return None
 
-    def returns_status(self, address: int) -> bool:
-        """Whether ax is only a status at its return."""
-        return False
-
 
 class CallLog:
     """Logs the entries and returns of functions while tracing is on. Made by `log_calls`.
@@ -88,8 +84,6 @@ class CallLog:
         self.probe: Attachment[Any] = attach(target, action=self.capture, exclude=exclude, **options)
         self._events: list[LoggedCall] = []
         self._nesting: Nesting[Event] = Nesting()
-        self._functions = _LoggedFunctions({})
-        self._values = CallValues(self._functions)
 
     def attach(self) -> CallLog:
         """Attach the probe. Raises OSError as `fprobe.attach` does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from fprobe.calls.call_values import CallValues
+from fprobe.calls.call_values import CallValues, Functions
 from fprobe.calls.records import Event
 from fprobe.prototypes.described import Described, of_signature
 from fprobe.report.nesting import Call
@@ -17,7 +17,7 @@ from sandbox.symbols.table import Symbol
 Steps = Iterable[tuple[Call[Event], bool]]
 
 
-class ProgramFunctions:
+class ProgramFunctions(Functions):
     """The traced functions of a program.
 
     `symbols`: by entry address; `signature_of`: function -> signature, None if that is not known.
@@ -35,10 +35,6 @@ class ProgramFunctions:
             signature = self._signature_of(self.symbols[address])
             self._known[address] = of_signature(signature) if signature is not None else None
         return self._known[address]
-
-    def returns_status(self, address: int) -> bool:
-        """Whether ax is only a status at its return."""
-        return False
 
     def planned(self) -> dict[int, Described]:
         """Those whose calls are recorded by their signatures: none if they are very many, of which each is read when called."""
