@@ -171,9 +171,8 @@ def _argument(
     `from_source`: see `of_signature`.
     """
     kind = parameter.copied or parameter.type
-    is_there = place is not None and (
-        from_source or not place.indirect
-    )  # optimizers leave out what a callee does not read
+    # The value behind an address may be incomplete in optimized code: what the callee does not read is not stored.
+    is_there = place is not None and (from_source or not place.indirect)
     readable = place if is_there and layout.is_decodable(kind) else None
     target = meanings.target(meaning) if meaning else None
     if readable is not None and readable.indirect:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from ftrace.hit.hashing import GOLDEN
 from sandbox.native import *
-
-_MULTIPLIER = 0x9E37_79B9_7F4A_7C15
 
 
 @struct
@@ -21,7 +20,7 @@ class Table(Structure):
 @native(inline=True)
 def _place(table: ptr[Table], key: u64) -> u64:
     """Where a key is in a table, or would be."""
-    at = key * _MULTIPLIER >> 20 & table.mask
+    at = key * GOLDEN >> 20 & table.mask
     while table.keys[at] != 0 and table.keys[at] != key:
         at = at + 1 & table.mask
     return at
