@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from sandbox.elf.ehframe import Kind, is_cold
 from sandbox.loading.module import Module, loaded_modules
 from sandbox.memory import mappings
-from sandbox.memory.large_text import LARGE, LargeText
+from sandbox.memory.existing_text import LARGE, LargeText, remap_text
 from sandbox.memory.mappings import TextMapping
 from sandbox.process import fork
 from sandbox.symbols.file_names import is_in_folder, split_folder, told_apart
@@ -221,7 +221,7 @@ def text_at(address: int) -> TextMapping:
         known = _patchable.get((str(library.path), start))
         if known is None:
             fork.start_by_fork()
-            put_on_file = LargeText if end - start > LARGE else mappings.remap_text
+            put_on_file = LargeText if end - start > LARGE else remap_text
             known = _patchable[str(library.path), start] = put_on_file(start, end - start, library.name)
         known.prepare([address])
         return known

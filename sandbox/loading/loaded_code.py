@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sandbox.compile.stubs import Flavour
 from sandbox.memory import mappings
+from sandbox.memory.existing_text import remap_text
 from sandbox.memory.mappings import TextMapping
 from sandbox.symbols.table import Symbol
 from sandbox.threads import faults
@@ -71,7 +72,7 @@ def remap(spans: Iterable[tuple[int, int]], name: str) -> tuple[TextMapping, ...
             merged[-1][1] = max(merged[-1][1], high)
         elif high > low:
             merged.append([low, high])
-    return tuple(mappings.remap_text(low, high - low, name) for low, high in merged)
+    return tuple(remap_text(low, high - low, name) for low, high in merged)
 
 
 def drop_aliases(texts: Iterable[TextMapping]) -> None:

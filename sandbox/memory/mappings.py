@@ -48,7 +48,6 @@ from sandbox.process.integers import U64_MAX, integer
 from sandbox.process.once import once
 from sandbox.process.shared_text import ForkWords, SharedText, changes
 from sandbox.process.shared_text import text_mutex as text_mutex
-from sandbox.process.writing import write_all
 from sandbox.x86_64.encoding import fork_counter
 
 REACH = (1 << 31) - (1 << 20)
@@ -365,49 +364,6 @@ def write_changes(address: int, before: bytes, after: bytes) -> None:
         elif not is_changed and start is not None:
             write_through_kernel(address + start, after[start:at])
             start = None
-
-
-def remap_text(base: int, size: int, name: str) -> TextMapping:
-    """Put existing executable pages on a memfd, where they are, and return the mapping.
-
-    `base` and `size` (bytes) are widened to whole pages. Code that runs there at the same time is not disturbed: it
-    finds the same bytes. Raises OSError if the kernel refuses.
-    """
-    low = base & -PAGE
-    high = (base + size + PAGE - 1) & -PAGE
-    with text_mutex:
-        forks = forks_seen()
-        return TextMapping(low, high - low, name, _map_again(low, high - low, name), forks)
-
-
-_PIECE = 4 << 20
-"""Bytes of text that are in memory twice while it is copied."""
-
-
-def _map_again(base: int, size: int, name: str) -> int:
-    """`map_twice` with the contents that are there, which are copied piece by piece: a library may have 100 MB of code.
-
-    If this raises OSError, some pieces are on the file. They are the same.
-    """
-    try:
-        fd = filled(size, name)
-    except OSError as error:
-        if error.errno not in SCARCE:
-            raise
-        return map_twice(base, ctypes.string_at(base, size), name)
-    try:
-        alias = mmap_at(None, size, PROT_NONE, MAP_SHARED, fd)
-        try:
-            for at in range(0, size, _PIECE):
-                piece = min(_PIECE, size - at)
-                write_all(fd, ctypes.string_at(base + at, piece))
-                mmap_at(base + at, piece, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, at)
-        except OSError:
-            libc.munmap(alias, size)
-            raise
-    finally:
-        os.close(fd)
-    return alias
 
 
 def _place_near(near: tuple[int, int], size: int, place: Callable[[int], int]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from isolation import isolated
 import fprobe
 import kprobes
 from sandbox.images import process_text
-from sandbox.memory import large_text
+from sandbox.memory import existing_text
 from sandbox.memory.mappings import PAGE, mappings
 from sandbox.symbols.libraries import Library
 from sandbox.x86_64.decoding import decoded
@@ -22,7 +22,7 @@ DATA = bytes(range(256)) * 64
 
 def in_pieces(size: int) -> Library:
     """libz, as if it were large."""
-    process_text.LARGE, large_text._PIECE = 0, size
+    process_text.LARGE, existing_text._PIECE = 0, size
     return process_text.library_called("libz.so.1")
 
 
