@@ -6,7 +6,7 @@ The part inside a program plans from it what to record of a call; the launcher, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,9 +139,16 @@ def _made(
         ._replace(is_variable=at >= len(signature.parameters))
         for at, (parameter, place) in enumerate(places)
     )  # fmt: skip
+    arguments = tuple(each if _has_length(each, arguments) else each._replace(target=None) for each in arguments)
     is_variadic = signature.variadic and not extra
     sets_errno = shipped is not None and shipped.sets_errno
     return Described(tuple(_fitting(arguments)), _result(signature, from_source), is_variadic, sets_errno)
+
+
+def _has_length(argument: Argument, others: Sequence[Argument]) -> bool:
+    """Whether it can be read how long what it points to is."""
+    length = argument.target.length if argument.target is not None else None
+    return length is None or not 0 <= length < len(others) or others[length].place is not None
 
 
 def _fitting(arguments: Iterable[Argument]) -> Iterator[Argument]:

@@ -97,8 +97,8 @@ _ASIDE = frozenset({"nest", "swiftself", "swifterror", "swiftasync"})
 def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place | None]], int]:
     """(parameter, its place or None) for a caller's arguments, and the bytes of stack that hold those with a place.
 
-    A place is None if it is not known, or an image does not hold the value. Where it is not known how a value is passed, later
-    ones have a place if it is the same in every case.
+    A place is None if it is not known, if an image does not hold the value, or if nothing may be there. Where it is not known how
+    a value is passed, later ones have a place if it is the same in every case.
     """
     states = {_State(integers=int(hidden)) for hidden in _hidden_addresses(signature)}
     places: list[tuple[Parameter, Place | None]] = []
@@ -112,7 +112,7 @@ def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place |
         else:
             place = None
         if parameter.returned is None:
-            places.append((parameter, place))
+            places.append((parameter, None if parameter.is_unset else place))
     return places, max((place.stack for _, place in places if place is not None), default=0)
 
 
@@ -192,10 +192,10 @@ def _in_registers(words: Iterable[Word], integers: list[int], vectors: list[int]
 def result_place(signature: Signature) -> Place | None:
     """The place of the result at return.
 
-    None if there is no result, if its place is not known, or an image does not hold it.
+    None if there is no result, if its place is not known, an image does not hold it, or nothing may be there.
     """
     kind = signature.result
-    if isinstance(kind, Void) or signature.convention not in _C_CONVENTIONS:
+    if isinstance(kind, Void) or signature.is_result_unset or signature.convention not in _C_CONVENTIONS:
         return None
     if kind is not signature.returns:
         return Place(((0, RESULTS[0], 8),), _size(kind), indirect=True)
@@ -207,6 +207,8 @@ def result_in_ax(signature: Signature) -> bool | None:
     kind = signature.result
     if isinstance(kind, Void):
         return False
+    if signature.is_result_unset:
+        return None
     if kind is not signature.returns:
         return True
     known = signature.convention in _C_CONVENTIONS

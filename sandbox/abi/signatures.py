@@ -145,7 +145,8 @@ class Parameter:
     """A parameter; `name` is empty if the source gives none.
 
     `attributes` are those of LLVM IR, as written. `copied` is the target type of a pointer whose target is passed by
-    value (`byval`), `returned` that of a pointer to the memory for the result (`sret`).
+    value (`byval`), `returned` that of a pointer to the memory for the result (`sret`). `is_unset`: callers may leave what
+    was in its place.
     """
 
     type: Type
@@ -153,6 +154,7 @@ class Parameter:
     attributes: tuple[str, ...] = ()
     copied: Type | None = None
     returned: Type | None = None
+    is_unset: bool = False
 
     def __str__(self) -> str:
         kind = f"{self.type} sret({self.returned})" if self.returned else str(self.type)
@@ -170,6 +172,7 @@ class Signature:
     `convention` is empty for the calling convention of C. `is_c` says that structs are passed as C passes them; LLVM IR
     passes each of their fields like an argument of its own. `clang`: the version of clang that has compiled it, or 0.
     `may_split`: clang counts registers wrongly here, and may have part of a structure in them and the rest on the stack.
+    `is_result_unset`: the function may leave what was in the result's place.
     """
 
     name: str
@@ -180,6 +183,7 @@ class Signature:
     is_c: bool = False
     clang: int = 0
     may_split: bool = False
+    is_result_unset: bool = False
 
     def __str__(self) -> str:
         listed = [str(parameter) for parameter in self.parameters] + ["..."] * self.variadic

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sandbox.abi.signatures import Floating, Integer, Parameter, Pointer, Signature, Type, Unsupported, Void
 from sandbox.elf.tables import ElfFile
 from sandbox.process.once import cached_property
 from sandbox.symbols import demangling
-from sandbox.symbols.dwarf_classes import located_by_reference
-from sandbox.symbols.dwarf_entries import is_c_family, is_rust, name_in, name_of, producer
+from sandbox.symbols.dwarf_entries import is_c_family, is_rust, is_unprototyped, name_in, name_of, producer, unit_base
 from sandbox.symbols.dwarf_types import is_atomic, passed_by_reference, type_of
+from sandbox.symbols.entry_places import as_placed, located_by_reference
 from sandbox.symbols.symbol_tables import read_symbols
 
 if TYPE_CHECKING:
@@ -162,12 +163,6 @@ def ranges_of(die: DIE) -> Iterator[tuple[int, int]]:
             yield int(added + entry.begin_offset), int(added + entry.end_offset)
 
 
-def unit_base(die: DIE) -> int:
-    """The address that ranges and location lists of its unit begin to count from."""
-    unit = die.cu.get_top_DIE().attributes
-    return int(unit["DW_AT_low_pc"].value) if "DW_AT_low_pc" in unit else 0
-
-
 def parameters_of(function: DIE) -> Iterator[DIE]:
     """The parameters of a function, including those of a template's parameter pack."""
     for child in function.iter_children():
@@ -185,9 +180,10 @@ def signature_of(symbol: str, die: DIE) -> Signature:
     clang = _CLANG.search(producer(die))
     may_split = clang is not None and any(map(_is_miscounted, parameters_of(die)))
     name = name_of(die) or symbol
-    return Signature(
-        name, result, parameters, variadic, is_c=True, clang=int(clang[1]) if clang else 0, may_split=may_split
-    )
+    version = int(clang[1]) if clang else 0
+    signature = Signature(name, result, parameters, variadic, is_c=True, clang=version, may_split=may_split)
+    start = _start(die)
+    return as_placed(signature, die, list(parameters_of(die)), start) if start is not None else signature
 
 
 def _is_miscounted(parameter: DIE) -> bool:
@@ -200,6 +196,8 @@ def _is_miscounted(parameter: DIE) -> bool:
 def _parameter(die: DIE, function: DIE) -> Type:
     kind = _certain(type_of(die), function)
     by_reference = located_by_reference(die)
+    if isinstance(kind, Floating) and kind.kind == "float" and is_unprototyped(function):
+        return replace(kind, kind="double")  # promoted
     return kind if by_reference is None else passed_by_reference(kind, by_reference)
 
 

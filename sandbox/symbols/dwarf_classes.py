@@ -18,10 +18,6 @@ MODIFIERS = frozenset(
 _REFERENCES = frozenset({"DW_TAG_reference_type", "DW_TAG_rvalue_reference_type"})
 _CC_PASS_BY_REFERENCE, _CC_PASS_BY_VALUE = 4, 5
 _DEFAULTED_IN_CLASS = 1
-_FBREG, _DEREF, _LAST_REGISTER, _PIECE = 0x91, 0x06, 0x6F, 0x93
-_FIRST_REGISTER, _FIRST_BASED, _LAST_BASED = 0x50, 0x70, 0x7F
-_FRAME_BASED = (0x76, 0x77)
-"""Addresses relative to rbp and rsp."""
 
 
 def by_reference(die: DIE) -> bool | None:
@@ -77,7 +73,7 @@ def _copies(method: DIE, owner: DIE) -> str:
         return ""
     given = [child for child in method.iter_children() if child.tag == "DW_TAG_formal_parameter"][1:]
     taken = type_die(given[0]) if given else None
-    if taken is None or taken.tag not in _REFERENCES or not _is_same(_stripped(type_die(taken)), owner):
+    if taken is None or taken.tag not in _REFERENCES or not _is_same(stripped(type_die(taken)), owner):
         return ""
     is_move = taken.tag == "DW_TAG_rvalue_reference_type"
     if name == "operator=":
@@ -95,59 +91,15 @@ def _classes_in(die: DIE) -> Iterator[DIE]:
     """The classes of its members and bases."""
     for child in die.iter_children():
         if child.tag in ("DW_TAG_member", "DW_TAG_inheritance") and "DW_AT_external" not in child.attributes:
-            found = _stripped(type_die(child))
+            found = stripped(type_die(child))
             while found is not None and found.tag == "DW_TAG_array_type":
-                found = _stripped(type_die(found))
+                found = stripped(type_die(found))
             if found is not None and found.tag in CLASSES:
                 yield found
 
 
-def _stripped(die: DIE | None) -> DIE | None:
+def stripped(die: DIE | None) -> DIE | None:
+    """The type without its modifiers; None for void."""
     while die is not None and die.tag in MODIFIERS:
         die = type_die(die)
     return die
-
-
-# -- places of parameters -----------------------------------------------------------------------------------------
-
-
-def located_by_reference(parameter: DIE) -> bool | None:
-    """Whether a parameter's location at the function's entry is behind an address; None if debug information does not say.
-
-    gcc says nothing about classes, but the location shows it.
-    """
-    kind = _stripped(type_die(parameter))
-    if kind is None or kind.tag not in CLASSES or not may_be_cxx(parameter):
-        return None
-    if find(kind, "DW_AT_calling_convention") is not None:
-        return None
-    expression = _at_entry(parameter)
-    if not expression:
-        return None
-    operation = expression[0]
-    if operation == _FBREG:
-        rest = _after_number(expression)
-        return rest[0] == _DEREF if len(rest) == 1 else (False if not rest else None)
-    if _FIRST_BASED <= operation <= _LAST_BASED and operation not in _FRAME_BASED:
-        return True if not _after_number(expression) else None
-    return False if _FIRST_REGISTER <= operation <= _LAST_REGISTER or operation == _PIECE else None
-
-
-def _after_number(expression: bytes) -> bytes:
-    """What follows the first operation and its operand, a LEB128 number."""
-    end = next((at for at in range(1, len(expression)) if expression[at] < 0x80), len(expression))
-    return expression[end + 1 :]
-
-
-def _at_entry(parameter: DIE) -> bytes:
-    """The location of a parameter where the function begins; empty if there is none."""
-    found = parameter.attributes.get("DW_AT_location")
-    if found is None:
-        return b""
-    if found.form in ("DW_FORM_exprloc", "DW_FORM_block1", "DW_FORM_block2", "DW_FORM_block4", "DW_FORM_block"):
-        return bytes(found.value)
-    lists = parameter.dwarfinfo.location_lists()
-    if lists is None or found.form not in ("DW_FORM_sec_offset", "DW_FORM_data4", "DW_FORM_data8"):
-        return b""
-    entries = lists.get_location_list_at_offset(found.value, die=parameter)
-    return next((bytes(getattr(entry, "loc_expr", b"")) for entry in entries if hasattr(entry, "loc_expr")), b"")

@@ -93,3 +93,14 @@ def producer(die: DIE) -> str:
 def name_in(die: DIE, attribute: str) -> str:
     """The text of an attribute; '' if it is absent."""
     return _text(find(die, attribute))
+
+
+def unit_base(die: DIE) -> int:
+    """The address that ranges and location lists of its unit begin to count from."""
+    unit = die.cu.get_top_DIE().attributes
+    return int(unit["DW_AT_low_pc"].value) if "DW_AT_low_pc" in unit else 0
+
+
+def is_unprototyped(function: DIE) -> bool:
+    """Whether the function is defined in C without a prototype, as before C89."""
+    return _language(function) in _C - _PLUS_PLUS - {_ASSEMBLY} and not find(function, "DW_AT_prototyped")

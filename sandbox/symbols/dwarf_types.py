@@ -176,6 +176,8 @@ def _record(die: DIE) -> Type:
     name, is_reference = _spelled(die), by_reference(die)
     members = list(members_of(die))
     known = number(die, "DW_AT_byte_size") is not None and not any(map(_has_no_place, members))
+    if not members and _size(die) > max(1, number(die, "DW_AT_alignment") or 0):
+        known = False  # a compiler leaves out members that nothing uses
     if not known or any(child.tag == "DW_TAG_variant_part" for child in die.iter_children()):
         return Unsupported(name, "its layout is not known", bool(is_reference))
     record = Record(tuple((name_of(member) or f"_{i}", type_of(member)) for i, member in enumerate(members)), name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sandbox.symbols.dwarf import unit_base
+from sandbox.symbols.dwarf_entries import unit_base
 from sandbox.x86_64.dwarf_registers import REGISTERS, VECTORS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def location_at(variable: DIE, function: DIE, offset: int, frame: FrameBase) -> 
     if constant is not None:
         value = constant.value
         return Location("", (value if isinstance(value, int) else int.from_bytes(bytes(value), "little")) & _WORD)
-    entries = list(_entries(variable))
+    entries = list(expressions(variable))
     for start, end, expression in entries:
         if start <= offset < end:
             return _evaluated(expression, function, offset, frame)
@@ -66,7 +66,7 @@ def location_at(variable: DIE, function: DIE, offset: int, frame: FrameBase) -> 
     )
 
 
-def _entries(die: DIE, attribute: str = "DW_AT_location") -> Iterator[tuple[int, int, bytes]]:
+def expressions(die: DIE, attribute: str = "DW_AT_location") -> Iterator[tuple[int, int, bytes]]:
     """The ranges of addresses in the file, with the expression for each."""
     found = die.attributes.get(attribute)
     if found is None:
@@ -91,7 +91,7 @@ def _entries(die: DIE, attribute: str = "DW_AT_location") -> Iterator[tuple[int,
 def _evaluated(expression: bytes, function: DIE, offset: int, frame: FrameBase) -> Location:
     if not expression:
         raise NotFetchable("is optimized out here")
-    code, operands = expression[0], _Operands(expression[1:])
+    code, operands = expression[0], Operands(expression[1:])
     if _REG <= code < _REG + _COUNT or code == _REGX:
         found = Location(_register(operands.uleb() if code == _REGX else code - _REG), 0)
         return _ended(found, operands.rest)
@@ -108,7 +108,7 @@ def _evaluated(expression: bytes, function: DIE, offset: int, frame: FrameBase) 
     return _ended(_constant(code, operands), operands.rest.removeprefix(bytes([_STACK_VALUE])))
 
 
-def _constant(code: int, operands: _Operands) -> Location:
+def _constant(code: int, operands: Operands) -> Location:
     """The value of an expression that is a constant. Raises NotFetchable for others."""
     if code in _ENTRY_VALUES:
         raise NotFetchable("is optimized out here: only what it had at the function's entry is known")
@@ -153,14 +153,14 @@ def _register(number: int) -> str:
 
 
 def _frame_base(function: DIE, offset: int, frame: FrameBase) -> tuple[int, int]:
-    for start, end, expression in _entries(function, "DW_AT_frame_base"):
+    for start, end, expression in expressions(function, "DW_AT_frame_base"):
         if start <= offset < end and expression:
             if expression[0] == _CALL_FRAME_CFA:
                 return _canonical(frame)
             if _REG <= expression[0] < _REG + _COUNT:
                 return expression[0] - _REG, 0
             if _BREG <= expression[0] <= _LAST:
-                return expression[0] - _BREG, _Operands(expression[1:]).sleb()
+                return expression[0] - _BREG, Operands(expression[1:]).sleb()
     raise NotFetchable("is in a frame whose base is not known here")
 
 
@@ -171,7 +171,7 @@ def _canonical(frame: FrameBase) -> tuple[int, int]:
     return found
 
 
-class _Operands:
+class Operands:
     """The operands of an operation, and what follows: `rest`."""
 
     def __init__(self, rest: bytes) -> None:
