@@ -19,7 +19,9 @@ import struct
 from typing import Any, NamedTuple
 
 from ftrace.core.handlers.floats import regs_get_xmm
-from sandbox.images.numba import live, marking
+from sandbox.images import compiled
+from sandbox.images.numba import inlined as numba_inlined
+from sandbox.images.numba import marking
 from sandbox.images.numba.description import Description, describe
 from sandbox.images.numba.layout import Place
 from sandbox.images.numba.values import NOT_PASSED as NOT_PASSED
@@ -55,11 +57,17 @@ def install(*, noinline: bool = False) -> None:
 
 
 def inlined() -> dict[str, set[str]]:
-    """Functions whose calls probes cannot see, because LLVM has inlined them: function -> the callers.
+    """Functions whose calls probes cannot see, because LLVM has inlined or left them out: function -> the callers.
 
-    Both are given by module and qualified name. Code that Numba has loaded from its cache is not covered.
+    Both are given by module and qualified name. A loop for NumPy into which its function was inlined is a caller, too: there a
+    hit is a run of the loop. Where only some of a caller's calls were inlined, it is a caller if its code is not from Numba's
+    cache.
     """
-    return live.inlined()
+    images = compiled.source.images()
+    found = numba_inlined.inlined(images)
+    for name, callers in numba_inlined.partly_inlined(images, lambda _: True).items():
+        found.setdefault(name, set()).update(callers)
+    return found
 
 
 def signature(ip: int) -> Any:

@@ -64,7 +64,7 @@ class _JitImages(Source):
             from sandbox.images.numba.inlined import is_glob, sentences
 
             if with_globs or not is_glob(wanted):
-                yield from sentences(wanted, matches)
+                yield from sentences(self.images(), wanted, matches)
 
     def take(self, entry: int) -> JitImage | None:
         """Remove and return the image of the object with that entry in the list; None if it is not known."""

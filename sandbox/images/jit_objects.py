@@ -48,6 +48,21 @@ def text_of(file: elf.ElfFile) -> tuple[tuple[int, int], ...]:
     )
 
 
+def references(obj: JitObject, function: Symbol) -> set[str]:
+    """The names of the symbols that the code of one of its functions refers to by relocations."""
+    file, found = elf.ElfFile(obj.data), set()
+    for index, relocations in file.relocation_sections().items():
+        start = function.address - file.sections[index].address
+        if not 0 <= start < file.sections[index].size:
+            continue
+        table = file.sections[relocations].link
+        entries, strings = file.symbols(table), file.strings(table)
+        for relocation in file.relocations(relocations):
+            if start <= relocation.offset < start + function.size:
+                found.add(elf.string_at(strings, entries[relocation.symbol].name_offset))
+    return found
+
+
 def _stubs(file: elf.ElfFile) -> frozenset[int]:
     """The patchable entries of a prepared module. In other modules it is unknown which registers are free there."""
     tables = file.sections_named(elf.PATCHABLE_ENTRIES)

@@ -127,9 +127,11 @@ def run():
 
 
 CALLS = {
-    "big": 4, "calls_big": 1, "parallel_sum": 1, "checked": 2, "dynamic": 1, "summed": 2, "uses_overload": 1, "Cell.add": 1,
+    "big": 4, "calls_big": 1, "parallel_sum": 1, "checked": 2, "dynamic": 5, "summed": 2, "uses_overload": 1, "Cell.add": 1,
     "Cell.half": 1, "Cell.__init__": 1, "text": 1, "sorts": 1, "as_object": 1,
 }  # fmt: skip
 """How often `run` calls its functions."""
+LOOPS = {"dynamic", "summed"}
+"""Those that have one call if LLVM has inlined them into their loops for NumPy."""
 NAMES = {"Cell.add.method"}
 """Some that Numba adds to."""

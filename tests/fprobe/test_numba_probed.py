@@ -114,6 +114,7 @@ def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds
     import importlib
 
     import fprobe
+    import fprobe.numba
     import kprobes
 
     program = importlib.import_module(kinds)
@@ -128,7 +129,9 @@ def test_a_program_of_each_kind_gives_its_result_with_all_functions_probed(kinds
     assert {f"{kinds}.{name}" for name in program.NAMES} <= names
     probes = {name: fprobe.attach(f"numba:{kinds}.{name}", action=fprobe.Count()).attach() for name in program.CALLS}
     assert program.run() == plain
-    assert {name: probe.hits for name, probe in probes.items()} == program.CALLS
+    inlined = fprobe.numba.inlined()
+    loops = {name: 1 for name in program.LOOPS if f"{kinds}.{name}" in inlined}
+    assert {name: probe.hits for name, probe in probes.items()} == program.CALLS | loops
 
 
 @pytest.mark.stress
@@ -269,6 +272,55 @@ def test_a_call_that_was_inlined_is_told_of_and_kept_if_that_is_asked_for():
     assert probe.hits == 2
 
 
+@isolated(modules=NUMBA, timeout=TIME)
+def test_calls_from_python_and_c_are_seen_where_llvm_leaves_the_body_out():
+    """A body without effects whose result is always the same is not called by Numba's wrappers."""
+    import ctypes
+
+    from numba import cfunc, njit
+
+    import fprobe
+    import kprobes
+
+    @njit
+    def same(x):
+        return 5
+
+    @cfunc("void(int64)")
+    def nothing(x):
+        pass
+
+    through_c = ctypes.CFUNCTYPE(None, ctypes.c_int64)(nothing.address)
+    prefix = _names(test_calls_from_python_and_c_are_seen_where_llvm_leaves_the_body_out)
+    assert same(1) == 5
+    with (
+        fprobe.attach(f"{prefix}.same", action=fprobe.Count()) as called,
+        kprobes.attach(f"{prefix}.same", action=kprobes.Count()) as met,
+        fprobe.attach(f"{prefix}.nothing", action=fprobe.Count()) as from_c,
+    ):
+        assert (same(1), same(2), same(2.0), through_c(1)) == (5, 5, 5, None)
+    assert (called.hits, met.hits, from_c.hits) == (3, 3, 1)
+
+
+@pytest.mark.stress
+@isolated(modules=NUMBA, timeout=TIME)
+def test_each_count_that_is_too_small_is_told_of_and_no_other():
+    """Places in a caller, a loop for NumPy, a generator's steps, a parallel loop; not a method as Python calls it."""
+    import numba_inlined_kinds as program
+
+    import fprobe
+    import fprobe.numba
+
+    program.run()
+    prefix = program.__name__
+    probes = {name: fprobe.attach(f"numba:{prefix}.{name}", action=fprobe.Count()).attach() for name in program.CALLS}
+    program.run()
+    too_few = {name for name, probe in probes.items() if probe.hits < program.CALLS[name]}
+    told = {name.removeprefix(f"{prefix}.") for name in fprobe.numba.inlined() if name.startswith(prefix)}
+    assert told & program.CALLS.keys() == too_few and len(too_few) > 1
+    assert all(probe.hits == program.CALLS[name] for name, probe in probes.items() if name not in too_few)
+
+
 def _with_parts():
     """A function with objmode blocks, and one in object mode whose loops Numba lifts; how to call each."""
     import numba
@@ -319,3 +371,69 @@ def test_parts_that_numba_compiles_apart_are_no_calls_of_the_function(is_compile
     assert {name: probe.hits for name, probe in probes.items()} == expected
     for probe in probes.values():
         probe.detach()
+
+
+@pytest.mark.stress
+@isolated(modules=NUMBA, timeout=TIME)
+def test_exceptions_of_numba_and_python_pass_through_probed_c_functions():
+    """C's qsort calls back: a comparison that raises, also from an objmode block, ends, and so do all calls around it."""
+    import ctypes
+    import sys
+
+    import numpy as np
+    from numba import carray, cfunc, njit, objmode, types
+
+    import fprobe
+
+    qsort = ctypes.CDLL(None).qsort
+    qsort.argtypes, qsort.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p], None
+
+    @njit
+    def checked(x):
+        if x > 2:
+            with objmode(x="float64"):
+                x = float(str(x) + "?")
+        return x
+
+    @cfunc(types.int32(types.CPointer(types.float64), types.CPointer(types.float64)))
+    def compare(a, b):
+        return np.int32(checked(carray(a, 1)[0]) - checked(carray(b, 1)[0]))
+
+    @njit
+    def sort(data, count, by):
+        qsort(data, count, 8, by)
+        if count > 4:
+            raise ValueError("many")
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    def in_python(_a, _b):
+        raise KeyError
+
+    def run():
+        ignored, ends = [], []
+        kept, sys.unraisablehook = sys.unraisablehook, lambda it: ignored.append(it.exc_type)
+        for by in (compare.address, ctypes.cast(in_python, ctypes.c_void_p).value):
+            for values in (np.array([2.0, 1, 0]), np.array([5.0, 4, 3, 2, 1])):
+                try:
+                    sort(values.ctypes.data, len(values), by)
+                except ValueError as error:
+                    ends.append((str(error), values.tolist()))
+                else:
+                    ends.append(values.tolist())
+        sys.unraisablehook = kept
+        return ends, ignored
+
+    plain = run()
+    prefix, seen = _names(test_exceptions_of_numba_and_python_pass_through_probed_c_functions), []
+    note = {"entry": lambda *_: 0, "exit": lambda *_: seen.append(1)}
+    with (
+        fprobe.attach("libc:qsort", **note, python_unsafe=True) as sorts,
+        fprobe.attach(f"{prefix}.sort", **note) as callers,
+        fprobe.attach(f"{prefix}.compare", **note) as comparisons,
+    ):
+        assert run() == plain
+        assert run() == plain
+    assert (sorts.hits, callers.hits) == (8, 8)
+    assert comparisons.hits > 8 and len(seen) == sorts.hits + callers.hits + comparisons.hits
+    assert [probe.counts.missed for probe in (sorts, callers, comparisons)] == [0, 0, 0]
+    assert len(set(plain[1])) == 2, plain

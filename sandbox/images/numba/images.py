@@ -1,6 +1,7 @@
 """Objects of Numba as images: their functions under the names that users gave.
 
-A *carrier* is a function that Numba makes around a user's: a loop for NumPy, a method as Python calls it, a parallel loop's part.
+A *carrier* is a function that Numba makes around a user's: a loop for NumPy, a method as Python calls it, a parallel loop's part;
+also a wrapper in which LLVM has left out the call of a body that has no effects and always the same result.
 A *lifted* part is compiled as a function of the user's name: a loop of a function in object mode, an `objmode` block.
 """
 
@@ -9,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sandbox.images.jit_image import JitImage
-from sandbox.images.jit_objects import JitObject
+from sandbox.images.jit_objects import JitObject, references
 from sandbox.images.numba import live
-from sandbox.images.numba.mangling import UserName, argument_types, user_name
+from sandbox.images.numba.mangling import UserName, argument_types, user_name, wrapped_symbol
+from sandbox.process.once import cached_property
 from sandbox.symbols.table import Symbol, sorted_symbols
 
 _MARKS = ("_ZN08NumbaEnv", "__ufunc__.", "__gufunc__.", ".kernel.")
-_LOOPS = ("__ufunc__", "__gufunc__")
-_METHODS = ("ctor", "method", "accessor", "mutator")
+LOOPS = ("__ufunc__", "__gufunc__")
+METHODS = ("ctor", "method", "accessor", "mutator")
 _methods: dict[str, UserName] = {}
 _new_methods: set[str] = set()
 _unknown: set[str] = set()
@@ -59,10 +61,31 @@ class NumbaImage(JitImage):
         for symbol in self.object.functions:
             named = self.user_name(symbol.name)
             if named is None:
+                yield from self._in_place_of_body(symbol)
                 continue
             yield symbol._replace(name=str(named), module=self.name)
             if _holds_body(symbol.name) and not self._refers_to(named.function):
                 yield symbol._replace(name=named.function, module=self.name)
+
+    def _in_place_of_body(self, symbol: Symbol) -> Iterator[Symbol]:
+        if symbol.name not in self._without_body:
+            return
+        wrapped, role = wrapped_symbol(symbol.name)
+        named = self.user_name(wrapped)
+        if named is not None:
+            body = named.function if _holds_body(wrapped) else str(named)
+            yield symbol._replace(name=f"{body}.{role}", module=self.name)
+            yield symbol._replace(name=body, module=self.name)
+
+    @cached_property
+    def _without_body(self) -> frozenset[str]:
+        """The wrappers that do not call what they wrap: only there are calls from Python, or C, seen."""
+        wrapped = [(each, wrapped_symbol(each.name)[0]) for each in self.object.functions]
+        return frozenset(
+            wrapper.name
+            for wrapper, body in wrapped
+            if body in self.object.names and body not in references(self.object, wrapper)
+        )
 
     def argument_types(self, function: Symbol) -> str:
         """See `Image`."""
@@ -86,7 +109,7 @@ def _note_carriers(obj: JitObject) -> None:
     own = next((it.function for it in named.values() if not it.role and not _is_dynamic(it)), None)
     for symbol, it in named.items():
         if _is_dynamic(it):
-            if _member(it) in _METHODS:
+            if _member(it) in METHODS:
                 _new_methods.add(symbol)
             elif own is not None:
                 _loops.setdefault(_member(it), own)
@@ -129,7 +152,7 @@ def _carried(symbol: str) -> UserName | None:
 def _holds_body(symbol: str) -> bool:
     """Whether `symbol` runs a function's whole body for each call from Python, mostly with the body inlined."""
     it = user_name(symbol)
-    return it is not None and (symbol in _methods if _is_dynamic(it) else it.role in _LOOPS)
+    return it is not None and (symbol in _methods if _is_dynamic(it) else it.role in LOOPS)
 
 
 def _is_dynamic(it: UserName) -> bool:

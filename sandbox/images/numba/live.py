@@ -1,4 +1,4 @@
-"""Numba's own objects for compiled code: dispatchers, their specialisations, methods of jitclasses, inlined calls.
+"""Numba's own objects for compiled code: dispatchers, their specialisations, methods of jitclasses, calls in their sources.
 
 Nothing here imports Numba: if the program has not imported it, there is no code of Numba's.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sandbox.images.numba.mangling import UserName, user_name
@@ -117,39 +118,30 @@ def _accessors(symbols: Iterable[str]) -> Iterator[tuple[str, UserName]]:
             yield symbol, UserName(f"{_class_name(kind.class_type)}.{name}", "accessor")
 
 
-def inlined() -> dict[str, set[str]]:
-    """Function -> the functions into which all its calls have been inlined, both by module and qualified name.
+def calls_of(matches: Callable[[str], bool]) -> Iterator[tuple[Any, Counter[str]]]:
+    """Compile results, each with the number of places in its source that call each specialisation, by its symbol.
 
-    Code from Numba's cache is not included: the cache does not record what the code was linked with.
+    `matches`: of the names of called functions. Code from Numba's cache is not included: the cache does not keep what was called.
+    Nor are parallel functions, whose source Numba changes, and calls other than of dispatchers: of methods and overloads.
     """
-    found: dict[str, set[str]] = {}
-    for caller, callee in _linked():
-        into, what = _functions_of(caller), _functions_of(callee)
-        remaining = {name for name in map(user_name, _symbols(caller)) if name}
-        for name in what:
-            if name not in remaining and into:
-                found.setdefault(str(name), set()).update(str(one) for one in into)
-    return found
+    for dispatcher, result in specialisations():
+        annotation = getattr(result, "type_annotation", None)
+        if hasattr(annotation, "calltypes") and not getattr(dispatcher, "targetoptions", {}).get("parallel"):
+            called = Counter(_called(annotation, matches))
+            if called:
+                yield result, called
 
 
-def _linked() -> Iterator[tuple[Any, Any]]:
-    """Each finished library of Numba with each that it was linked with."""
-    base = getattr(sys.modules.get("numba.core.codegen"), "CPUCodeLibrary", None)
-    if base is None:  # Numba is not imported, or is just being imported
-        return
-    objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, base)}
-    for library in [it for it in objects if type(it) in kinds]:
-        if library._finalized:
-            yield from ((library, linked) for linked in library._linking_libraries)
+def _called(annotation: Any, matches: Callable[[str], bool]) -> Iterator[str]:
+    from numba.core.types import unliteral
 
-
-def _symbols(library: Any) -> list[str]:
-    return [function.name for function in library._final_module.functions]
-
-
-def _functions_of(library: Any) -> set[Any]:
-    """The functions for which Numba has made the library: those with a wrapper for Python or C."""
-    names = _symbols(library)
-    wrapped = {name.removeprefix("cfunc.") for name in names if name.startswith("cfunc.")}
-    return {name for symbol in names if symbol in wrapped and (name := user_name(symbol))}
+    for expression, signature in list(annotation.calltypes.items()):
+        if getattr(expression, "op", None) != "call":
+            continue
+        callee: Any = getattr(annotation.typemap.get(expression.func.name), "dispatcher", None)
+        py_func = getattr(callee, "py_func", None)
+        if py_func is not None and matches(f"{py_func.__module__}.{py_func.__qualname__}"):
+            for arguments in (signature.args, tuple(map(unliteral, signature.args))):
+                if arguments in callee.overloads:
+                    yield callee.overloads[arguments].fndesc.llvm_func_name
+                    break

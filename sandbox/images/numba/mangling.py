@@ -12,6 +12,8 @@ _START = re.compile(r"_Z(?P<nested>N?)")
 _LENGTH = re.compile(r"\d+")
 _ESCAPES = re.compile(r"_3c(\w*?)_3e|((?:_[89a-f][0-9a-f])+)")
 _CARRIER = re.compile(r"(?:\.kernel\.\d+___g?ufunc__|(?P<role>__g?ufunc__))\.(?=_Z)")
+_CPYTHON, _CFUNC, _ENVIRONMENT = "_ZN7cpython", "cfunc.", "_ZN08NumbaEnv"
+"""What the symbols of wrappers for Python and for C, and of environments, begin with before the wrapped function's."""
 _NOT_THE_USERS = ("cpython", "NumbaEnv")
 """The first parts of the names of wrappers and environments."""
 
@@ -42,6 +44,18 @@ def user_name(symbol: str) -> UserName | None:
     if parts[-1] == "next" and rest.startswith("E"):  # only a generator's has no tags
         return UserName(".".join(parts[:-1]), "next")
     return UserName(".".join(parts))
+
+
+def wrapped_symbol(symbol: str) -> tuple[str, str]:
+    """The symbol of the function that a wrapper is for, and the wrapper's role; empty texts if `symbol` is no wrapper's."""
+    if symbol.startswith(_CPYTHON):
+        return f"_ZN{symbol.removeprefix(_CPYTHON)}", "cpython"
+    return (symbol.removeprefix(_CFUNC), "cfunc") if symbol.startswith(_CFUNC) else ("", "")
+
+
+def with_environment(symbol: str) -> str:
+    """The symbol of the function whose environment `symbol` is; '' if it is none. It stays where a function was inlined."""
+    return f"_ZN{symbol.removeprefix(_ENVIRONMENT)}" if symbol.startswith(_ENVIRONMENT) else ""
 
 
 def nested_name(symbol: str) -> tuple[list[str], str]:
