@@ -7,13 +7,26 @@ they leave behind are empty, which their owner pops later. What holds meanwhile:
   the slot gets the address that the call returns to, before the node is released.
 - If the owner ends meanwhile, `claim` decides who releases the node, so that what its probes gave is given back once.
 - Above all nodes of a thread that is in no hit there is none that is being filled.
+- If several threads have a node of one slot and stub, the one that was made last is of the call in progress (ftrace.hit.made).
 """
 
 from __future__ import annotations
 
-from ftrace.hit.nodes import EXIT_FROM_STUB, above, below, node_data, probes_of, real_caller, word_at
-from ftrace.hit.parking import EMPTY, slot_of
-from ftrace.hit.rethook import claim, node_release, node_reserve, unhooked
+from ftrace.hit.made import ON_STACK, made_at, of_slot
+from ftrace.hit.nodes import (
+    EXIT_FROM_STUB,
+    INLINE_DATA,
+    above,
+    below,
+    is_deferred,
+    node_data,
+    probes_of,
+    real_caller,
+    word_at,
+)
+from ftrace.hit.parking import EMPTY, is_spare, slot_of
+from ftrace.hit.rethook import node_release, node_reserve
+from ftrace.hit.x86_64.stubs import RETURN_POINT
 from sandbox.native import *
 from sandbox.threads.tasks import CLAIMED, NODES, Node, Task, claimed_high, task_at
 from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
@@ -26,6 +39,9 @@ _YIELDS = 100
 adopted = global_var(u64, 0, name="adopted_calls")
 """How many have been. Whoever looks for nodes on all shadow stacks begins again if this has changed."""
 
+unhooked = global_var(u64, 0, name="unhooked_calls")
+"""How many calls return directly to their callers, though no node is left that shows it."""
+
 
 @native(inline=True)
 def top_of(task: ptr[Task]) -> ptr[Node]:
@@ -35,11 +51,11 @@ def top_of(task: ptr[Task]) -> ptr[Node]:
 
 @native
 def call_of(task: ptr[Task], frame: u64, stub: u64) -> ptr[Node]:
-    """The node of a call with this return slot and stub on another thread's shadow stack; null: there is none."""
+    """The node of a call with this return slot and stub on a thread's shadow stack; null: there is none."""
     bottom = cast(u64, task) + NODES
     node = top_of(task)
     while cast(u64, node) > bottom:
-        if node.stub == stub and slot_of(node) == frame:
+        if node.stub == stub and slot_of(node) == frame and not is_deferred(node):
             return node
         node = below(node)
     return null
@@ -64,18 +80,43 @@ def settled(task: ptr[Task], frame: u64, stub: u64) -> bool_:
 
 
 @native
-def owner_of(me: ptr[Task], frame: u64, stub: u64) -> ptr[Task]:
-    """The thread that has made the call; null: none has."""
-    doubtful: ptr[Task] = null
+def last_maker(frame: u64, stub: u64) -> ptr[Task]:
+    """The thread with the newest node of this return slot and stub; null: there is none."""
+    maker: ptr[Task] = null
+    made: u64 = 0
     for index in range(load(addressof(claimed_high), "acquire")):
         task = task_at(index)
-        if task != me and load(addressof(task.state), "acquire") == CLAIMED:
-            node = call_of(task, frame, stub)
-            if node != null and not may_be_old(task, node):
-                return task
-            if node != null:
-                doubtful = task
-    return doubtful if doubtful != null and settled(doubtful, frame, stub) else null
+        node: ptr[Node] = call_of(task, frame, stub) if load(addressof(task.state), "acquire") == CLAIMED else null
+        if node != null and (maker == null or made_at(node) > made):
+            maker = task
+            made = made_at(node)
+    return maker
+
+
+@native
+def owner_of(me: ptr[Task], frame: u64, stub: u64) -> ptr[Task]:
+    """The other thread that has made the call; null: none has."""
+    maker = last_maker(frame, stub)
+    return maker if maker != null and maker != me and settled(maker, frame, stub) else null
+
+
+@native
+def is_last(task: ptr[Task], node: ptr[Node]) -> bool_:
+    """Whether no other thread has made a later call with a node's return slot and stub."""
+    made = made_at(node)
+    slot = slot_of(node)
+    return made == ON_STACK or made == of_slot(slot)[0] or last_maker(slot, node.stub) == task
+
+
+@native
+def claim(node: ptr[Node]) -> bool_:
+    """Leave an empty place instead of a call. Of its thread, which ends, and the one that adopts it, only one gets True."""
+    stub = volatile_load(addressof(node.stub))
+    if stub <= EMPTY:
+        return False
+    if not is_spare(stub):
+        node.record = stub - RETURN_POINT  # where `entry_ip` looks then
+    return atomic_cas(addressof(node.stub), stub, EMPTY, "acq_rel")
 
 
 @native
@@ -89,6 +130,8 @@ def adopt_node(me: ptr[Task], node: ptr[Node]) -> bool_:
     mine.parent = node.parent
     mine.armed = node.armed
     mine.record = node.record
+    mine.data = node.data if probes.data_size <= INLINE_DATA else mine.data
+    mine.made = node.made
     words = cast(ptr[u64], node_data(mine, probes))
     theirs = cast(ptr[u64], node_data(node, probes))
     for index in range(cast(u64, probes.data_size + 7) >> 3):

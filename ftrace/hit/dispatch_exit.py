@@ -6,11 +6,12 @@ of the kernel's fprobe_exit_handler() and rethook_trampoline_handler().
 
 from __future__ import annotations
 
-from ftrace.hit.adopted_calls import adopt, return_without_record
+from ftrace.hit.adopted_calls import adopt, is_last, return_without_record
 from ftrace.hit.asynchronous import in_sub_interpreter_now
 from ftrace.hit.dispatch import call_handler
 from ftrace.hit.left_hits import forget_left, note_hit
 from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
+from ftrace.hit.parking import slot_of
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, PYTHON, STOPPED, Item
 from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
@@ -82,13 +83,13 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     node = newest_call(task)
     if frame_of(node) != frame or node.stub != stub or is_deferred(node):
         node = find_return(task, frame, stub)
-        if node == null and adopt(task, frame, stub):
-            node = find_return(task, frame, stub)
-        if node == null:
-            parent = return_without_record(frame, stub)
-            task.list = outer_list
-            task.rec = outer
-            return parent
+    if node == null or (slot_of(node) == frame and not is_last(task, node)):
+        node = find_return(task, frame, stub) if adopt(task, frame, stub) else null
+    if node == null:
+        parent = return_without_record(frame, stub)
+        task.list = outer_list
+        task.rec = outer
+        return parent
     if outer == 0:
         task.list = cast(u32, node.probes)
     regs.ip = real_caller(node)

@@ -13,13 +13,11 @@ from ftrace.hit.cancellation import handlers_left
 from ftrace.hit.nodes import (
     EXIT_FROM_STUB,
     frame_of,
-    main_stack,
-    main_stack_size,
+    is_on_stack_of,
     off_signal_stack,
     on_one_stack,
     on_own_stack,
     readable,
-    stack_field,
     word_at,
 )
 from ftrace.hit.parking import EMPTY, spare_stubs
@@ -28,7 +26,7 @@ from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import FAST, PAUSED
 from sandbox.native import *
 from sandbox.threads.blocked_sp import blocked_sp
-from sandbox.threads.tasks import NODE, Node, Task, errno_location
+from sandbox.threads.tasks import NODE, Node, Task, stack_field
 
 AT_RETURN, ITSELF = 1, 2
 """Low bits of Task.hit_sp: what is there while the hit lasts. AT_RETURN: the return slot of a call whose node is on the shadow
@@ -140,18 +138,6 @@ def is_left_hit(task: ptr[Task], sp: u64) -> bool_:
     if at <= sp and (cast(u64, addressof(here[0])) <= at or on_one_stack(at, sp)):
         return True
     return (not on_own_stack(at) and off_signal_stack(at)) or not is_intact(task, at)
-
-
-@native
-def is_on_stack_of(task: ptr[Task], address: u64) -> bool_:
-    """Whether `address` is in the memory that the task's thread was started with as its stack."""
-    block = read_fs(0) + (cast(u64, task.errno) - cast(u64, errno_location()))
-    start = word_at(block + stack_field)[0]
-    size = word_at(block + stack_field + 8)[0]
-    if start == 0:
-        start = main_stack
-        size = main_stack_size
-    return address - start < size
 
 
 @native(noinline=True)

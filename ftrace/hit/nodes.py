@@ -11,7 +11,7 @@ from ftrace.hit.parking import EMPTY, is_parked, is_spare, slot_of
 from ftrace.hit.records import ARMED_IN_NODE, ProbeList
 from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import *
-from sandbox.threads.tasks import NODE, Node, Task
+from sandbox.threads.tasks import NODE, Node, Task, main_stack, main_stack_size, stack_field
 from sandbox.x86_64.syscalls import SYS_RT_SIGPROCMASK, SYS_SIGALTSTACK
 
 INLINE_DATA = 64
@@ -20,10 +20,10 @@ EXIT_FROM_STUB = EXIT_POINT - RETURN_POINT
 """The address in the return slot minus Node.stub."""
 OUTER_AT, MOST_PLACES = 16, (1 << 15) - 1
 """In `place_at_entry`; the places are fewer (sandbox.threads.tasks)."""
-TAIL_CALL, NOT_NORMAL, DEFERRED = 1, 2, 4
-"""Subtracted from Node.frame: the node below has the same frame; the call was not made in normal context; the call has returned
-into the stub of an older node of its frame, and keeps its return nodes until that node's handlers have run. The fast trampolines
-then handle neither its return nor a call from its frame."""
+TAIL_CALL, DEFERRED = 1, 4
+"""Subtracted from Node.frame, as is ftrace.hit.made.OFF_STACK: the node below has the same frame; the call has returned into the
+stub of an older node of its frame, and keeps its return nodes until that node's handlers have run. The fast trampolines then
+handle neither its return nor a call from its frame."""
 
 
 @native(inline=True)
@@ -208,12 +208,6 @@ def outer_of_frame(node: ptr[Node]) -> ptr[Node]:
 _EFAULT = -14
 _ON_STACK = 1
 
-stack_field = global_var(u64, 0, name="stack_field")
-"""Offset from %fs of the word with the lowest address of a thread's stack, which the size follows; 0 if unknown."""
-main_stack = global_var(u64, 0, name="main_stack")
-main_stack_size = global_var(u64, 0, name="main_stack_size")
-"""The same for the process's first thread, which has neither word."""
-
 
 @native
 def readable(address: u64) -> bool_:
@@ -238,6 +232,12 @@ def off_signal_stack(address: u64) -> bool_:
     stack: array[u64, 3] = zeroed  # sp, flags, size
     syscall(SYS_SIGALTSTACK, 0, cast(i64, addressof(stack[0])), 0, 0, 0, 0)
     return stack[1] & _ON_STACK == 0 and stack[0] <= address and address < stack[0] + stack[2]
+
+
+@native(inline=True)
+def is_on_stack_of(task: ptr[Task], address: u64) -> bool_:
+    """Whether `address` is in the memory that the task's thread was started with as its stack; anything is if that is unknown."""
+    return address - task.stack < task.stack_size
 
 
 @native

@@ -4,7 +4,7 @@ A node is reserved by storing the new top first, and filled afterwards, so that 
 that never returns (longjmp) is recognised by its frame, when the next call is hooked or when a return does not find its node
 on top. A call that returns below newer live ones, on another stack, leaves an empty node, which is dropped once it is on top.
 
-Nodes are released when their thread ends, and in the child of a fork.
+Nodes are released when their thread ends, and in the child of a fork (ftrace.hit.ended_threads).
 
 What always holds, whatever interrupts:
 
@@ -19,11 +19,11 @@ What always holds, whatever interrupts:
 
 from __future__ import annotations
 
+from ftrace.hit.made import OFF_STACK, note_made
 from ftrace.hit.nodes import (
     DEFERRED,
     EXIT_FROM_STUB,
     INLINE_DATA,
-    NOT_NORMAL,
     TAIL_CALL,
     above,
     below,
@@ -39,14 +39,11 @@ from ftrace.hit.nodes import (
     real_caller,
     word_at,
 )
-from ftrace.hit.parking import EMPTY, is_parked, is_spare, look_for_parked, park, slot_of, spare_stubs
-from ftrace.hit.pid_list import join_lists
+from ftrace.hit.parking import EMPTY, is_parked, look_for_parked, park, slot_of, spare_stubs
 from ftrace.hit.pools import gather_credits, nodes_of, pool_give
 from ftrace.hit.records import CALLBACK, POOL_SHARED, SWITCHING, Item, Probe, ProbeList
-from ftrace.hit.x86_64.stubs import RETURN_POINT
 from sandbox.native import *
-from sandbox.threads.tasks import CLAIMED, DATA_STACK, Node, Task, claimed_high, counters, current, task_at, task_free
-from sandbox.x86_64.syscalls import SYS_GETTID, SYS_SCHED_YIELD
+from sandbox.threads.tasks import DATA_STACK, Node, Task, counters, current
 
 FAR = 65536
 """How many bytes of stack arguments a `ret imm16` may drop."""
@@ -185,15 +182,18 @@ def park_dead(task: ptr[Task], frame: u64) -> void:
 def newest_call(task: ptr[Task]) -> ptr[Node]:
     """The newest node that is not deferred, if those on top are of one frame; `defer` keeps where it is."""
     node = task.top
-    return cast(ptr[Node], node.reserved) if is_deferred(node) else node
+    return cast(ptr[Node], node.made) if is_deferred(node) else node
 
 
 @native
 def defer(task: ptr[Task], node: ptr[Node]) -> void:
-    """A call's handlers have run; those of an older node of its frame run next: release its return nodes with that node."""
-    node.reserved = cast(u64, below(node))
+    """A call's handlers have run; those of an older node of its frame run next: release its return nodes with that node.
+
+    When it was made does not matter any more.
+    """
+    node.made = cast(u64, below(node))
     if node == newest_call(task):
-        task.top.reserved = node.reserved  # where `newest_call` begins
+        task.top.made = node.made  # where `newest_call` begins
     signal_fence()  # the mark last: a deferred node without a successor would be read as one
     node.frame -= DEFERRED
 
@@ -254,8 +254,8 @@ def node_fill(task: ptr[Task], node: ptr[Node], frame: u64, parent: u64, stub: u
     node.parent = parent
     node.stub = stub
     marks: u64 = TAIL_CALL if frame_of(below(node)) == frame else 0
-    if task.context != 0:
-        marks += NOT_NORMAL
+    if note_made(task, node, frame) or task.context != 0:
+        marks += OFF_STACK
     node.frame = frame - marks
 
 
@@ -348,107 +348,3 @@ def pool_after_fork(probe: ptr[Probe]) -> void:
         probe.flags |= POOL_SHARED
     else:
         probe.pool_unclaimed = free
-
-
-unhooked = global_var(u64, 0, name="unhooked_calls")
-"""How many calls return directly to their callers, though no node is left that shows it."""
-
-
-@native
-def unhook(node: ptr[Node], sp: u64) -> void:
-    """Have a call that can still return do so directly to its caller. `sp`: the stack pointer, or a little above it."""
-    if node.stub <= EMPTY or is_parked(node):
-        return
-    slot = frame_of(node)
-    hooked = node.stub + EXIT_FROM_STUB
-    if not is_dead(node, sp) and readable(slot) and word_at(slot)[0] == hooked:
-        atomic_add(addressof(unhooked), 1, "release")
-        atomic_cas(word_at(slot), hooked, real_caller(node), "acq_rel")  # another thread may be returning from it
-
-
-@native
-def claim(node: ptr[Node]) -> bool_:
-    """Leave an empty place instead of a call. Of its thread, which ends, and the one that adopts it, only one gets True."""
-    stub = volatile_load(addressof(node.stub))
-    if stub <= EMPTY:
-        return False
-    if not is_spare(stub):
-        node.record = stub - RETURN_POINT  # where `entry_ip` looks then
-    return atomic_cas(addressof(node.stub), stub, EMPTY, "acq_rel")
-
-
-_YIELDS = 1000
-"""How often a thread that ends lets others run, of which one copies its nodes."""
-
-
-@native
-def await_adopters(task: ptr[Task]) -> void:
-    """The task's nodes are gone. Wait for those who are still reading them: the record will be another thread's."""
-    tries: u64 = 0
-    for index in range(load(addressof(claimed_high), "acquire")):
-        other = task_at(index)
-        while load(addressof(other.adopts_from), "acquire") == cast(u64, task) and tries < _YIELDS:
-            syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
-            tries += 1
-
-
-@native
-def rethook_flush_task(task: ptr[Task]) -> void:
-    """A thread is about to end: release its nodes without running handlers. The destructor of the tasks' key.
-
-    The C library function that calls this one, and its callers, will return once more, after the nodes are gone.
-    """
-    join_lists(task, 0)
-    here: array[u64, 1] = zeroed  # its address is the stack pointer, nearly
-    node = task.top
-    while (
-        node != task.bottom
-    ):  # first all slots, while every node is there: one frame's nodes need each other's parents
-        unhook(node, cast(u64, addressof(here[0])))
-        node = below(node)
-    pop_empty(task)
-    while task.top != task.bottom:
-        if task.top.stub == 0 or claim(task.top):
-            node_abandon(task, task.top)
-        pop_empty(task)
-    await_adopters(task)
-    task_free(task)
-
-
-@native
-def unhook_coroutines(task: ptr[Task]) -> void:
-    """In the child of a fork, another thread's calls: coroutines that are in them may be resumed, and will find no nodes.
-
-    The newest node may be half filled; a record that is just being claimed has no top. `pool_after_fork` counts what is left.
-    """
-    node = task.top
-    if task.rec != 0 and cast(u64, node) > cast(u64, task.bottom):
-        node = below(node)
-    while cast(u64, node) > cast(u64, task.bottom):
-        slot = frame_of(node)
-        is_call = node.stub > EMPTY and not is_parked(node) and readable(slot)
-        if is_call and word_at(slot)[0] == node.stub + EXIT_FROM_STUB:
-            atomic_add(addressof(unhooked), 1, "release")
-            word_at(slot)[0] = real_caller(node)
-        node = below(node)
-
-
-forked_from = global_var(u64, 0, name="forked_from")
-"""In the child of a fork, the tid that its thread had in the parent; 0 if that thread had never hit a probe."""
-
-
-@native(export=True)
-def tasks_in_child() -> void:
-    """In the child of a fork, before anything else: renew the forking thread's tid, and free the other threads' records."""
-    global forked_from
-    me = current()
-    forked_from = 0
-    for index in range(claimed_high):
-        task = task_at(index)
-        if task == me:
-            forked_from = cast(u64, task.tid)
-            task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
-            task.pid = task.tid
-        elif task.state == CLAIMED:
-            unhook_coroutines(task)
-            task_free(task)

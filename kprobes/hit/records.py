@@ -177,9 +177,10 @@ class Instance(Structure):
     ret_addr: u64  # the return address; for every hook of its frame but the oldest, the trampoline's (KP-82)
     frame: u64  # address of the return slot
     next: u64  # the instance that was hooked before it for the same call, or 0
-    reserved: array[u64, 3]
-    rp: ptr[Kretprobe]
+    reserved: array[u64, 2]
     task: u64  # native id of the thread; 0: the instance is free
+    rp: ptr[Kretprobe]
+    made: u64  # as in a node
     data: array[u64, 512]
 
 

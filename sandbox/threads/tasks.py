@@ -50,9 +50,9 @@ class Node(Structure):
     stub: u64  # the return point of its stub
     probes: u64  # the ftrace ProbeList the call came in with, which it pins
     armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
-    data: u64  # address of the entry data, if it is not inline_data
+    data: u64  # address of the entry data, if it is not inline_data; else free (kprobes.hit.records.Instance)
     record: u64  # its stub's StubRecord; set by the slow path only
-    reserved: u64
+    made: u64  # when, if the slow path handles its return (ftrace.hit.made)
     inline_data: array[u64, 8]
 
 
@@ -151,6 +151,8 @@ class Task(Structure):
     hit_sp: (
         u64  # where the stack of the outermost hit begins, plus how to tell that it is intact (ftrace.hit.left_hits)
     )
+    stack: u64  # the lowest address of the memory that the thread was started with as its stack
+    stack_size: u64
     call: ptr[ContextCall]
     abandoned: u64  # nodes whose call never returned
     guard: ptr[Guard]  # where the next guarded call is noted
@@ -207,6 +209,12 @@ errno_location = extern("__errno_location", fn[ptr[i32]])
 pthread_setspecific = extern("pthread_setspecific", fn[i32, u32, u64])
 task_key = global_var(u64, 0, name="task_key")
 
+stack_field = global_var(u64, 0, name="stack_field")
+"""Offset from %fs of the word with the lowest address of a thread's stack, which the size follows; 0 if unknown."""
+main_stack = global_var(u64, 0, name="main_stack")
+main_stack_size = global_var(u64, 0, name="main_stack_size")
+"""The same for the process's first thread, which has neither word."""
+
 
 @native(inline=True)
 def current() -> ptr[Task]:
@@ -222,6 +230,19 @@ def task_at(index: u64) -> ptr[Task]:
 @native(inline=True)
 def counters(task: ptr[Task], offset: u64) -> ptr[Counters]:
     return cast(ptr[Counters], addressof(cast(ptr[u8], task)[offset]))
+
+
+@native
+def find_stack(task: ptr[Task]) -> void:
+    """Note where this thread's own stack is: everywhere, if that is not known."""
+    task.stack = 0
+    task.stack_size = 0xFFFF_FFFF_FFFF_FFFF
+    if stack_field != 0:
+        task.stack = read_fs(stack_field)
+        task.stack_size = read_fs(stack_field + 8)
+        if task.stack == 0:
+            task.stack = main_stack
+            task.stack_size = main_stack_size
 
 
 @native
@@ -301,6 +322,7 @@ def task_claim() -> ptr[Task]:
     task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
     task.pid = task.tid
     task.errno = errno_location()
+    find_stack(task)
     raise_high(cast(u64, task.index))
     pthread_setspecific(cast(u32, task_key), cast(u64, task))
     return task

@@ -17,6 +17,7 @@ NESTING = "tests/ftrace/hit/test_nesting.py"
 TAILS = "tests/hazards/test_return_hook.py"
 TASKS = "tests/hazards/test_tasks.py"
 CHANGING = "tests/hazards/test_calls_change_threads.py"
+ENDED = "tests/hazards/test_calls_ended_elsewhere.py"
 GREENLETS = "tests/hazards/test_greenlets.py::test_fprobed_calls_of_greenlets_in_one_place_are_told_apart"
 _REPEATED_CANCEL = f"{ENTRY_EXIT}::test_fp29_fp34_a_cancelled_call_has_no_exit_and_is_no_miss"
 
@@ -177,6 +178,14 @@ ADOPTED: tuple[Mutant, ...] = (
     _adopted.changed(
         "adopt-unclaimed", "    if not claim(node):\n        node_release(me, mine)\n        return False\n", ""
     ),
+    _adopted.changed("adopt-first", " or made_at(node) > made)", ")", ENDED),
+    _adopted.changed("last-to-all", " or last_maker(slot, node.stub) == task", " or True", ENDED),
+)
+
+_made = Part("ftrace/hit/made.py", (ENDED,))
+
+MADE: tuple[Mutant, ...] = (
+    _made.changed("made-last", "    return node.made == of_slot(node.frame + OFF_STACK)[0]", "    return True"),
 )
 
 _recursion = Part("ftrace/hit/recursion.py", (NESTING, MISSES))

@@ -77,7 +77,7 @@ SHADOW_STACK: tuple[Mutant, ...] = (
     _rethook.changed("armed-not-cleared", "    node.armed = 0\n", "", MULTI_PROBE, ENTRY_EXIT, MISSES),
     _rethook.changed("tail-call-unmarked", "TAIL_CALL if frame_of(below(node)) == frame else 0", "0"),
     _rethook.changed(
-        "context-unmarked", "        marks += NOT_NORMAL", "        pass", "tests/ftrace/hit/test_nesting.py"
+        "context-unmarked", "        marks += OFF_STACK", "        pass", "tests/ftrace/hit/test_nesting.py"
     ),
     _rethook.changed(
         "near-frames",

@@ -115,7 +115,7 @@ FAST: tuple[Mutant, ...] = (
     _fast.changed("inline-data-zeroed", "9:  movq $$0, -8(%r8,%r11,8)", "9:", REGISTERS),
     _returns.changed(
         "exit-fast-frame",
-        "    jne ftrace_exit_from_list\n    mov %fs:$TASK, %rdi\n    cmpl",
+        "    jne ftrace_exit_elsewhere\n    mov %fs:$TASK, %rdi\n    cmpl",
         "    mov %fs:$TASK, %rdi\n    cmpl",
         TAILS,
     ),

@@ -31,9 +31,10 @@ class FrameDescription:
 def describe_stubs(slab: int, module: str, stubs: frames.Stubs) -> FrameDescription:
     """Register a section for a module's stubs. `slab`: the address of the tasks."""
     fields = {name.upper(): tasks.Task.offset(name) for name in ("top", "bottom", "state")}
-    fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent")}
-    nothing = slab + tasks.NODES + tasks.Node.offset("parent")  # of the sentinel of the first record
-    place = frames.return_address_place(stubs, frames.Records(slab, tasks.STRIDE, tasks.NODE, fields, nothing))
+    fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent", "made")}
+    place = frames.return_address_place(
+        stubs, frames.Records(slab, tasks.STRIDE, tasks.NODE, fields, slab + tasks.NODES)
+    )
     return FrameDescription(f"{module}.stubs", stubs.start, stubs.size, frames.stub_section(stubs, place))
 
 

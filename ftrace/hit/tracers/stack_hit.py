@@ -5,12 +5,12 @@ stack_trace_call() and check_stack() of kernel/trace/trace_stack.c. A hit that f
 
 from __future__ import annotations
 
-from ftrace.hit.nodes import main_stack, main_stack_size, stack_field
 from ftrace.hit.records import Probe
 from ftrace.hit.unwind.call_frames import Reading
 from ftrace.hit.unwind.walk import StackPoint, step_to_known
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
+from sandbox.threads.tasks import current, stack_field
 
 STACK_TRACE_ENTRIES = 500
 _WORD = 8
@@ -30,12 +30,8 @@ class StackState(Structure):
 @native(inline=True)
 def own_stack_top(sp: u64) -> u64:
     """The end of the thread's own stack; 0 if `sp` is not on it."""
-    start = read_fs(stack_field)
-    size = read_fs(stack_field + _WORD)
-    if start == 0:
-        start = main_stack
-        size = main_stack_size
-    return start + size if sp - start < size else 0
+    task = current()
+    return task.stack + task.stack_size if stack_field != 0 and sp - task.stack < task.stack_size else 0
 
 
 @native(noinline=True)

@@ -10,7 +10,7 @@ registers, no entry data (a test compares it).
     ftrace_exit_fast:
         lea -8(%rsp), %rsi                  <- the return slot, which the body's `ret` has just left
         cmp %rsi, FRAME(%r11)
-        jne ftrace_exit_from_list           <- calls above it were left by a jump: search
+        jne ftrace_exit_elsewhere           <- calls above it were left by a jump, or it is on a coroutine's stack
         mov %fs:TASK, %rdi
         cmpl $0, REC(%rdi)
         jne ftrace_exit_from_list           <- in tracing code already
@@ -55,7 +55,7 @@ from ftrace.hit.x86_64.assembly_text import with_blocks
 
 BEGIN_EXIT = """    lea -8(%rsp), %rsi
     cmp %rsi, $FRAME(%r11)
-    jne ftrace_exit_from_list
+    jne ftrace_exit_elsewhere
     mov %fs:$TASK, %rdi
     cmpl $$0, $REC(%rdi)
     jne ftrace_exit_from_list

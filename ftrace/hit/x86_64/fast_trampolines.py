@@ -44,8 +44,11 @@ One of them expanded to its first `ret`: handlers at both ends that use no regis
         lea 40(%rsp), %rdx
         mov 32(%rsp), %rsi
         mov %rdx, FRAME(%r8)                <- the address of the return slot
-        mov 40(%rsp), %rdx
         mov %rsi, STUB(%r8)                 <- where the body will return to: the stub, by its return point
+        sub STACK(%r11), %rdx
+        cmp STACK_SIZE(%r11), %rdx
+        jae 2f                              <- not on the thread's own stack, but on a coroutine's: note when
+    1:  mov 40(%rsp), %rdx
         mov %rdx, PARENT(%r8)               <- rdx = the parent, the third argument
         mov RECORD_IP(%rsi), %rsi           <- rsi = the site, the second argument
         xor %r8d, %r8d                      <- no entry data
@@ -168,8 +171,11 @@ $save
     lea $slot(%rsp), %rdx
 $stub
     mov %rdx, $FRAME(%r8)
-    mov $slot(%rsp), %rdx
     mov %rsi, $STUB(%r8)
+    sub $STACK(%r11), %rdx
+    cmp $STACK_SIZE(%r11), %rdx
+    jae 2f
+1:  mov $slot(%rsp), %rdx
     mov %rdx, $PARENT(%r8)
     mov $RECORD_IP(%rsi), %rsi
 $node
@@ -180,6 +186,9 @@ $parent
 $restore
     movq $$0, $REC(%r11)
     ret
+2:
+$note_made
+    jmp 1b
 6:  # cancelled: give the node back; rdi, rsi, rdx, r8 are free, rax is back or saved
 $cancelled
     testl $$$POOL_FLAGS, $PROBE_FLAGS(%rdi)
@@ -234,6 +243,16 @@ $restore
 $restore
     jmp $complete
 """
+
+_LIVE = ("rax", "rcx", "rsi", "rdi", "r8", "r9", "r10", "r11")
+NOTE_MADE = f"""    # The return slot is not on the thread's own stack: note when. r8 = node, r11 = task; uses rdx.
+{images.push(_LIVE)}
+    mov %r11, %rdi
+    mov %r8, %rsi
+    mov $FRAME(%r8), %rdx
+    call note_made
+{images.pop(_LIVE)}
+    subq $$$OFF_STACK, $FRAME(%r8)"""
 
 NO_DATA = """
     xor %r8d, %r8d"""

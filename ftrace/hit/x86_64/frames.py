@@ -2,9 +2,10 @@
 
 One description is for all stubs of a module. While a hooked body runs, its return slot holds the stub's address and the real
 one is on a shadow stack. The description finds it there by a DWARF expression: the node whose frame is the slot and whose stub
-is this one, over all tasks. Two things are unusual. A stub's frame has no memory of its own, so its CFA would equal the body's,
-and libgcc takes equal CFAs for one frame: it is one byte higher here, and rsp has a rule of its own. And all stubs share one
-description, which determines the half of a stub that a frame is in by the low bits of rip:
+is this one, over all tasks; of several, the one that was made last (ftrace.hit.made). Two things are unusual. A stub's frame has
+no memory of its own, so its CFA would equal the body's, and libgcc takes equal CFAs for one frame: it is one byte higher here,
+and rsp has a rule of its own. And all stubs share one description, which determines the half of a stub that a frame is in by the
+low bits of rip:
 
     offset < 59, >= 109    entry: the return address is on the stack              CFA = rsp + 8
     offset 59..108         the parent's address is in the node                     CFA = rsp + 1
@@ -13,8 +14,8 @@ For stubs after a prologue (mcount) the entry is inside the function: CFA = rbp 
 into one slot, the oldest has the real parent, and one frame represents all their stubs.
 
 The thread that has made the call may end meanwhile, if another one runs it by now: it puts the real address into the slot
-(ftrace.hit.rethook.unhook). libgcc then still uses this description, but reads rip from the slot anew. So an rip that is in no
-stub means the second half, and a call without a node has its address in the slot.
+(ftrace.hit.ended_threads.unhook). libgcc then still uses this description, but reads rip from the slot anew. So an rip that is in
+no stub means the second half, and a call without a node has its address in the slot.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from ftrace.hit.x86_64.stubs import RETURN_POINT, STUB_SIZE
 
 RSP, RBP, RIP = 7, 6, 16
 """Numbers of registers."""
-DEREF, DUP, DROP, SWAP, AND, MINUS, MUL, OR, PLUS = 0x06, 0x12, 0x13, 0x16, 0x1A, 0x1C, 0x1E, 0x21, 0x22
-PLUS_UCONST, SHR, BRA, EQ, GE, LT, NE, SKIP = 0x23, 0x25, 0x28, 0x29, 0x2A, 0x2D, 0x2E, 0x2F
+DEREF, DUP, DROP, OVER, SWAP, ROT, AND, MINUS, MUL = 0x06, 0x12, 0x13, 0x14, 0x16, 0x17, 0x1A, 0x1C, 0x1E
+NEG, OR, PLUS = 0x1F, 0x21, 0x22
+PLUS_UCONST, SHR, BRA, EQ, GE, LE, LT, NE, SKIP = 0x23, 0x25, 0x28, 0x29, 0x2A, 0x2C, 0x2D, 0x2E, 0x2F
 """Operations."""
 DEF_CFA, IN_MEMORY, IS_VALUE = b"\x0f", b"\x10", b"\x16"
 """Rules whose operand is an expression, which finds the CFA on its stack: the CFA itself; a register is where it says, or what
@@ -168,8 +170,8 @@ def _entry(body: bytes) -> bytes:
 
 
 HOOKED_FROM, HOOKED_TO = 59, 109
-_TAIL_CALL = 1
-"""A bit of Node.frame: there is an older node of the same frame (ftrace.hit.rethook)."""
+_TAIL_CALL, _OFF_STACK = 1, 2
+"""Subtracted from Node.frame (ftrace.hit.nodes)."""
 _SLOT = 0x7FFF_FFFF_FFFF_FFF8
 """The bits of Node.frame + 7 that are the slot's address: all but the low ones and ftrace.hit.parking.PARKED."""
 
@@ -218,14 +220,14 @@ def caller_rbp(stubs: Stubs) -> bytes:
 class Records(NamedTuple):
     """Where the shadow stacks are: the address of the tasks, the bytes from one to the next, those of a node, offsets of fields.
 
-    `fields`: TOP, BOTTOM and STATE of Task, FRAME, STUB and PARENT of Node. `nothing`: the address of a word that is always 0.
+    `fields`: TOP, BOTTOM and STATE of Task, FRAME, STUB, PARENT and MADE of Node. `sentinel`: the first task's, which is no call.
     """
 
     slab: int
     stride: int
     node: int
     fields: Mapping[str, int]
-    nothing: int
+    sentinel: int
 
 
 def return_address_place(stubs: Stubs, records: Records) -> bytes:
@@ -238,12 +240,11 @@ def return_address_place(stubs: Stubs, records: Records) -> bytes:
         const1u(8) + op(MINUS), Jump(SKIP, "end"),
         Label("hooked"),
         # The CFA stays at the bottom: libgcc cannot pick the last element of a stack.
-        op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(records.slab),
+        op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(records.sentinel) + const8u(records.slab),
         *_search(frame, older, records),
-        pick(2) + op(DEREF) + stubs.contain(), Jump(BRA, "lost"),
+        op(DROP, DUP) + const8u(records.sentinel) + op(NE), Jump(BRA, "found"),
+        pick(2) + op(DEREF) + stubs.contain(), Jump(BRA, "oldest"),  # no caller: the sentinel's parent is 0
         pick(2), Jump(SKIP, "end"),
-        Label("lost"),
-        const8u(records.nothing), Jump(SKIP, "end"),  # no caller
         Label("found"),
         frame + const1u(_TAIL_CALL) + op(AND) + const1u(0) + op(EQ), Jump(BRA, "oldest"),
         older, Jump(SKIP, "found"),
@@ -253,18 +254,28 @@ def return_address_place(stubs: Stubs, records: Records) -> bytes:
     )  # fmt: skip
 
 
+def _made_at(fields: Mapping[str, int]) -> bytes:
+    """Replace the node on top by a number that is greater for one that was made later; see ftrace.hit.made."""
+    made = op(DUP) + field(fields["MADE"]) + const1u(1) + op(SHR)
+    on_own_stack = field(fields["FRAME"]) + op(NEG) + const1u(_OFF_STACK) + op(AND) + const1u(0) + op(EQ)
+    return made + op(SWAP) + on_own_stack + op(NEG) + const1u(1) + op(SHR, OR)
+
+
 def _search(frame: bytes, older: bytes, records: Records) -> tuple[bytes | Jump | Label, ...]:
-    """[slot, stub, task] -> [slot, stub, task, node] at "found", or the task after the last one.
+    """[slot, stub, sentinel, task] -> [slot, stub, the node that was made last or the sentinel, the task after the last one].
 
     A record that is being claimed for the first time has no bottom yet, and no call: those after it may have.
     """
     fields = records.fields
-    matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(4) + op(EQ)
-    matches += pick(1) + field(fields["STUB"]) + pick(4) + op(EQ, AND)
+    matches = frame + op(PLUS_UCONST, 7) + const8u(_SLOT) + op(AND) + pick(5) + op(EQ)
+    matches += pick(1) + field(fields["STUB"]) + pick(5) + op(EQ, AND)
     return (
         Jump(SKIP, "task"),
         Label("node"),
-        matches, Jump(BRA, "found"),
+        matches + const1u(0) + op(EQ), Jump(BRA, "not later"),
+        op(DUP) + _made_at(fields) + pick(3) + _made_at(fields) + op(LE), Jump(BRA, "not later"),
+        op(ROT, SWAP, DROP, OVER),
+        Label("not later"),
         op(DUP) + pick(2) + field(fields["BOTTOM"]) + op(EQ), Jump(BRA, "drop"),
         older, Jump(SKIP, "node"),
         Label("drop"),

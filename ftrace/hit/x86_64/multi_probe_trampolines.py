@@ -26,8 +26,12 @@ The entry, expanded to its first `ret` (a test compares it). Registers and stack
         mov %r10, PROBES(%r9)
         mov %rdx, FRAME(%r9)                <- the address of the return slot
         mov 176(%rsp), %rsi
-        mov 184(%rsp), %rdx
         mov %rsi, STUB(%r9)                 <- where the body will return to: the stub, by its return point
+        sub STACK(%r11), %rdx
+        cmp STACK_SIZE(%r11), %rdx
+        jae entry_multi_made                <- not on the thread's own stack, but on a coroutine's: note when
+        entry_multi_filled:
+        mov 184(%rsp), %rdx
         mov %rdx, PARENT(%r9)
         mov LIST_WORDS(%r10), %ecx
         mov RECORD_IP(%rsi), %rsi           <- rsi = the site
@@ -96,8 +100,12 @@ $keep_arguments
     mov %r10, $PROBES(%r9)
     mov %rdx, $FRAME(%r9)
     mov 176(%rsp), %rsi
-    mov 184(%rsp), %rdx
     mov %rsi, $STUB(%r9)
+    sub $STACK(%r11), %rdx
+    cmp $STACK_SIZE(%r11), %rdx
+    jae entry_multi_made
+entry_multi_filled:
+    mov 184(%rsp), %rdx
     mov %rdx, $PARENT(%r9)
     mov $LIST_WORDS(%r10), %ecx
     mov $RECORD_IP(%rsi), %rsi
@@ -172,6 +180,10 @@ $get_arguments
 8:
 $get_arguments
     jmp ftrace_entry_full
+entry_multi_made:
+    mov %r9, %r8
+$note_made
+    jmp entry_multi_filled
 
 # Return of a call to such a site. r11 = node (kept in r9), r10 = probe list; rax, rdx, rcx = the function's results.
 #   stack inside: pt_regs (168 bytes), then the parent in the return slot, where `ret` and unwinders find it

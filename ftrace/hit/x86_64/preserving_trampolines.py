@@ -132,6 +132,7 @@ ftrace_preserving_full:
 """
 
 _SAVED = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+_ALL_BUT_RAX = (*_SAVED, "r10", "r11")
 _UNSAVED = "\n".join(f"    pop %{register}" for register in reversed(_SAVED))
 _GET_FLAGS = """    pop %rax
     add $$0x7f, %al
@@ -165,8 +166,8 @@ ftrace_exit_preserving:
     jne 9f
     lea 40(%rsp), %rax
     cmp %rax, $FRAME(%r10)
-    jne 9f
-    cmpl $$0, $REC(%r11)
+    jne 8f
+7:  cmpl $$0, $REC(%r11)
     jne 9f
     lea 40+$AT_RETURN(%rsp), %rax
     movl $$$FAST, $REC(%r11)
@@ -174,6 +175,21 @@ ftrace_exit_preserving:
     mov $PROBES(%r10), %rax
     mov %eax, $LIST(%r11)
     jmp *$LIST_EXIT(%rax)
+8:  # another frame than the one on top, or one on a coroutine's stack
+    sub $$$OFF_STACK, %rax
+    cmp %rax, $FRAME(%r10)
+    jne 9f
+    cmpl $$0, $CONTEXT(%r11)
+    jne 9f
+{images.push(_ALL_BUT_RAX)}
+    mov %r10, %rdi
+    call was_made_last
+    test %al, %al
+{images.pop(_ALL_BUT_RAX)}
+    je 9f
+    lea 40(%rsp), %rax
+    mov %rax, $FRAME(%r10)
+    jmp 7b
 9:
 {_GET_FLAGS}
     jmp ftrace_exit_preserving_all

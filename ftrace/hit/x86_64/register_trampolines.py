@@ -37,6 +37,10 @@ ENTRY_REGS.
         mov %rdi, FRAME(%r8)
         mov %rsi, STUB(%r8)                 <- where the body will return to: the stub, by its return point
         mov %rdx, PARENT(%r8)               <- rdx = the parent, the third argument
+        sub STACK(%r11), %rdi
+        cmp STACK_SIZE(%r11), %rdi
+        jae both_regs_made                  <- not on the thread's own stack, but on a coroutine's: note when
+        both_regs_filled:
         mov RECORD_IP(%rsi), %rsi           <- rsi = the site, the second argument
         lea 5(%rsi), %rax
         mov %rax, REGS_IP(%rsp)             <- regs.ip is behind the site, as the kernel's handlers see it
@@ -105,6 +109,10 @@ $regs_image
     mov %rdi, $FRAME(%r8)
     mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
+    sub $STACK(%r11), %rdi
+    cmp $STACK_SIZE(%r11), %rdi
+    jae both_regs_made
+both_regs_filled:
     mov $RECORD_IP(%rsi), %rsi
     lea 5(%rsi), %rax
     mov %rax, $REGS_IP(%rsp)
@@ -134,6 +142,10 @@ $unimage
     lea 48(%rsp), %rsp
     cmp %esp, %esp
     ret
+both_regs_made:
+$note_made
+    mov $PARENT(%r8), %rdx
+    jmp both_regs_filled
 both_regs_no_data:
     xor %r8d, %r8d
     jmp both_regs_call
@@ -201,7 +213,7 @@ ftrace_exit_regs:
     .cfi_def_cfa_offset 0
     lea -8(%rsp), %r10
     cmp %r10, $FRAME(%r11)
-    jne ftrace_exit_from_list
+    jne ftrace_exit_elsewhere
     mov %fs:$TASK, %r10
     cmpl $$0, $REC(%r10)
     jne ftrace_exit_from_list

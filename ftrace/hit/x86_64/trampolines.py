@@ -48,7 +48,7 @@ from string import Template
 from ftrace.hit.x86_64 import images
 from ftrace.hit.x86_64.assembly_text import with_blocks
 from ftrace.hit.x86_64.fast_returns import BEGIN_EXIT, fast_returns
-from ftrace.hit.x86_64.fast_trampolines import fast_trampolines
+from ftrace.hit.x86_64.fast_trampolines import NOTE_MADE, fast_trampolines
 from ftrace.hit.x86_64.foreign_call import CALL_FOREIGN, vector_blocks
 from ftrace.hit.x86_64.guard import GUARD, frame_rules
 from ftrace.hit.x86_64.multi_probe_trampolines import ITEM_DATA, MULTI_PROBE, NOTHING, WALK
@@ -57,6 +57,7 @@ from ftrace.hit.x86_64.preserving_trampolines import preserving_trampolines
 from ftrace.hit.x86_64.register_trampolines import ENTRY_REGS, EXIT_REGS
 
 _KEPT = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "r11")
+_AT_RETURN = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r11")
 
 
 ENTRY_COMPLETE = """
@@ -109,6 +110,30 @@ ftrace_exit_from_list:
     .cfi_def_cfa_offset 0
     mov $STUB(%r11), %r10
     jmp ftrace_exit_full
+
+# Return of a call whose node has another frame than the return slot, as it has on a coroutine's stack (ftrace.hit.made).
+#   r11 = node; every other register but r10 is the function's
+    .globl ftrace_exit_elsewhere
+    .p2align 6
+ftrace_exit_elsewhere:
+    .cfi_startproc
+    .cfi_def_cfa_offset 0
+    lea -8-$OFF_STACK(%rsp), %r10
+    cmp %r10, $FRAME(%r11)
+    jne ftrace_exit_from_list
+    mov %fs:$TASK, %r10
+    cmpl $$0, $CONTEXT(%r10)
+    jne ftrace_exit_from_list
+$keep_at_return
+    mov %r11, %rdi
+    call was_made_last
+    test %al, %al
+$get_at_return
+    je ftrace_exit_from_list
+    lea -8(%rsp), %r10
+    mov %r10, $FRAME(%r11)
+    mov $PROBES(%r11), %r10
+    jmp *$LIST_EXIT(%r10)
 
 # Return with a full pt_regs: sp is the caller's after the return. r10 = the stub's return point.
 #   stack inside: pt_regs (168 bytes), flags as they were, padding, the parent (where `ret` goes)
@@ -167,9 +192,12 @@ ftrace_entry_none:
 """
 
 
-_REGISTER_BLOCKS = {
+_BLOCKS = {
     "keep": images.push(_KEPT),
     "get": images.pop(_KEPT),
+    "keep_at_return": images.push(_AT_RETURN),
+    "get_at_return": images.pop(_AT_RETURN),
+    "note_made": NOTE_MADE,
     "image": images.KEEP_ENTRY,
     "regs_image": images.KEEP_ENTRY_REGS,
     "regs_return_image": images.whole(
@@ -188,7 +216,7 @@ _REGISTER_BLOCKS = {
     "keep_walk": images.push(WALK),
     "get_walk": images.pop(WALK),
 }
-"""Sequences that save and restore registers, by the names that the texts use."""
+"""Sequences that several texts have, by the names that these use: most save and restore registers."""
 
 
 def _texts() -> list[str]:
@@ -214,6 +242,6 @@ def assembly(constants: Mapping[str, int | str]) -> str:
 
     `constants` gives the field offsets and sizes that the text names (see `ftrace.hit.assembly`).
     """
-    blocks = {**vector_blocks(str(constants["VECTOR"])), **_REGISTER_BLOCKS}
+    blocks = {**vector_blocks(str(constants["VECTOR"])), **_BLOCKS}
     expanded = "\n".join(with_blocks(text, blocks) for text in _texts())
     return "    .text\n" + Template(expanded).substitute(constants, **frame_rules(constants))
