@@ -112,7 +112,8 @@ def argument_places(signature: Signature) -> tuple[list[tuple[Parameter, Place |
         else:
             place = None
         if parameter.returned is None:
-            places.append((parameter, None if parameter.is_unset else place))
+            is_there = place is not None and not (parameter.is_unset and place.pieces)
+            places.append((parameter, place if is_there else None))
     return places, max((place.stack for _, place in places if place is not None), default=0)
 
 

@@ -14,7 +14,7 @@ from sandbox.abi.convention import ARGUMENT_REGISTERS, ARGUMENTS, REGISTERS, STA
 from sandbox.abi.signatures import Floating, Integer, Parameter, Pointer, Signature, Unsupported, Void
 from sandbox.symbols.dwarf_classes import CLASSES, stripped
 from sandbox.symbols.dwarf_entries import find, may_be_cxx, producer, type_die
-from sandbox.symbols.locations import Operands, expressions
+from sandbox.symbols.locations import EVERYWHERE, Operands, expressions
 from sandbox.x86_64 import dwarf_registers
 
 if TYPE_CHECKING:
@@ -34,21 +34,18 @@ _SOURCES = {
 
 def as_placed(signature: Signature, function: DIE, parameters: Sequence[DIE], start: int) -> Signature:
     """The signature of a function that begins at `start` in the file, as far as the places of `parameters` confirm it."""
-    at_entry = [list(_at_entry(parameter, start)) for parameter in parameters]
     places = [place for _, place in argument_places(signature)[0]]
     is_cfa = [bytes([_CALL_FRAME_CFA])] == [said for _, _, said in expressions(function, "DW_AT_frame_base")]
-    agree = [_agrees(place, said, is_cfa) for place, said in zip(places, at_entry, strict=True)]
+    pairs = zip(places, parameters, strict=True)
+    agree = [_agrees(place, _certain(parameter, start), is_cfa) for place, parameter in pairs]
     may_be_changed = _may_be_changed(signature, function)
     signature = replace(signature, is_result_unset=may_be_changed)
     if False in agree:
         return _with_own_convention(signature, agree)
-    given = [any(said) for said in at_entry]
-    if all(given) or "clang" not in producer(function):
-        return signature
     if may_be_changed:
-        return _of_one_file(signature, given.index(False))
-    pairs = zip(signature.parameters, given, strict=True)
-    return replace(signature, parameters=tuple(replace(each, is_unset=not is_given) for each, is_given in pairs))
+        given = [any(_at_entry(parameter, start)) for parameter in parameters]
+        return signature if all(given) else _of_one_file(signature, given.index(False))
+    return _without_unused(signature, parameters) if "clang" in producer(function) else signature
 
 
 def _with_own_convention(signature: Signature, agree: Sequence[bool | None]) -> Signature:
@@ -66,6 +63,13 @@ def _of_one_file(signature: Signature, known: int) -> Signature:
     why = "the compiler may have left out what no caller uses"
     parameters = signature.parameters[:known] + tuple(_unknown(each, why) for each in signature.parameters[known:])
     return replace(signature, parameters=parameters)
+
+
+def _without_unused(signature: Signature, parameters: Sequence[DIE]) -> Signature:
+    """One whose callers in its own file do not set the parameters that it does not use: those are nowhere."""
+    used = [any(said for _, _, said in expressions(parameter)) for parameter in parameters]
+    pairs = zip(signature.parameters, used, strict=True)
+    return replace(signature, parameters=tuple(replace(each, is_unset=not is_used) for each, is_used in pairs))
 
 
 def _unknown(parameter: Parameter, why: str) -> Parameter:
@@ -121,6 +125,13 @@ def _at_entry(parameter: DIE, start: int) -> Iterator[bytes]:
     for low, high, expression in expressions(parameter):
         if low == start or low <= start < high:
             yield expression
+
+
+def _certain(parameter: DIE, start: int) -> Iterator[bytes]:
+    """Those that hold there: for a value in several registers, gcc may have where it is later for the whole function."""
+    found = list(expressions(parameter))
+    if not (len(found) == 1 and found[0][:2] == EVERYWHERE and _PIECE in found[0][2]):
+        yield from _at_entry(parameter, start)
 
 
 def located_by_reference(parameter: DIE) -> bool | None:

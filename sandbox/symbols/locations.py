@@ -22,6 +22,8 @@ _PIECE, _ENTRY_VALUES = 0x93, (0xA3, 0xF3)
 _COUNT = 32
 """Registers and literals that have an operation of their own."""
 _WORD = (1 << 64) - 1
+EVERYWHERE = 0, _WORD
+"""The range of an expression that holds in the whole scope."""
 
 FrameBase = Callable[[], "tuple[int, int] | None"]
 """Finds the canonical frame address: a register's number and an offset; None if it is not known."""
@@ -75,7 +77,7 @@ def expressions(die: DIE, attribute: str = "DW_AT_location") -> Iterator[tuple[i
 
     parsed: Any = LocationParser(die.dwarfinfo.location_lists()).parse_from_attribute(found, die.cu["version"], die)
     if isinstance(parsed, LocationExpr):
-        yield 0, _WORD, bytes(parsed.loc_expr)
+        yield *EVERYWHERE, bytes(parsed.loc_expr)
         return
     base = unit_base(die)
     for entry in parsed:
@@ -84,7 +86,7 @@ def expressions(die: DIE, attribute: str = "DW_AT_location") -> Iterator[tuple[i
         elif isinstance(entry, LocationEntry):
             added = 0 if entry.is_absolute else base
             is_default = entry.begin_offset == entry.end_offset == -1
-            ends = (0, _WORD) if is_default else (added + entry.begin_offset, added + entry.end_offset)
+            ends = EVERYWHERE if is_default else (added + entry.begin_offset, added + entry.end_offset)
             yield *ends, bytes(entry.loc_expr)
 
 

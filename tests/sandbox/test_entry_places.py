@@ -27,6 +27,7 @@ MS int after(double a, int b) { return (int) a + b; }
 MS int text(const char *s) { return s[0]; }
 MS struct big made(int a, double b, int c, int d) { struct big r = {a, c, d}; return r; }
 __attribute__((sysv_abi, noinline)) int common(int a, double b, int c) { int old = a; a = c; return old + a + (int) b; }
+__int128 wide(__int128 a, int z) { return a + z; }
 int above(int a, int b, int c, int d, int e, int f, struct big g, int z) { return a + b + c + d + e + f + g.b + z; }
 """
 
@@ -95,6 +96,7 @@ def test_the_convention_of_microsoft_is_noticed(places, flag):
     assert of("text") == "? %ax"
     assert of("made") == "? ? ? ? ?"
     assert of("common") == "%di %xmm0 %si %ax"
+    assert of("wide") == "%di %si %dx %ax %dx"
     assert of("above") == "%di %si %dx %cx %r8 %r9 $stack1 $stack4 %ax"
 
 

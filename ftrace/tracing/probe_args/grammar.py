@@ -297,7 +297,7 @@ class FetchParser:
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
         index = prototype.number(parameter)
         if index is None:
-            hint = f"{name} is not in a general register or on the stack: a float, perhaps, or a structure"
+            hint = f"{name} is not in a general register or on the stack: a float, perhaps, a structure, or at an unknown place"
             raise self._error(ErrorCode.NO_BTFARG, number=errno.ENOENT, hint=hint)
         return self._parameter_source(index), Typed(prototype.parameters[parameter][1])
 
