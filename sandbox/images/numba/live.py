@@ -21,9 +21,8 @@ _NUMBERED = re.compile(r"_ZN13_3cdynamic_3e8accessorB\d+v(?P<number>\d+)")
 
 def dispatchers() -> Iterator[Any]:
     """Every dispatcher that is alive: what `@njit`, `@vectorize` and the like have made of functions."""
-    module = sys.modules.get("numba.core.dispatcher")
-    if module is not None:
-        kind = module._DispatcherBase
+    kind = getattr(sys.modules.get("numba.core.dispatcher"), "_DispatcherBase", None)
+    if kind is not None:  # otherwise Numba is not imported, or is just being imported
         yield from [
             it for it in gc.get_objects() if issubclass(type(it), kind)
         ]  # isinstance() would call proxies' code
