@@ -14,30 +14,35 @@ from sandbox.symbols.names import name_of_python, split_owner
 from sandbox.symbols.readable import readable
 
 _SUGGESTED = 3
-"""Functions of that name in scopes of C++ or Rust."""
+"""Functions of that name in scopes of C++ or Rust, and those of which it is all before a space."""
 _SIMILAR, _CLOSE = 0.6, 0.75
 """The least similarity, as difflib has it, of names of the images that are meant, and of others."""
 ENOUGH = 5_000
 """How many names of one image, at most, are compared with one that is nowhere."""
 
 
-def near_misses(wanted: str, meant: Iterable[Image] = ()) -> str:
+def near_misses(wanted: str, meant: Iterable[Image] = (), *, of_pattern: bool = True) -> str:
     """Names similar to a pattern, in the form of patterns: `; did you mean libz:inflate?`, or ''.
 
-    They are of the images in `meant` or, if none of these is similar, of others, which have to be more similar.
+    They are of the images in `meant` or, if none of these is similar, of others, which have to be more similar. `of_pattern`:
+    globs are understood; else a name with spaces is suggested as its symbol.
     """
     meant = list(meant)
     is_of_compiler = any(image.name in JIT_NAMES for image in meant)  # whose functions are called as in Python
     if not is_of_compiler and (of_python := name_of_python(wanted)):
         bare = wanted.rpartition(".")[2]
-        near = (found for each in _by_nearness(bare, meant) if (found := _suggested(bare, _shown(each))))
+        near = (
+            found
+            for each in _by_nearness(bare, meant)
+            if (found := _suggested(bare, _shown(each, of_pattern=of_pattern)))
+        )
         return f"; {of_python}{next(near, '')}"
     for image in meant:
         if image.no_names:
             return f"; {image.no_names}"
     bare = wanted.strip("*?!")
     for number, each in enumerate(_by_nearness(bare, meant)):
-        shown = _shown(each)
+        shown = _shown(each, of_pattern=of_pattern)
         if not meant and shown.get(bare) == wanted:
             return f"; {wanted} was compiled without a stub, so only kprobes can probe it"
         if found := _suggested(bare, shown, _CLOSE if number else _SIMILAR):
@@ -49,7 +54,8 @@ def _suggested(bare: str, shown: dict[str, str], least: float = _SIMILAR) -> str
     for name in (bare, bare.partition("@")[0]):  # a version of another, or the default one
         if name in shown:
             return f"; did you mean {shown[name]}?"
-    inside = [form for name, form in shown.items() if name.endswith(f"::{bare}")][:_SUGGESTED]
+    longer = (form for name, form in shown.items() if name.endswith(f"::{bare}") or name.startswith(f"{bare} "))
+    inside = list(islice(longer, _SUGGESTED))
     return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(bare, shown, shown, least)
 
 
@@ -61,13 +67,15 @@ def _by_nearness(bare: str, meant: list[Image]) -> Iterator[list[tuple[Image, It
     yield [each for each in others if each[0].is_own]
 
 
-def _shown(suggested: Iterable[tuple[Image, Iterator[str]]]) -> dict[str, str]:
-    """Name -> the form in which a pattern has it."""
+def _shown(suggested: Iterable[tuple[Image, Iterator[str]]], *, of_pattern: bool) -> dict[str, str]:
+    """Name -> the form in which a pattern, or the place of an event, has it: a word without spaces."""
     shown: dict[str, str] = {}
-    for image, names in suggested:
+    for image, symbols in suggested:
         stem = "" if image.module else f"{_shortest(image)}:"
-        for name in map(_written, islice(names, ENOUGH)):
-            shown.setdefault(name, stem + name.replace("[", "[[]"))  # every other glob matches itself
+        for symbol in islice(symbols, ENOUGH):
+            name = _written(symbol)
+            as_glob = name.replace("[", "[[]").replace(" ", "?")  # every other glob matches itself
+            shown.setdefault(name, stem + (as_glob if of_pattern else symbol if " " in name else name))
     return shown
 
 
@@ -85,12 +93,12 @@ def no_symbol(name: str) -> str:
     """A sentence for a name that sandbox.images.process_text.symbol_named does not find, with what may have been meant."""
     owner, colon, bare = split_owner(name)
     if not colon:
-        near = near_misses(name) or f"; one of a library is written library:{name}"
+        near = near_misses(name, of_pattern=False) or f"; one of a library is written library:{name}"
         return f"no symbol {name!r} in a loaded module{near}"
     meant = [image for image in images() if owner in image.names]
     if not meant:
         return no_image(owner, bare)
-    return f"no symbol {bare!r} in [{meant[0].name}]{near_misses(bare, meant)}"
+    return f"no symbol {bare!r} in [{meant[0].name}]{near_misses(bare, meant, of_pattern=False)}"
 
 
 def no_image(owner: str, wanted: str) -> str:

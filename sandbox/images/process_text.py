@@ -6,6 +6,7 @@ when it is first patched; threads that are in it find the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -120,9 +121,11 @@ def distinctive_name(library: Library) -> str:
 
 def _resolved(library: Library, symbol: Symbol) -> Symbol:
     """The function that the dynamic loader has chosen for an indirect function; its address is 0 if there is none."""
-    loaded = ctypes.CDLL(str(library.path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    address = _dlsym(loaded._handle, os.fsencode(symbol.name))
-    if address is None:  # not exported: ask its resolver, which takes no arguments
+    name = _name_in_loader(library)
+    address = None
+    with contextlib.suppress(OSError):  # it is being closed
+        address = _dlsym(_opened(name, os.RTLD_NOLOAD)._handle, os.fsencode(symbol.name)) if name else None
+    if address is None:  # not exported, or the program's own: ask its resolver, which takes no arguments
         address = ctypes.CFUNCTYPE(ctypes.c_void_p)(symbol.address)() or 0
     known = library.locate(address)
     if known is not None and known.offset == 0 and known.symbol.address != symbol.address:
@@ -232,14 +235,23 @@ def _keep_loaded(library: Library) -> None:
 
     It is named as the loader names it, who then needs no file. Raises OSError(ENOENT) if it has been closed just now.
     """
-    name = next((each.name for each in loaded().objects if each.base == library.base), b"")
+    name = _name_in_loader(library)
     if not name:
         return  # the program itself
     try:
-        ctypes.CDLL(os.fsdecode(name), mode=os.RTLD_NOLOAD | os.RTLD_NODELETE | os.RTLD_NOW)
+        _opened(name, os.RTLD_NOLOAD | os.RTLD_NODELETE)
     except OSError:
         if library not in libraries():
             raise OSError(errno.ENOENT, f"{library.name} is not loaded any more") from None
+
+
+def _name_in_loader(library: Library) -> bytes:
+    """The name by which the loader knows it without its file; empty for the program itself."""
+    return next((each.name for each in loaded().objects if each.base == library.base), b"")
+
+
+def _opened(name: bytes, flags: int) -> ctypes.CDLL:
+    return ctypes.CDLL(os.fsdecode(name), mode=flags | os.RTLD_NOW)
 
 
 def is_patchable(library: Library) -> bool:

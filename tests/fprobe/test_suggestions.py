@@ -95,5 +95,5 @@ def test_a_near_miss_of_a_compiled_function_and_of_a_scope():
         def like(self, _bare, _most):
             return iter(["__main__.sumsq", "app::(anonymous namespace)::hidden", "hidde"])
 
-    assert near_misses("hidden", [Compiled()]) == "; did you mean numba:app::(anonymous namespace)::hidden?"
+    assert near_misses("hidden", [Compiled()]) == "; did you mean numba:app::(anonymous?namespace)::hidden?"
     assert near_misses("__main__.sumsqq", [Compiled()]) == "; did you mean numba:__main__.sumsq?"
