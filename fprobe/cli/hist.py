@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 Examples:
   fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count
-  fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count.log2 sort=hitcount.descending
+  fprobe hist -e 'p:reads vfs_read count=%dx:u64' keys=count.log2 \\
+      sort=hitcount.descending
   fprobe hist -p 4711 -e 'p:sizes libz:adler32_z size=%dx:u64' keys=size.log2
-  fprobe hist -e 'r:results vfs_read size=$retval:s64' keys=common_pid vals=size --filter 'size > 0'
+  fprobe hist -e 'r:results vfs_read size=$retval:s64' keys=common_pid \\
+      vals=size --filter 'size > 0'
 
 The words are the parameters of the kernel's hist trigger: keys=, vals=, sort=, size= and others. Counting is native.
 """

@@ -22,7 +22,8 @@ _EPILOG = """\b
 Examples:
   mkdir t; fprobe mount t &
   cat t/available_filter_functions
-  echo 'p:reads vfs_read count=%dx' > t/kprobe_events; echo 1 > t/events/kprobes/enable
+  echo 'p:reads vfs_read count=%dx' > t/kprobe_events
+  echo 1 > t/events/kprobes/enable
   echo demo_main 10 > t/fprobe/call; cat t/fprobe/call t/trace
   fprobe mount t --program prog.ll --call main 10
 

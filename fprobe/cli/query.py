@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Examples:
-  fprobe query run.parquet 'SELECT function, count(*), sum(self_ns) FROM trace GROUP BY 1 ORDER BY 3 DESC LIMIT 10'
-  fprobe query run.parquet "SELECT time_ns, reads.count FROM trace WHERE event = 'reads'"
-  fprobe query 'fleet/*/*/*.parquet' 'SELECT host, max(duration_ns) FROM trace GROUP BY host' --json
+  fprobe query run.parquet 'SELECT function, count(*), sum(self_ns) FROM trace
+      GROUP BY 1 ORDER BY 3 DESC LIMIT 10'
+  fprobe query run.parquet \\
+      "SELECT time_ns, reads.count FROM trace WHERE event = 'reads'"
+  fprobe query 'fleet/*/*/*.parquet' --json \\
+      'SELECT host, max(duration_ns) FROM trace GROUP BY host'
 
 The files together are the table trace; a name may be a pattern of DuckDB's. `fprobe help recording` has the columns.
 """

@@ -45,11 +45,13 @@ Examples:
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --filter 'count > 100'
   fprobe record --trace 'vfs_*' -o calls.dat
   fprobe record -e 'r:sums func_sum $retval' --program prog.ll --call main 10
-  fprobe record -e 'p:reads vfs_read' -B large -e 'p:writes vfs_write count=%dx:u64'
+  fprobe record -e 'p:reads vfs_read' -B large \\
+      -e 'p:writes vfs_write count=%dx:u64'
   fprobe record -e 'p:reads vfs_read count=%dx:u64' --live
   fprobe record -e 'p:reads vfs_read count=%dx:u64' -o reads.parquet
   fprobe record -e 'p:reads vfs_read count=%dx:u64' -o reads.csv
-  fprobe record -p 4711 -e 'r:packed libz:deflate result=$retval:s32' --duration 10
+  fprobe record -p 4711 --duration 10 \\
+      -e 'r:packed libz:deflate result=$retval:s32'
   fprobe report trace.dat
 
 Definitions, filters and triggers are those of the kernel (docs/events.md). trace-cmd and KernelShark read the file too.

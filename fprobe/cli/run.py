@@ -159,8 +159,10 @@ Examples:
   fprobe run --stat 'libz:*' app.py input.gz
   fprobe run --hist libz:deflate -m mypackage
   fprobe run --stat libc:read --by 'arg(fd)' --where 'retval:s64 > 0' app.py
-  fprobe run --hist libc:malloc --of arg1 --sum arg1 --where 'arg1 > 4096' --by caller app.py
-  fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt -c 'import app; app.main()'
+  fprobe run --hist libc:malloc --of arg1 --sum arg1 \\
+      --where 'arg1 > 4096' --by caller app.py
+  fprobe run --stat 'libsqlite3:sqlite3_*' --by caller -o report.txt \\
+      -c 'import app; app.main()'
   fprobe run --trace 'libz:*flate*' --format perfetto -o app.pftrace app.py
   fprobe run --stacks libz:deflate --format flame -o app.html app.py
   fprobe run --stacks libc:malloc --sum arg1 -o allocations.html app.py

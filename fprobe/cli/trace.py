@@ -38,7 +38,8 @@ Examples:
   fprobe trace 'func*' --program prog.ll --call main 10
   fprobe trace 'vfs_read' --native handler.py:large_reads:read_done
   fprobe trace -p 4711 'libz:deflate*' --duration 2
-  fprobe trace '*' --program prog.c --limit 1000 --json | jq 'select(.type == "exit")'
+  fprobe trace '*' --program prog.c --limit 1000 --json |
+      jq 'select(.type == "exit")'
 
 A duration includes what tracing the calls inside it costs: some 50 ns each.
 `fprobe stat` measures without that.

@@ -25,7 +25,8 @@ Examples:
   fprobe tracefs cat events/header_page
   fprobe tracefs grep vfs_ available_filter_functions
   fprobe tracefs write kprobe_events 'p:reads vfs_read count=%dx'
-  fprobe tracefs sh -c 'echo p:reads vfs_read > kprobe_events; echo 1 > events/kprobes/enable; call demo_main 1; cat trace'
+  fprobe tracefs sh -c 'echo p:reads vfs_read > kprobe_events;
+      echo 1 > events/kprobes/enable; call demo_main 1; cat trace'
   fprobe tracefs --program prog.ll sh setup.sh
   fprobe tracefs sh
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -71,11 +74,17 @@ class _Verbs(click.Group):
 
             raise _advised(error, without_verb(error.option_name, words)) from None
 
+    def make_context(self, *positional: Any, **options: Any) -> click.Context:
+        """Help and version are shown here."""
+        with _for_a_reader():
+            return super().make_context(*positional, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Say what to write in place of what a verb does not take."""
         words = list(ctx.args)
         try:
-            return super().invoke(ctx)
+            with _for_a_reader():
+                return super().invoke(ctx)
         except click.UsageError as error:
             from fprobe.cli.habits import advice
 
@@ -108,6 +117,15 @@ class _Verbs(click.Group):
             near = did_you_mean(args[0], _VERBS)
             ctx.fail(f"no verb {args[0]!r}{near or '; there are: ' + ', '.join(_VERBS)}")
         return super().resolve_command(ctx, args)
+
+
+@contextlib.contextmanager
+def _for_a_reader() -> Iterator[None]:
+    """Exit with 0 where the reader of a pipe has closed it: click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.exit(0)
 
 
 def _advised(error: click.UsageError, advice: str) -> click.UsageError:
