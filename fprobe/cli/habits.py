@@ -84,7 +84,7 @@ def of_program(program: str, verb: str = "") -> str:
 
 def without_verb(option: str, words: Sequence[str]) -> str:
     """What to write instead of an option, such as -p, without a verb; "" if nothing is known."""
-    if option == "-p":
+    if option in ("-p", "--pid"):
         return "give a verb before it, such as `fprobe stat PATTERN -p PID`"
     if option == "-e":
         return "give a verb before it, such as `fprobe record -e DEFINITION`"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from sandbox.images.image import Image
+from sandbox.images.other_forms import advice
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
@@ -37,6 +38,8 @@ def near_misses(wanted: str, meant: Iterable[Image] = (), *, of_pattern: bool = 
             if (found := _suggested(bare, _shown(each, of_pattern=of_pattern)))
         )
         return f"; {of_python}{next(near, '')}"
+    if of_another_form := advice(wanted):
+        return f"; {of_another_form}"
     for image in meant:
         if image.no_names:
             return f"; {image.no_names}"
@@ -51,7 +54,8 @@ def near_misses(wanted: str, meant: Iterable[Image] = (), *, of_pattern: bool = 
 
 
 def _suggested(bare: str, shown: dict[str, str], least: float = _SIMILAR) -> str:
-    for name in (bare, bare.partition("@")[0]):  # a version of another, or the default one
+    names = {name.lower(): name for name in shown}
+    for name in (bare, bare.partition("@")[0], names.get(bare.lower(), "")):  # a version of another, or the default one
         if name in shown:
             return f"; did you mean {shown[name]}?"
     longer = (form for name, form in shown.items() if name.endswith(f"::{bare}") or name.startswith(f"{bare} "))

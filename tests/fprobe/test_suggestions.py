@@ -97,3 +97,22 @@ def test_a_near_miss_of_a_compiled_function_and_of_a_scope():
 
     assert near_misses("hidden", [Compiled()]) == "; did you mean numba:app::(anonymous?namespace)::hidden?"
     assert near_misses("__main__.sumsqq", [Compiled()]) == "; did you mean numba:__main__.sumsq?"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("ksys_write", "functions of the kernel cannot be probed here; libc:write makes that system call"),
+        ("__x64_sys_openat", "functions of the kernel cannot be probed here; libc:openat makes that system call"),
+        ("sys_nothing", "functions of the kernel cannot be probed here"),
+        ("libc.so.6/read", "did you mean libc:read?"),
+        ("libc::read", "did you mean libc:read?"),
+        ("libc:read,write", "a pattern is a name, or a glob with *, ? and [a-z]: give one for each function"),
+        ("libc:{read,write}", "a pattern is a name, or a glob with *, ? and [a-z]: give one for each function"),
+        ("libc:0x9d1f0", "a place is a function, or FUNCTION+OFFSET"),
+        ("libc:READV", "did you mean libc:readv?"),
+    ],
+)
+def test_names_as_other_tools_write_them(written, said):
+    with pytest.raises(OSError, match=re.escape(f"; {said}") + "$"):
+        fprobe.attach(written, entry=lambda *hit: 0).attach()

@@ -12,6 +12,7 @@ from typing import Any
 
 from fprobe.run.tracee import brought
 from ftrace.core.filters.image_functions import ImageFunction, find_functions, images_meant, is_compiled
+from sandbox.images import other_forms
 from sandbox.images.image import Image
 from sandbox.images.process_text import symbol_at
 from sandbox.loading.module import modules
@@ -64,7 +65,8 @@ class Pattern:
 
     def _search(self) -> list[ImageFunction]:
         if not self._searched and not names_owner(self.meant):  # searching for similar names takes seconds
-            advice = name_of_python(self.text) or f"a function of a library is written {_with_library(self.text)}"
+            advice = name_of_python(self.text) or other_forms.advice(self.text)
+            advice = advice or f"a function of a library is written {_with_library(self.text)}"
             self.reason = f"the program has loaded no module; {advice}"
             return []
         try:
