@@ -60,7 +60,7 @@ from sandbox.native.x86_64 import entry_bytes, plain_returns
 from sandbox.process import fork, hooks
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
-from sandbox.threads import acting, atfork, contexts, signals, tasks
+from sandbox.threads import acting, atfork, contexts, signals, tasks, uncounted
 from sandbox.threads.blocked_signals import threads_blocking_signal
 from sandbox.threads.thread_key import ThreadKey, main_stack
 from sandbox.x86_64.save_area import SaveArea
@@ -126,6 +126,7 @@ FUNCTIONS = (
     *acting.FUNCTIONS,
     *contexts.FUNCTIONS,
     *atfork.FUNCTIONS,
+    uncounted.count_threads,
     recursion.recursion_trylock,
     recursion.recursion_unlock,
     recursion.pause_tracing,
@@ -202,6 +203,7 @@ class Runtime:
         self._add_signal_consumers()
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
         atfork.install(self.image, mappings.fork_words())
+        uncounted.install(self.image)
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
         self.spares = SpareStubs(self.image, self.slab)

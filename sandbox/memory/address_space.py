@@ -1,4 +1,4 @@
-"""What of the address space is taken, by /proc/self/maps."""
+"""What of the address space is taken, by /proc/thread-self/maps: where the first thread has ended, /proc/self/maps is empty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mappings() -> list[tuple[int, int, str, str]]:
     """The process's mappings as (start, end, permissions, path), ascending. The kernel writes `\\012` for a newline in a path."""
     result = []
     with open(  # noqa: PTH123 (hot enough)
-        "/proc/self/maps", encoding="utf-8", errors="surrogateescape", newline="\n"
+        "/proc/thread-self/maps", encoding="utf-8", errors="surrogateescape", newline="\n"
     ) as maps:
         for line in maps:
             bounds, permissions, _offset, _device, _inode, *path = line.split(maxsplit=5)

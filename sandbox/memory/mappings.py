@@ -328,8 +328,8 @@ def map_page(fd: int, offset: int, address: int, replace: bool = False) -> None:
 
 
 def write_through_kernel(address: int, data: bytes) -> None:
-    """Write text through /proc/self/mem, which also reaches pages that a debugger's write has copied, unlike the alias."""
-    descriptor = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+    """Write text through /proc/thread-self/mem, which also reaches pages that a debugger's write has copied, unlike the alias."""
+    descriptor = os.open("/proc/thread-self/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
         os.pwrite(descriptor, data, address)
     finally:
@@ -343,7 +343,7 @@ _COPIED = bytes(bool(flags & 0xC0) and not flags & 0x20 for flags in range(256))
 def copied_pages(base: int, size: int) -> list[int]:
     """The addresses of pages, of a private mapping of a file, that a debugger's write has copied; none if /proc cannot tell."""
     try:
-        descriptor = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open("/proc/thread-self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
     try:

@@ -39,6 +39,8 @@ def check(pid: int) -> None:
     if leader != pid:
         raise Refused(f"{pid} is a thread of process {leader}; give {leader}")
     state = status["State"][:1]
+    if state == "Z" and int(status.get("Threads", "1")) > 1:
+        raise Refused(f"process {pid} ({status['Name']}) goes on without its first thread; attach before that ends")
     if state in _STATES:
         raise Refused(f"process {pid} ({status['Name']}) {_STATES[state].format(pid=pid)}")
     if status.get("Kthread") == "1" or "VmSize" not in status:

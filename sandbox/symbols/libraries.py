@@ -300,7 +300,7 @@ class Library:
     def _in_memory(self) -> elf.ElfFile | None:
         if not (self.base and self.is_replaced):
             return None
-        with contextlib.suppress(OSError, ValueError), open("/proc/self/mem", "rb", 0) as memory:  # noqa: PTH123
+        with contextlib.suppress(OSError, ValueError), open("/proc/thread-self/mem", "rb", 0) as memory:  # noqa: PTH123
             return from_memory(lambda address, size: os.pread(memory.fileno(), size, address), self.base)
         return None
 
@@ -466,7 +466,7 @@ def _library(found: LoadedObject) -> Library:
 
 @once
 def _program() -> Path:
-    return Path("/proc/self/exe").resolve()
+    return Path("/proc/thread-self/exe").resolve()
 
 
 @once

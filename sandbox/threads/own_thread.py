@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sandbox.process import fork
 from sandbox.threads import signals
+from sandbox.threads.uncounted import uncounted
 
 _SYNCHRONOUS = {signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
 """Signals that say what the thread itself has done."""
@@ -41,7 +42,7 @@ class OwnThread:
         self._identifier = _thread.get_ident()
         signals.take_own_thread()
         try:
-            with fork.delayed():
+            with uncounted(), fork.delayed():
                 self._work()
         finally:
             signals.release_own_thread()

@@ -22,9 +22,12 @@ from sandbox.process.once import once
 from sandbox.symbols.perfmap import perf_map
 from sandbox.threads import signals
 from sandbox.threads.own_thread import OwnThread
+from sandbox.threads.uncounted import is_alone, uncounted
 
 _ANSWERED = 10.0
 """Seconds in which the attacher must have opened the descriptors."""
+_LOOKS = 1.0
+"""Seconds after which the thread looks whether others are left. It matters only if the program's first thread has ended alone."""
 _present: list[_Session] = []
 """The session of this process, if it is attached to."""
 
@@ -78,10 +81,12 @@ class _Session:
         try:
             with short_switch_interval():
                 self._arm()
-            session.note(self._address, armed=True, compiled=compilations[0])
-            if brought.is_here():
-                gc.enable()
-            self._wait()
+            with uncounted() as is_last:  # before the program goes on, whose only other thread may end
+                session.note(self._address, armed=True, compiled=compilations[0])
+                if brought.is_here():
+                    gc.enable()
+                if not is_last:
+                    self._wait()
         except Exception as error:
             self._tell(error)
         finally:
@@ -106,7 +111,10 @@ class _Session:
         _follow_forks()
 
     def _wait(self) -> None:
-        _readable(self._descriptors[2], None)
+        """Until the attacher says so or has ended, or nothing else is left of the program."""
+        seconds = _LOOKS if brought.is_here() else None
+        while not _readable(self._descriptors[2], seconds) and not is_alone():
+            pass
 
     def _tell(self, error: Exception) -> None:
         session.note(self._address, error=f"{type(error).__name__}: {error}")

@@ -60,7 +60,7 @@ class _OwnMemory:
         self._before: set[str] = set()
         self._file = -1
         try:
-            self._file = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+            self._file = os.open("/proc/thread-self/mem", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             self._before = set(sys.modules)
             import ctypes
