@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.symbols import perfmap
 from tests import namespaces
+from tests.golden import place
 from tests.golden.transcript import Step, differs, outcome, parse
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def replay(path: Path, quiet: bool, mounts: bool) -> bool:
     from tests.golden.machine import Machine
     from tests.golden.replay import Replayer
 
-    steps = parse(path.read_text("utf-8", "surrogateescape"))
+    steps = parse(place.moved(path.read_text("utf-8", "surrogateescape")))
     machine = Machine()
     with _files_of(machine) if mounts else contextlib.nullcontext():
         return _compare(path, steps, Replayer(machine), quiet)

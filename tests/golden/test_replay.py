@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,4 +89,22 @@ def test_commands_come_and_go_on_one_cpu(tmp_path):
         "# case: cpu\n$ sh -c 'echo a > trace_marker; echo b >> trace_marker'\n$ echo 'c' > trace_marker\n$ ls -1 per_cpu\ncpu0\n"
     )
     done = run_module("tests.golden", "--here", str(script), timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+_TAKEN = """
+import ctypes, mmap, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+assert libc.mmap(ctypes.c_void_p(0x10000000), 1 << 20, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0) == 0x10000000
+from tests.golden.__main__ import DATA, replay
+sys.exit(not all(replay(DATA / name, False, False) for name in ("btf-01-args.txt",)))
+"""
+
+
+def test_it_replays_where_the_address_of_its_memory_is_taken():
+    """As by the heap of a Python that is not position-independent."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TAKEN], capture_output=True, text=True, timeout=100, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == 0, done.stdout + done.stderr
