@@ -118,7 +118,7 @@ def expanded(module: ModuleType, name: str) -> list[str]:
     if module in (detour, optimized_detour, single_handlers):
         texts = [module.assembly(_BY_NAME).replace("$", "$$")]  # as it is before constants are filled in
     else:
-        texts = [with_blocks(text, trampolines._REGISTER_BLOCKS) for text in trampolines._texts()]
+        texts = [with_blocks(text, trampolines._BLOCKS) for text in trampolines._texts()]
     text = next(text for text in texts if f"\n{name}:\n" in text)
     return plain(text[text.index(f"\n{name}:\n") :])
 

@@ -203,7 +203,6 @@ class Runtime:
         self._add_signal_consumers()
         self.faults = FaultGuard(self.image, self.signals, self.tasks)
         atfork.install(self.image, mappings.fork_words())
-        uncounted.install(self.image)
         contexts.installed = contexts.Contexts(self.image, self.signals)
         self.image.publish()
         self.spares = SpareStubs(self.image, self.slab)

@@ -2,6 +2,8 @@
 
 A program's first thread may end by pthread_exit. Then the last thread to end calls exit(); the C library has their number in a
 variable, which is found by its name. Where there is none, such a program ends once we find that we are alone in it.
+
+Only in a program that an interpreter was brought into: where Python ends its daemon threads, the count would be one too few.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from sandbox.native.native_image import NativeImage
 
 _image: list[NativeImage] = []
-"""That of the runtime, once it is there."""
+"""That of the runtime, where threads are not to be counted."""
 
 
 @native(export=True)

@@ -20,9 +20,8 @@ from sandbox.process import fork
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
 from sandbox.symbols.perfmap import perf_map
-from sandbox.threads import signals
+from sandbox.threads import signals, uncounted
 from sandbox.threads.own_thread import OwnThread
-from sandbox.threads.uncounted import is_alone, uncounted
 
 _ANSWERED = 10.0
 """Seconds in which the attacher must have opened the descriptors."""
@@ -81,7 +80,7 @@ class _Session:
         try:
             with short_switch_interval():
                 self._arm()
-            with uncounted() as is_last:  # before the program goes on, whose only other thread may end
+            with uncounted.uncounted() as is_last:  # before the program goes on, whose only other thread may end
                 session.note(self._address, armed=True, compiled=compilations[0])
                 if brought.is_here():
                     gc.enable()
@@ -101,6 +100,8 @@ class _Session:
 
         self._unquiet = keep_quiet(self._address)
         keep_llvm_out(self._settings)
+        if brought.is_here():
+            uncounted.install(runtime().image)
         runtime().signals.install_again()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _faults() & runtime().signals.handled)
         every_thread_counts[0] = True
@@ -113,7 +114,7 @@ class _Session:
     def _wait(self) -> None:
         """Until the attacher says so or has ended, or nothing else is left of the program."""
         seconds = _LOOKS if brought.is_here() else None
-        while not _readable(self._descriptors[2], seconds) and not is_alone():
+        while not _readable(self._descriptors[2], seconds) and not uncounted.is_alone():
             pass
 
     def _tell(self, error: Exception) -> None:

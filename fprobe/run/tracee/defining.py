@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -22,8 +23,12 @@ from ftrace.tracing.events.hist.text import escaped_texts
 from ftrace.tracing.events.probe_event import Probe
 from sandbox.images.source_places import is_file, split_line
 from sandbox.memory import mappings
+from sandbox.symbols.names import split_owner
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<place>[^\s%]+)")
+_GLOB = re.compile(r"[*?\[]")
+_SHOWN = 3
+"""Functions that an error names."""
 _OFFSET = re.compile(r"[+-](?:0[xX][\da-fA-F]+|\d+)$")
 
 
@@ -53,8 +58,24 @@ class Definition:
     def define(self) -> list[Probe]:
         """Define it, on the functions that are loaded. Returns its probes. Raises OSError."""
         self._new_functions()
-        self._probes = define(self.text)
+        self._probes = define(self._of_one_library())
         return self._probes
+
+    def _of_one_library(self) -> str:
+        """The definition; for `p` and `r`, with a library for a pattern of libraries. Raises OSError unless one function matches.
+
+        As the kernel's, a kprobe would wait for a module with the pattern as its name.
+        """
+        place = _PLACE.match(self.text)
+        owner, colon, _ = split_owner(place["place"]) if place is not None else ("", "", "")
+        if self.text.startswith("f") or place is None or not colon or not _GLOB.search(owner):
+            return self.text
+        functions = self.functions()
+        names = ", ".join(each.pattern for each in functions[:_SHOWN]) + ", ..." * (len(functions) > _SHOWN)
+        if len(functions) != 1:
+            words = f"{place['place']!r} matches {len(functions)}: {names}"
+            raise OSError(errno.EINVAL, f"p and r are on one function, and {words}; f takes patterns")
+        return f"{self.text[: place.start('place')]}{functions[0].image.written}{self.text[place.start('place') + len(owner) :]}"
 
     def functions(self) -> list[ImageFunction]:
         """The functions that it names and that are loaded."""
