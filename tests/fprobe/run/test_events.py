@@ -99,7 +99,7 @@ def test_kprobes_on_a_function_whose_library_is_given_by_a_pattern(launch):
     source = "import zlib; zlib.crc32(b'')"
     for kind in "pr":
         done = launch("-e", f"{kind}:x libz*:crc32", source=source, as_json=False)
-        assert done.returncode == 0 and " x: (" in done.out
+        assert done.returncode == 0 and " x: (" in done.err
     done = launch("-e", "p:x libz*:crc*", source=source, as_json=False)
     assert done.returncode == 1
     assert "p and r are on one function, and 'libz*:crc*' matches" in done.out + done.err
