@@ -10,6 +10,7 @@ import ctypes
 import enum
 import struct
 from bisect import bisect_left, insort
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.core.sites import locations
@@ -170,7 +171,7 @@ class Place:
     @property
     def disabled(self) -> bool:
         """Whether no child is enabled."""
-        return all(child.is_off for child in self.children)
+        return all(map(attrgetter("is_off"), self.children))
 
     @property
     def scratch_is_free(self) -> bool:
@@ -181,7 +182,7 @@ class Place:
     @property
     def has_post(self) -> bool:
         """Whether a child has a post_handler, disabled or not."""
-        return any(child.post_handler is not None for child in self.children)
+        return _have(self.children, "post_handler")
 
     @property
     def original(self) -> bytes:
@@ -242,7 +243,7 @@ class Place:
         self.record.children = ctypes.addressof(new)
         if self._list is not None:
             retired.append(self._list)
-        self._list = (new, [(child.native, child.codes) for child in self.children])
+        self._list = (new, [*map(attrgetter("native"), self.children)], [*map(attrgetter("codes"), self.children)])
 
     # -- the text -----------------------------------------------------------------------------------------------
 
@@ -275,15 +276,17 @@ _HEAD = struct.Struct("<5I4x")
 assert _HEAD.size == ChildList.offset("children")
 
 
+def _have(children: Sequence[PlacedProbe], handler: str) -> bool:
+    """Whether a child has this handler. Thousands may be at one place, and each that comes or goes asks this."""
+    return [*map(attrgetter(handler), children)].count(None) < len(children)
+
+
 def _child_list(children: Sequence[PlacedProbe]) -> Any:
-    foreign = has_post = plain = has_fault = 0
-    for child in children:
-        foreign |= child.foreign
-        has_post |= child.post_handler is not None
-        has_fault = max(has_fault, child.has_fault)
-        plain |= bool(child.native.kind & PRE_PLAIN)
-    head = _HEAD.pack(len(children), foreign, has_post, plain and len(children) == 1, has_fault)
-    addresses = [child.native_address for child in children] or [0]
+    plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
+    foreign = any(map(attrgetter("foreign"), children))
+    has_fault = max(map(attrgetter("has_fault"), children), default=0)
+    head = _HEAD.pack(len(children), foreign, _have(children, "post_handler"), plain, has_fault)
+    addresses = [*map(ctypes.addressof, map(attrgetter("native"), children))] or [0]
     return ctypes.create_string_buffer(head + struct.pack(f"<{len(addresses)}Q", *addresses))
 
 
