@@ -12,7 +12,7 @@ they leave behind are empty, which their owner pops later. What holds meanwhile:
 
 from __future__ import annotations
 
-from ftrace.hit.made import ON_STACK, made_at, of_slot
+from ftrace.hit.made import ON_STACK, of_slot
 from ftrace.hit.nodes import (
     EXIT_FROM_STUB,
     INLINE_DATA,
@@ -87,9 +87,9 @@ def last_maker(frame: u64, stub: u64) -> ptr[Task]:
     for index in range(load(addressof(claimed_high), "acquire")):
         task = task_at(index)
         node: ptr[Node] = call_of(task, frame, stub) if load(addressof(task.state), "acquire") == CLAIMED else null
-        if node != null and (maker == null or made_at(node) > made):
+        if node != null and (maker == null or node.made > made):
             maker = task
-            made = made_at(node)
+            made = node.made
     return maker
 
 
@@ -103,9 +103,8 @@ def owner_of(me: ptr[Task], frame: u64, stub: u64) -> ptr[Task]:
 @native
 def is_last(task: ptr[Task], node: ptr[Node]) -> bool_:
     """Whether no other thread has made a later call with a node's return slot and stub."""
-    made = made_at(node)
     slot = slot_of(node)
-    return made == ON_STACK or made == of_slot(slot)[0] or last_maker(slot, node.stub) == task
+    return node.made == ON_STACK or node.made == of_slot(slot)[0] or last_maker(slot, node.stub) == task
 
 
 @native

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrace.hit import dispatch, left_hits
-from ftrace.hit.made import OFF_STACK
+from ftrace.hit.made import OFF_STACK, ON_STACK
 from ftrace.hit.records import DISABLED, POOL_SHARED, STOPPED, SWITCHING, Item, Probe, ProbeList
 from ftrace.hit.recursion import FAST
 from ftrace.hit.x86_64 import entry_detour, preserving_stub, stubs, trampolines
@@ -48,6 +48,7 @@ def _constants(area: SaveArea) -> dict[str, int | str]:
         "LIST": task.offset("list"), "HIT_SP": task.offset("hit_sp"), "AT_RETURN": left_hits.AT_RETURN,
         "LIMIT": task.offset("limit"), "CONTEXT": task.offset("context"),
         "STACK": task.offset("stack"), "STACK_SIZE": task.offset("stack_size"), "OFF_STACK": OFF_STACK,
+        "MADE": node.offset("made"), "ON_STACK": ON_STACK - (1 << 64),
         "FRAME": node.offset("frame"), "PARENT": node.offset("parent"), "STUB": node.offset("stub"),
         "PROBES": node.offset("probes"), "INLINE_DATA": node.offset("inline_data"),
         "NODE": tasks.NODE, "TALLY": counters.offset("tally"),

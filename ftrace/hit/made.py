@@ -16,8 +16,11 @@ OFF_STACK = 2
 """Subtracted from Node.frame: the slow path handles the return, because the call was not made in normal context, or its slot is
 not on the thread's own stack."""
 ON_STACK = (1 << 64) - 1
-"""Node.made of a call on the thread's own stack: later than any time, since what other threads have had there was before it."""
-_BITS = 16
+"""Node.made of a call on the thread's own stack: later than any time, since what other threads have had there was before it.
+
+What a released node leaves keeps its time: to those who look at a node that is being filled, it is no newer call."""
+_BITS = 12
+"""Of the hash. The table is written when the runtime starts, so it is 32 KB."""
 
 last_made = global_var(array[u64, 1 << _BITS], name="last_made")
 
@@ -43,9 +46,3 @@ def note_made(task: ptr[Task], node: ptr[Node], slot: u64) -> bool_:
 def was_made_last(node: ptr[Node]) -> bool_:
     """Whether a node that has the mark OFF_STACK and no other is surely of the last call with its slot."""
     return node.made == of_slot(node.frame + OFF_STACK)[0]
-
-
-@native(inline=True)
-def made_at(node: ptr[Node]) -> u64:
-    """When a node was made; fast trampolines make only such nodes as are on the thread's own stack, and note nothing."""
-    return node.made if 0 - node.frame & OFF_STACK != 0 else cast(u64, ON_STACK)

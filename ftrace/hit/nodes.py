@@ -11,7 +11,7 @@ from ftrace.hit.parking import EMPTY, is_parked, is_spare, slot_of
 from ftrace.hit.records import ARMED_IN_NODE, ProbeList
 from ftrace.hit.x86_64.stubs import EXIT_POINT, RETURN_POINT
 from sandbox.native import *
-from sandbox.threads.tasks import NODE, Node, Task, main_stack, main_stack_size, stack_field
+from sandbox.threads.tasks import NODE, Node, Task, own_stack, own_stack_size, stack_field
 from sandbox.x86_64.syscalls import SYS_RT_SIGPROCMASK, SYS_SIGALTSTACK
 
 INLINE_DATA = 64
@@ -243,12 +243,7 @@ def is_on_stack_of(task: ptr[Task], address: u64) -> bool_:
 @native
 def on_own_stack(address: u64) -> bool_:
     """Whether `address` is in the memory that this thread was started with as its stack."""
-    start = read_fs(stack_field)
-    size = read_fs(stack_field + 8)
-    if start == 0:
-        start = main_stack
-        size = main_stack_size
-    return address - start < size
+    return address - own_stack() < own_stack_size()
 
 
 @native

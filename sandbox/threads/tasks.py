@@ -52,7 +52,7 @@ class Node(Structure):
     armed: u64  # bit i: the i-th probe of the list wants its exit; not kept for a list of one
     data: u64  # address of the entry data, if it is not inline_data; else free (kprobes.hit.records.Instance)
     record: u64  # its stub's StubRecord; set by the slow path only
-    made: u64  # when, if the slow path handles its return (ftrace.hit.made)
+    made: u64  # when (ftrace.hit.made); of a call that has returned, the next one to return (ftrace.hit.rethook.defer)
     inline_data: array[u64, 8]
 
 
@@ -232,17 +232,26 @@ def counters(task: ptr[Task], offset: u64) -> ptr[Counters]:
     return cast(ptr[Counters], addressof(cast(ptr[u8], task)[offset]))
 
 
+@native(inline=True)
+def own_stack() -> u64:
+    """The lowest address of the memory that this thread was started with as its stack, if `stack_field` is known."""
+    start = read_fs(stack_field)
+    return start if start != 0 else main_stack
+
+
+@native(inline=True)
+def own_stack_size() -> u64:
+    return read_fs(stack_field + 8) if read_fs(stack_field) != 0 else main_stack_size
+
+
 @native
 def find_stack(task: ptr[Task]) -> void:
     """Note where this thread's own stack is: everywhere, if that is not known."""
     task.stack = 0
     task.stack_size = 0xFFFF_FFFF_FFFF_FFFF
     if stack_field != 0:
-        task.stack = read_fs(stack_field)
-        task.stack_size = read_fs(stack_field + 8)
-        if task.stack == 0:
-            task.stack = main_stack
-            task.stack_size = main_stack_size
+        task.stack = own_stack()
+        task.stack_size = own_stack_size()
 
 
 @native

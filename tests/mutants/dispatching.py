@@ -178,7 +178,7 @@ ADOPTED: tuple[Mutant, ...] = (
     _adopted.changed(
         "adopt-unclaimed", "    if not claim(node):\n        node_release(me, mine)\n        return False\n", ""
     ),
-    _adopted.changed("adopt-first", " or made_at(node) > made)", ")", ENDED),
+    _adopted.changed("adopt-first", " or node.made > made)", ")", ENDED),
     _adopted.changed("last-to-all", " or last_maker(slot, node.stub) == task", " or True", ENDED),
 )
 

@@ -44,6 +44,7 @@ One of them expanded to its first `ret`: handlers at both ends that use no regis
         lea 40(%rsp), %rdx
         mov 32(%rsp), %rsi
         mov %rdx, FRAME(%r8)                <- the address of the return slot
+        movq $ON_STACK, MADE(%r8)
         mov %rsi, STUB(%r8)                 <- where the body will return to: the stub, by its return point
         sub STACK(%r11), %rdx
         cmp STACK_SIZE(%r11), %rdx
@@ -171,6 +172,7 @@ $save
     lea $slot(%rsp), %rdx
 $stub
     mov %rdx, $FRAME(%r8)
+    movq $$$ON_STACK, $MADE(%r8)
     mov %rsi, $STUB(%r8)
     sub $STACK(%r11), %rdx
     cmp $STACK_SIZE(%r11), %rdx

@@ -29,8 +29,19 @@ from ftrace.hit.x86_64.stubs import RETURN_POINT, STUB_SIZE
 RSP, RBP, RIP = 7, 6, 16
 """Numbers of registers."""
 DEREF, DUP, DROP, OVER, SWAP, ROT, AND, MINUS, MUL = 0x06, 0x12, 0x13, 0x14, 0x16, 0x17, 0x1A, 0x1C, 0x1E
-NEG, OR, PLUS = 0x1F, 0x21, 0x22
-PLUS_UCONST, SHR, BRA, EQ, GE, LE, LT, NE, SKIP = 0x23, 0x25, 0x28, 0x29, 0x2A, 0x2C, 0x2D, 0x2E, 0x2F
+OR, PLUS, PLUS_UCONST, SHR, BRA, EQ, GE, LE, LT, NE, SKIP = (
+    0x21,
+    0x22,
+    0x23,
+    0x25,
+    0x28,
+    0x29,
+    0x2A,
+    0x2C,
+    0x2D,
+    0x2E,
+    0x2F,
+)
 """Operations."""
 DEF_CFA, IN_MEMORY, IS_VALUE = b"\x0f", b"\x10", b"\x16"
 """Rules whose operand is an expression, which finds the CFA on its stack: the CFA itself; a register is where it says, or what
@@ -170,8 +181,8 @@ def _entry(body: bytes) -> bytes:
 
 
 HOOKED_FROM, HOOKED_TO = 59, 109
-_TAIL_CALL, _OFF_STACK = 1, 2
-"""Subtracted from Node.frame (ftrace.hit.nodes)."""
+_TAIL_CALL = 1
+"""Subtracted from Node.frame: there is an older node of the same frame (ftrace.hit.nodes)."""
 _SLOT = 0x7FFF_FFFF_FFFF_FFF8
 """The bits of Node.frame + 7 that are the slot's address: all but the low ones and ftrace.hit.parking.PARKED."""
 
@@ -254,11 +265,9 @@ def return_address_place(stubs: Stubs, records: Records) -> bytes:
     )  # fmt: skip
 
 
-def _made_at(fields: Mapping[str, int]) -> bytes:
-    """Replace the node on top by a number that is greater for one that was made later; see ftrace.hit.made."""
-    made = op(DUP) + field(fields["MADE"]) + const1u(1) + op(SHR)
-    on_own_stack = field(fields["FRAME"]) + op(NEG) + const1u(_OFF_STACK) + op(AND) + const1u(0) + op(EQ)
-    return made + op(SWAP) + on_own_stack + op(NEG) + const1u(1) + op(SHR, OR)
+def _made(fields: Mapping[str, int]) -> bytes:
+    """Replace the node on top by a number, not negative, that is greater for one that was made later (ftrace.hit.made)."""
+    return field(fields["MADE"]) + const1u(1) + op(SHR)
 
 
 def _search(frame: bytes, older: bytes, records: Records) -> tuple[bytes | Jump | Label, ...]:
@@ -273,7 +282,7 @@ def _search(frame: bytes, older: bytes, records: Records) -> tuple[bytes | Jump 
         Jump(SKIP, "task"),
         Label("node"),
         matches + const1u(0) + op(EQ), Jump(BRA, "not later"),
-        op(DUP) + _made_at(fields) + pick(3) + _made_at(fields) + op(LE), Jump(BRA, "not later"),
+        op(DUP) + _made(fields) + pick(3) + _made(fields) + op(LE), Jump(BRA, "not later"),
         op(ROT, SWAP, DROP, OVER),
         Label("not later"),
         op(DUP) + pick(2) + field(fields["BOTTOM"]) + op(EQ), Jump(BRA, "drop"),

@@ -25,6 +25,7 @@ The entry, expanded to its first `ret` (a test compares it). Registers and stack
         movq $0, ARMED(%r9)                 <- no probe waits for the return yet
         mov %r10, PROBES(%r9)
         mov %rdx, FRAME(%r9)                <- the address of the return slot
+        movq $ON_STACK, MADE(%r9)
         mov 176(%rsp), %rsi
         mov %rsi, STUB(%r9)                 <- where the body will return to: the stub, by its return point
         sub STACK(%r11), %rdx
@@ -99,6 +100,7 @@ $keep_arguments
     movq $$0, $ARMED(%r9)
     mov %r10, $PROBES(%r9)
     mov %rdx, $FRAME(%r9)
+    movq $$$ON_STACK, $MADE(%r9)
     mov 176(%rsp), %rsi
     mov %rsi, $STUB(%r9)
     sub $STACK(%r11), %rdx

@@ -35,6 +35,7 @@ ENTRY_REGS.
         mov 176(%rsp), %rsi
         mov 184(%rsp), %rdx
         mov %rdi, FRAME(%r8)
+        movq $ON_STACK, MADE(%r8)
         mov %rsi, STUB(%r8)                 <- where the body will return to: the stub, by its return point
         mov %rdx, PARENT(%r8)               <- rdx = the parent, the third argument
         sub STACK(%r11), %rdi
@@ -107,6 +108,7 @@ $regs_image
     mov 176(%rsp), %rsi
     mov 184(%rsp), %rdx
     mov %rdi, $FRAME(%r8)
+    movq $$$ON_STACK, $MADE(%r8)
     mov %rsi, $STUB(%r8)
     mov %rdx, $PARENT(%r8)
     sub $STACK(%r11), %rdi
