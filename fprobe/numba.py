@@ -63,11 +63,8 @@ def inlined() -> dict[str, set[str]]:
     hit is a run of the loop. Where only some of a caller's calls were inlined, it is a caller if its code is not from Numba's
     cache.
     """
-    images = compiled.source.images()
-    found = numba_inlined.inlined(images)
-    for name, callers in numba_inlined.partly_inlined(images, lambda _: True).items():
-        found.setdefault(name, set()).update(callers)
-    return found
+    whole, partly = numba_inlined.inlined(compiled.source.images(), lambda _: True)
+    return {name: whole.get(name, set()) | partly.get(name, set()) for name in whole | partly}
 
 
 def signature(ip: int) -> Any:

@@ -182,7 +182,7 @@ class Place:
     @property
     def has_post(self) -> bool:
         """Whether a child has a post_handler, disabled or not."""
-        return _have(self.children, "post_handler")
+        return _have_post(self.children)
 
     @property
     def original(self) -> bytes:
@@ -276,16 +276,16 @@ _HEAD = struct.Struct("<5I4x")
 assert _HEAD.size == ChildList.offset("children")
 
 
-def _have(children: Sequence[PlacedProbe], handler: str) -> bool:
-    """Whether a child has this handler. Thousands may be at one place, and each that comes or goes asks this."""
-    return [*map(attrgetter(handler), children)].count(None) < len(children)
+def _have_post(children: Sequence[PlacedProbe]) -> bool:
+    """Whether a child has a post_handler. Thousands may be at one place, and each that comes or goes asks this."""
+    return [*map(attrgetter("post_handler"), children)].count(None) < len(children)
 
 
 def _child_list(children: Sequence[PlacedProbe]) -> Any:
     plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
     foreign = any(map(attrgetter("foreign"), children))
     has_fault = max(map(attrgetter("has_fault"), children), default=0)
-    head = _HEAD.pack(len(children), foreign, _have(children, "post_handler"), plain, has_fault)
+    head = _HEAD.pack(len(children), foreign, _have_post(children), plain, has_fault)
     addresses = [*map(ctypes.addressof, map(attrgetter("native"), children))] or [0]
     return ctypes.create_string_buffer(head + struct.pack(f"<{len(addresses)}Q", *addresses))
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from ftrace.core.filters.image_functions import find_functions, is_compiled, may_be_compiled
 from sandbox.images.process_text import JIT_NAMES, is_symbol
+from sandbox.symbols.names import is_glob
 
 _PLACE = re.compile(r"(?P<symbol>.+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?$")
-_SPECIAL = re.compile(r"[*?\[]")
 
 Target = str | int | Sequence[str | int]
 """`symbol`, `symbol+0x10`, `module:symbol`, `libz:deflate+8`, `numba:mine.sumsq`; a glob of symbols, `vfs_*`, `libz:crc32*`;
@@ -55,12 +55,12 @@ def items_of(target: Target) -> Sequence[str | int]:
 
 def has_glob(target: Target) -> bool:
     """Whether the places that `target` names depend on the code that is loaded."""
-    return any(isinstance(item, str) and _is_glob(item) for item in items_of(target))
+    return any(isinstance(item, str) and _may_be_several(item) for item in items_of(target))
 
 
-def _is_glob(name: str) -> bool:
+def _may_be_several(name: str) -> bool:
     """Whether it may name several functions: a pattern, or a function of a JIT compiler, which may have many copies."""
-    return bool(_SPECIAL.search(name)) or is_compiled(name)
+    return is_glob(name) or is_compiled(name)
 
 
 def is_followed(target: Target) -> bool:
@@ -102,7 +102,7 @@ def _places_of(item: str | int) -> Iterator[Where]:
             f"{item!r} is not a target; give a symbol, symbol+offset, a glob, an address, or a list of them"
         )
     symbol, offset = _split(item)
-    if _is_glob(symbol):
+    if _may_be_several(symbol):
         yield from _matching(symbol, offset)
     else:
         yield Where(symbol, offset=offset)

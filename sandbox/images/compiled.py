@@ -11,6 +11,7 @@ from sandbox.images.declared import DeclaredImage, DeclaredImages
 from sandbox.images.image import Source
 from sandbox.symbols import gdbjit, other_jits
 from sandbox.symbols.gdbjit import JitEntry
+from sandbox.symbols.names import is_glob
 
 if TYPE_CHECKING:
     from sandbox.images.jit_image import JitImage
@@ -61,7 +62,7 @@ class _JitImages(Source):
     def inlined_calls(self, owner: str, wanted: str, matches: Callable[[str], bool], with_globs: bool) -> Iterator[str]:
         """Only Numba says what it has inlined."""
         if owner == "numba":
-            from sandbox.images.numba.inlined import is_glob, sentences
+            from sandbox.images.numba.inlined import sentences
 
             if with_globs or not is_glob(wanted):
                 yield from sentences(self.images(), wanted, matches)

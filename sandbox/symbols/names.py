@@ -11,12 +11,18 @@ from importlib.machinery import EXTENSION_SUFFIXES
 _OWNER = re.compile(r"(?<!:)(?<!\[abi):(?!:)")
 """The colon after the name of a module or library. Two colons are a part of a symbol, `ns::f`, as is that of `f[abi:cxx11]`."""
 _SIGNS = re.compile(r"[+-]")
+_GLOB_SIGNS = frozenset("*?[")
 
 
 def split_owner(text: str) -> tuple[str, str, str]:
     """What is before the first single colon, that colon, and what is after it; ("", "", `text`) if there is none."""
     found = _OWNER.search(text)
     return (text[: found.start()], ":", text[found.end() :]) if found else ("", "", text)
+
+
+def is_glob(text: str) -> bool:
+    """Whether a name, or an owner, is a pattern for several."""
+    return not _GLOB_SIGNS.isdisjoint(text)
 
 
 def names_owner(text: str) -> bool:

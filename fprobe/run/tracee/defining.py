@@ -23,10 +23,9 @@ from ftrace.tracing.events.hist.text import escaped_texts
 from ftrace.tracing.events.probe_event import Probe
 from sandbox.images.source_places import is_file, split_line
 from sandbox.memory import mappings
-from sandbox.symbols.names import split_owner
+from sandbox.symbols.names import is_glob, split_owner
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<place>[^\s%]+)")
-_GLOB = re.compile(r"[*?\[]")
 _SHOWN = 3
 """Functions that an error names."""
 _OFFSET = re.compile(r"[+-](?:0[xX][\da-fA-F]+|\d+)$")
@@ -67,8 +66,8 @@ class Definition:
         As the kernel's, a kprobe would wait for a module with the pattern as its name.
         """
         place = _PLACE.match(self.text)
-        owner, colon, _ = split_owner(place["place"]) if place is not None else ("", "", "")
-        if self.text.startswith("f") or place is None or not colon or not _GLOB.search(owner):
+        owner = split_owner(place["place"])[0] if place is not None else ""
+        if self.text.startswith("f") or place is None or not is_glob(owner):
             return self.text
         functions = self.functions()
         names = ", ".join(each.pattern for each in functions[:_SHOWN]) + ", ..." * (len(functions) > _SHOWN)

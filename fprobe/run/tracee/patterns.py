@@ -18,7 +18,7 @@ from sandbox.images.process_text import symbol_at
 from sandbox.loading.module import modules
 from sandbox.symbols.file_names import in_events
 from sandbox.symbols.libraries import Library, elsewhere, libraries
-from sandbox.symbols.names import name_of_python, names_owner, split_owner
+from sandbox.symbols.names import is_glob, name_of_python, names_owner, split_owner
 
 
 class Pattern:
@@ -43,7 +43,7 @@ class Pattern:
         self._elsewhere = 0
         self._functions: list[ImageFunction] = []
         owner, colon, _ = split_owner(text)
-        self._names_one = bool(colon) and not re.search(r"[*?\[]", owner) and not is_compiled(text)
+        self._names_one = bool(colon) and not is_glob(owner) and not is_compiled(text)
 
     @property
     def is_settled(self) -> bool:
@@ -88,7 +88,7 @@ class Pattern:
     def _of_program(self, functions: list[ImageFunction]) -> list[ImageFunction]:
         """Those that are not of a library that has come with us: no glob means one. Raises LookupError if none is left."""
         owner = split_owner(self.meant)[0]
-        if host_program() is None or not re.search(r"[*?\[]", owner):
+        if host_program() is None or not is_glob(owner):
             return functions
         found = [each for each in functions if not _has_come_with_us(each.image)]
         if not found:

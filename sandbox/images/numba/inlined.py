@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sandbox.images.image import Image
 from sandbox.images.numba.images import LOOPS, METHODS, NumbaImage
 from sandbox.images.numba.live import DYNAMIC, calls_of
 from sandbox.images.numba.mangling import UserName, user_name, with_environment, wrapped_symbol
+from sandbox.symbols.names import is_glob
 
 _TOLD = 5
 """Functions that a glob matches and that are named; the others are only counted."""
-_SPECIAL = frozenset("*?[")
 
 
-def inlined(images: Iterable[Image]) -> dict[str, set[str]]:
-    """Function -> the functions among `images` into which all its calls have been inlined, both by module and qualified name.
+class Inlined(NamedTuple):
+    """Function -> the functions into which its calls have been inlined, both by module and qualified name.
 
-    A loop for NumPy into which its own function was inlined is there, too: `{"mine.f": {"mine.f.__ufunc__"}}`.
+    `whole`: all its calls there. A loop for NumPy into which its own function was inlined is one:
+    `{"mine.f": {"mine.f.__ufunc__"}}`. `partly`: calls of other types, or at other places, are left: there are fewer than in the
+    caller's source. Places in code that Numba has loaded from its cache are not known.
     """
-    return _collected((name, into) for name, into, is_whole in _in_objects(images) if is_whole)
+
+    whole: dict[str, set[str]]
+    partly: dict[str, set[str]]
 
 
-def partly_inlined(images: Iterable[Image], matches: Callable[[str], bool]) -> dict[str, set[str]]:
-    """As `inlined`, for functions that `matches` and of which some calls are left in the caller.
-
-    They are those of other types, or at some places: fewer than in the caller's source. Places in code that Numba has loaded from
-    its cache are not known.
-    """
-    some = [(name, into) for name, into, is_whole in _in_objects(images) if not is_whole and matches(name)]
-    return _collected([*some, *_at_places(matches)])
+def inlined(images: Iterable[Image], matches: Callable[[str], bool]) -> Inlined:
+    """What has been inlined in `images`; partly, for functions that `matches`."""
+    found = list(_in_objects(images))
+    whole = _collected((name, into) for name, into, is_whole in found if is_whole)
+    some = [(name, into) for name, into, is_whole in found if not is_whole and matches(name)]
+    return Inlined(whole, _collected([*some, *_at_places(matches)]))
 
 
 def _collected(found: Iterable[tuple[str, set[str]]]) -> dict[str, set[str]]:
@@ -101,15 +103,9 @@ def _callers(image: NumbaImage) -> list[UserName]:
     return sorted(found)
 
 
-def is_glob(wanted: str) -> bool:
-    """Whether a name is a pattern for several."""
-    return bool(_SPECIAL & set(wanted))
-
-
 def sentences(images: Sequence[Image], wanted: str, matches: Callable[[str], bool]) -> Iterator[str]:
     """For the functions that `wanted`, a name or glob, `matches` and whose calls are inlined."""
-    whole = inlined(images)
-    partly = partly_inlined(images, matches)
+    whole, partly = inlined(images, matches)
     for name, callers in partly.items():
         callers -= whole.get(name, set())
     names = _matching(wanted, matches, whole.keys() | {name for name in partly if partly[name]})
