@@ -80,7 +80,6 @@ def _kill_probes(place: Place, is_mapped: bool) -> None:
         states.abandon(place)
     if place.armed:
         states.disarm(place, immediate=True)
-    place.publish()
     if place.jump is not None:
         return_stubs.update_fast_returns(place)
     return_stubs.forget_fast_returns(place)

@@ -39,7 +39,7 @@ class Kprobes:
                     states.unoptimize(place)
             here = places.get(address)
             if here is not None and not here.on_ftrace:
-                if here.has_post:
+                if here.children.has_post:
                     refused[address] = _POST
                 else:
                     _join(here)

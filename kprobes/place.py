@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-import struct
 from bisect import bisect_left, insort
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrace.core.sites import locations
@@ -18,8 +16,9 @@ from ftrace.core.tracer import tracer
 from ftrace.hit.x86_64.stubs import SITE_SIZE
 from kprobes.breakpoint import patching
 from kprobes.breakpoint.slots import InsnSlotCache
+from kprobes.children import Children
 from kprobes.hit.emulate import register_word
-from kprobes.hit.records import EMULATE, NO_REGISTER, PRE_PLAIN, SYSCALL, ChildList, PlaceRecord
+from kprobes.hit.records import EMULATE, NO_REGISTER, SYSCALL, PlaceRecord
 from kprobes.hit.runtime import kprobe_runtime
 from kprobes.x86_64.classify import Kind
 from kprobes.x86_64.slot import BOOSTED, DETOUR, slot_image
@@ -28,10 +27,8 @@ from sandbox.x86_64.encoding import NOP5
 from sandbox.x86_64.instruction import Flow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ftrace.core.handlers.kinds import BoundHandler
     from kprobes.breakpoint.detours import Detour
+    from kprobes.children import PlacedProbe
     from kprobes.x86_64.classify import Classified
     from kprobes.x86_64.emulation import Emulation
     from sandbox.loading.module import Module
@@ -81,28 +78,8 @@ class PlacedJump(Protocol):
     def detours(self) -> list[Detour]: ...
 
 
-class PlacedProbe(Protocol):
-    """The part of `kprobes.probe.kprobe` that a place and kprobes.fast use."""
-
-    native: Any
-    codes: tuple[BoundHandler, ...]
-    post_handler: Any
-    foreign: bool
-    has_fault: int
-    flags: int
-
-    @property
-    def fast(self) -> object: ...
-
-    @property
-    def is_off(self) -> bool: ...
-
-    @property
-    def native_address(self) -> int: ...
-
-
 class Place:
-    """An address in the function `symbol`, and the probes there, newest first in `children`.
+    """An address in the function `symbol`, and the probes there, in `children`.
 
     `is_entry`: whether it is the function's entry. `text`: the mapping through which it is patched. `module`: None in a
     library. `insn`: the probed instruction; None on an ftrace location, which has neither breakpoint nor slot. `jump`: None
@@ -121,10 +98,11 @@ class Place:
         self.symbol = symbol
         self.is_entry = is_entry
         self.insn: Instruction | None = None
-        self.children: list[PlacedProbe] = []
+        self.children = Children()
         self.state = State.OFF
         self.jump: PlacedJump | None = None
         self._list: Any = None
+        self._is_outdated = False  # whether a child has come or gone since `publish` made _list
 
     def __str__(self) -> str:
         return f"{self.symbol.name}+{self.address - self.symbol.address:#x} ({self.address:#x})"
@@ -169,30 +147,15 @@ class Place:
         return self.insn.length if self.insn else SITE_SIZE
 
     @property
-    def disabled(self) -> bool:
-        """Whether no child is enabled."""
-        return all(map(attrgetter("is_off"), self.children))
-
-    @property
     def scratch_is_free(self) -> bool:
         """Whether r10, r11 and the flags are free at the entry and the return of the function at this place."""
         module = self.module
         return module is not None and not module.scratch_kept and self.symbol.name not in module.scratch_taken
 
     @property
-    def has_post(self) -> bool:
-        """Whether a child has a post_handler, disabled or not."""
-        return _have_post(self.children)
-
-    @property
     def original(self) -> bytes:
         """The original bytes of the instruction."""
         return self.insn.code if self.insn else NOP5
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has one child, whose pre_handler is PRE_PLAIN."""
-        return len(self.children) == 1 and bool(self.children[0].native.kind & PRE_PLAIN)
 
     # -- the slot, and how hits find the place ------------------------------------------------------------------
 
@@ -237,13 +200,24 @@ class Place:
 
     # -- children -----------------------------------------------------------------------------------------------
 
+    def join(self, p: PlacedProbe) -> None:
+        """Add a probe, which hits call from `publish` on."""
+        self.children.join(p)
+        self._is_outdated = True
+
+    def leave(self, p: PlacedProbe) -> None:
+        """Remove a probe, which hits may call until `publish`."""
+        self.children.leave(p)
+        retired.append((p.native, p.codes))
+        self._is_outdated = True
+
     def publish(self) -> None:
-        """Let hits run the present children."""
-        new = _child_list(self.children)
-        self.record.children = ctypes.addressof(new)
-        if self._list is not None:
+        """Let hits run the present children. Which of them are enabled, hits read from the children themselves."""
+        if self._is_outdated:
             retired.append(self._list)
-        self._list = (new, [*map(attrgetter("native"), self.children)], [*map(attrgetter("codes"), self.children)])
+            self._list = self.children.native_list()
+            self.record.children = ctypes.addressof(self._list)
+            self._is_outdated = False
 
     # -- the text -----------------------------------------------------------------------------------------------
 
@@ -271,26 +245,7 @@ def describe_emulated(record: Any, emulation: Emulation) -> None:
         to.operand.displacement = operand.displacement % (1 << 64)
 
 
-_HEAD = struct.Struct("<5I4x")
-"""A ChildList up to its children: count, foreign, has_post, plain, has_fault."""
-assert _HEAD.size == ChildList.offset("children")
-
-
-def _have_post(children: Sequence[PlacedProbe]) -> bool:
-    """Whether a child has a post_handler. Thousands may be at one place, and each that comes or goes asks this."""
-    return [*map(attrgetter("post_handler"), children)].count(None) < len(children)
-
-
-def _child_list(children: Sequence[PlacedProbe]) -> Any:
-    plain = len(children) == 1 and bool(children[0].native.kind & PRE_PLAIN)
-    foreign = any(map(attrgetter("foreign"), children))
-    has_fault = max(map(attrgetter("has_fault"), children), default=0)
-    head = _HEAD.pack(len(children), foreign, _have_post(children), plain, has_fault)
-    addresses = [*map(ctypes.addressof, map(attrgetter("native"), children))] or [0]
-    return ctypes.create_string_buffer(head + struct.pack(f"<{len(addresses)}Q", *addresses))
-
-
-_nobody = _child_list([])
+_nobody = Children().native_list()
 """The child list of a place that has had no probe yet."""
 
 

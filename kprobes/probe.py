@@ -180,6 +180,8 @@ class kprobe(Summary, ProcessBound):
     def flags(self, value: int) -> None:
         self._flags = value
         self.native.flags = self.native.flags & ~OFF | (OFF if value & _OFF_FLAGS else 0)
+        if self.place is not None:
+            self.place.children.note(self)
 
     @property
     def is_off(self) -> bool:

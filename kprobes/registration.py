@@ -80,7 +80,7 @@ def _register(p: kprobe, place: Place) -> None:
     p.flags = flags | KPROBE_FLAG_FTRACE * place.on_ftrace | KPROBE_FLAG_ON_FUNC_ENTRY * place.is_entry
     checks.check_post(place, p.post_handler)
     p.choose_path(place)
-    place.children.insert(0, p)
+    place.join(p)
     try:
         states.children_changed(place)
     except BaseException:
@@ -92,7 +92,7 @@ def _register(p: kprobe, place: Place) -> None:
 
 def _take_back(p: kprobe, place: Place) -> None:
     """The place could not be armed with `p`: it is as before."""
-    place.children.remove(p)
+    place.leave(p)
     place.publish()
     if place.jump is not None:
         return_stubs.update_fast_returns(place)
@@ -168,7 +168,7 @@ def _unregister(p: kprobe, place: Place) -> None:
     p.place = None
     del _registered[p]
     p.stop()
-    place.children.remove(p)
+    place.leave(p)
     states.children_changed(place)
     p.release()
 
@@ -198,7 +198,6 @@ def enable_kprobe(p: kprobe) -> None:
             states.children_changed(place)
         except OSError:
             p.flags = flags
-            place.publish()
             raise
 
 

@@ -64,12 +64,12 @@ def _become(place: Place, state: State) -> None:
 
 def children_changed(place: Place) -> None:
     """Let hits run the present children, and arm or disarm the place accordingly. Raises OSError if it cannot be armed."""
-    if place.has_post:
+    if place.children.has_post:
         unoptimize(place)  # only a breakpoint returns to its handler after the instruction
     place.publish()
     if place.jump is not None:
         return_stubs.update_fast_returns(place)
-    should_be_armed = bool(place.children) and not place.disabled and not all_disarmed
+    should_be_armed = bool(place.children.enabled) and not all_disarmed
     armed = place.armed
     if should_be_armed and not armed:
         arm(place)
@@ -142,10 +142,10 @@ def _may_optimize(place: Place) -> bool:
     # KP-63
     if not choice.allowed or all_disarmed or place.on_ftrace:
         return False
-    if place.disabled or place.has_post:
+    if not place.children.enabled or place.children.has_post:
         return False
     near = between(place.address + 1, place.address + max(JMP32_SIZE, place.length))
-    return choice.is_dense() or not any(other.children and not other.disabled for other in near)
+    return choice.is_dense() or not any(other.children.enabled for other in near)
 
 
 def _unoptimize_outdated(place: Place) -> bool:
@@ -326,7 +326,7 @@ def _switch(on: bool) -> tuple[list[OSError], int]:
     with patching():
         all_disarmed = not on
         for place in list(places.values()):
-            if not place.children or place.disabled:
+            if not place.children.enabled:
                 continue
             total += 1
             try:

@@ -98,10 +98,10 @@ _ipmodify = SharedOps(FTRACE_OPS_FL_IPMODIFY)
 
 def _ops_for(place: Place) -> SharedOps | SingleOps:
     """The ops that has to arm a place, given its present probes."""
-    fast = place.children[0].fast if len(place.children) == 1 else None
-    if isinstance(fast, SingleOps):
-        return fast
-    return _ipmodify if place.has_post else _plain
+    only = place.children.only
+    if only is not None and isinstance(only.fast, SingleOps):
+        return only.fast
+    return _ipmodify if place.children.has_post else _plain
 
 
 _armed_by: dict[int, SharedOps | SingleOps] = {}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ftrace.core.sites.lists import ListRecord
     from kprobes.breakpoint.detours import Detour
+    from kprobes.children import PlacedProbe
     from kprobes.place import Place
     from sandbox.memory.mappings import TextMapping
 
@@ -170,31 +171,33 @@ class FastStub:
         )
         patching.write(self.page, self.where, code)
         self.on = False
-        self._set_list(tracer().table.lists.get(()))
+        self._serve(None)
 
-    def lead(self, record: ListRecord) -> None:
-        """Lead the detour into the stub, with this list."""
-        self._set_list(record)
+    def lead(self, p: PlacedProbe) -> None:
+        """Lead the detour into the stub, with the list of this probe's FastReturn."""
+        self._serve(p)
         if not self.on:
             self.on = True
             patching.sync()
             self.detour.write_head(jump(self.detour.entry, self.where + ENTRY_POINT))
 
-    def lead_back(self, valid: Collection[ListRecord]) -> None:
+    def lead_back(self, enabled: Collection[PlacedProbe]) -> None:
         """Lead the detour past the stub again.
 
-        Calls that are in the stub at that moment keep its list if it is `valid`: probes that have joined the place since are
-        not called for them, which does not count as a miss.
+        Calls that are in the stub at that moment keep its list if its probe is still `enabled`: probes that have joined the
+        place since are not called for them, which does not count as a miss.
         """
         if self.on:
             self.on = False
             self.detour.write_head(self.head)
             patching.sync()
-        if self._list not in valid:
-            self._set_list(tracer().table.lists.get(()))
+        if self._served is not None and self._served not in enabled:
+            self._serve(None)
 
-    def _set_list(self, record: ListRecord) -> None:
-        self._list = record
+    def _serve(self, p: PlacedProbe | None) -> None:
+        self._served = p
+        record = tracer().table.lists.get(()) if p is None else _fast_list(p)
+        assert record is not None
         patching.write(self.page, self.where + _FAST_LIST, record.address.to_bytes(8, "little"))
 
 
@@ -205,25 +208,21 @@ _fast_stubs: dict[int, FastStub] = {}
 def update_fast_returns(place: Place) -> None:
     """Lead the detours of a place's jump into a stub if its present children allow that, else past it. Within `patching()`."""
     assert place.jump is not None
-    fast = _fast_of(place)
-    if fast is None and not _fast_stubs:
-        return
-    enabled = [child.fast.list for child in place.children if not child.is_off and isinstance(child.fast, FastReturn)]
+    only = place.children.only
+    if only not in place.children.enabled or not place.scratch_is_free or _fast_list(only) is None:
+        only = None
     for detour in place.jump.detours:
         stub = _fast_stubs.get(detour.address)
-        if stub is None and fast is not None:
+        if stub is None and only is not None:
             stub = _fast_stubs[detour.address] = FastStub(place, detour)
-        if fast is not None and stub is not None:
-            stub.lead(fast.list)
+        if only is not None and stub is not None:
+            stub.lead(only)
         elif stub is not None:
-            stub.lead_back(enabled)
+            stub.lead_back(place.children.enabled)
 
 
-def _fast_of(place: Place) -> FastReturn | None:
-    if len(place.children) != 1 or place.children[0].is_off or not place.scratch_is_free:
-        return None
-    fast = place.children[0].fast
-    return fast if isinstance(fast, FastReturn) else None
+def _fast_list(p: PlacedProbe) -> ListRecord | None:
+    return p.fast.list if isinstance(p.fast, FastReturn) else None
 
 
 def forget_fast_returns(place: Place) -> None:

@@ -84,7 +84,7 @@ class OptinsnCache:
 
     def routine(self, place: Place, function: Function, hooked: int) -> int:
         """The address of the routine that a place's detours call, given its present children. `hooked`: as for `detour`."""
-        name = "kprobe_optimized_plain" if place.is_plain else "kprobe_optimized"
+        name = "kprobe_optimized_plain" if place.children.is_plain else "kprobe_optimized"
         if hooked:
             return kprobe_runtime().image.address(f"{name}_return" + "_preserving" * (not place.scratch_is_free))
         return kprobe_runtime().image.address("kprobe_optimized_all_flags" if function.sets_direction else name)
