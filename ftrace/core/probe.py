@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrace.core.summary import table
-from ftrace.hit.records import Probe
+from ftrace.hit.records import Member, Probe
 from sandbox.memory.pages import PAGE
 from sandbox.threads import tasks
 from sandbox.threads.counters import Line
@@ -113,6 +113,8 @@ class NativeProbe:
         self.keep = keep
         self._memory = ctypes.create_string_buffer(Probe.size + 64)
         self.address = (ctypes.addressof(self._memory) + 63) & -64
+        self.member = bytes(Member.ctypes(self.address, self.header))
+        """What ListRecord gives to fill_list: thousands of lists may hold this probe."""
         live_probes.add(self)
         self.native: Any = Probe.ctypes.from_address(self.address)
         self.native.__init__(**values)

@@ -11,6 +11,7 @@ import enum
 import errno
 import threading
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftrace.hit.records import (
@@ -85,7 +86,7 @@ class ListRecord:
         self._fill(runtime)
 
     def _fill(self, runtime: Runtime) -> None:
-        members = (Member.ctypes * len(self.probes))(*[(probe.address, probe.header) for probe in self.probes])
+        members = ctypes.create_string_buffer(b"".join(map(attrgetter("member"), self.probes)) or bytes(Member.size))
         runtime.image.call("fill_list", self.address, ctypes.addressof(members), len(self.probes))
         ProbeList.ctypes.from_address(self.address).preserving = self.stubs is Stubs.PRESERVING
         self.choose_trampolines(runtime)
@@ -168,7 +169,8 @@ class ListCache:
         self.runtime = runtime
         self._by_probes: dict[tuple[tuple[NativeProbe, ...], Stubs], ListRecord] = {}
         self._by_address: dict[int, ListRecord] = {}
-        self._retired: list[ListRecord] = []
+        self._retired: dict[int, ListRecord] = {}
+        """By address: those that no site runs, which calls in progress may still refer to."""
 
     def __len__(self) -> int:
         """The number of lists in use."""
@@ -188,10 +190,10 @@ class ListCache:
 
     def flags_changed(self, probe: NativeProbe) -> None:
         """Choose the trampolines of a probe's lists again."""
-        alone = (self._by_probes.get(((probe,), stubs)) for stubs in Stubs)
-        for record in (*alone, *self._retired):
-            if record is not None and record.probes == (probe,):
-                record.choose_trampolines(self.runtime)
+        alone = (probe,)
+        present = [self._by_probes[alone, stubs] for stubs in Stubs if (alone, stubs) in self._by_probes]
+        for record in present + [record for record in self._retired.values() if record.probes == alone]:
+            record.choose_trampolines(self.runtime)
 
     def moved(self, old: int, new: int, count: int) -> None:
         """Account for `count` sites that have moved from one list to another, given by their addresses."""
@@ -203,22 +205,22 @@ class ListCache:
         unused = [record for record in self._by_probes.values() if record.probes and not record.sites]
         for record in unused:
             del self._by_probes[record.probes, record.stubs]
-        self._retired += unused
+            self._retired[record.address] = record
 
     def retired(self) -> list[ListRecord]:
         """The retired lists that have not been freed yet."""
-        return list(self._retired)
+        return list(self._retired.values())
 
     def free(self, records: list[ListRecord]) -> None:
         """Free those of `records` that no shadow stack refers to. They must have been retired before a completed quiesce."""
         for record in records:
-            if record in self._retired and not self.runtime.image.call("is_pinned", record.address):
-                self._retired.remove(record)
+            if self._retired.get(record.address) is record and not self.runtime.image.call("is_pinned", record.address):
+                del self._retired[record.address]
                 del self._by_address[record.address]
 
     def in_retired(self, probe: NativeProbe) -> bool:
         """Whether a call that this probe hooked has not returned yet."""
-        return any(probe in record.probes for record in self._retired)
+        return any(probe in record.probes for record in self._retired.values())
 
 
 class _PendingFree(NamedTuple):
