@@ -11,10 +11,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sandbox.abi.convention import ARGUMENT_REGISTERS, ARGUMENTS, REGISTERS, STACK, Place, argument_places
-from sandbox.abi.signatures import Floating, Integer, Parameter, Pointer, Signature, Unsupported, Void
+from sandbox.abi.signatures import (
+    Complex,
+    Floating,
+    Integer,
+    Parameter,
+    Pointer,
+    Record,
+    Signature,
+    Type,
+    Unsupported,
+    Void,
+)
 from sandbox.symbols.dwarf_classes import CLASSES, stripped
 from sandbox.symbols.dwarf_entries import find, may_be_cxx, producer, type_die
-from sandbox.symbols.locations import EVERYWHERE, Operands, expressions
+from sandbox.symbols.locations import EVERYWHERE, Operands, expressions, is_constant
 from sandbox.x86_64 import dwarf_registers
 
 if TYPE_CHECKING:
@@ -24,6 +35,8 @@ _FBREG, _DEREF, _PIECE, _CALL_FRAME_CFA = 0x91, 0x06, 0x93, 0x9C
 _FIRST_REGISTER, _LAST_REGISTER, _FIRST_BASED, _LAST_BASED = 0x50, 0x6F, 0x70, 0x7F
 _FRAME_BASED = (0x76, 0x77)
 """Addresses relative to rbp and rsp."""
+_FRAME_BASES: dict[tuple[bytes, ...], int] = {(bytes([_CALL_FRAME_CFA]),): 0, (bytes([_FIRST_REGISTER + 6]),): 16}
+"""What a frame base is (the canonical frame address, rbp) -> the distance from it to the first argument on the stack."""
 _CALLS_DESCRIBED = ("DW_AT_call_all_calls", "DW_AT_GNU_all_call_sites")
 _CLANG_THAT_SAYS = 19
 _SOURCES = {
@@ -35,17 +48,18 @@ _SOURCES = {
 def as_placed(signature: Signature, function: DIE, parameters: Sequence[DIE], start: int) -> Signature:
     """The signature of a function that begins at `start` in the file, as far as the places of `parameters` confirm it."""
     places = [place for _, place in argument_places(signature)[0]]
-    is_cfa = [bytes([_CALL_FRAME_CFA])] == [said for _, _, said in expressions(function, "DW_AT_frame_base")]
-    pairs = zip(places, parameters, strict=True)
-    agree = [_agrees(place, _certain(parameter, start), is_cfa) for place, parameter in pairs]
+    above = _FRAME_BASES.get(tuple(said for _, _, said in expressions(function, "DW_AT_frame_base")))
+    found = list(zip(places, parameters, strict=True))
+    agree = [_agrees(place, _certain(parameter, start), above) for place, parameter in found]
     may_be_changed = _may_be_changed(signature, function)
     signature = replace(signature, is_result_unset=may_be_changed)
     if False in agree:
         return _with_own_convention(signature, agree)
     if may_be_changed:
-        given = [any(_at_entry(parameter, start)) for parameter in parameters]
+        kinds = [parameter.type for parameter in signature.parameters]
+        given = [_is_passed(kind, *each, start, above) for kind, each in zip(kinds, found, strict=True)]
         return signature if all(given) else _of_one_file(signature, given.index(False))
-    return _without_unused(signature, parameters) if "clang" in producer(function) else signature
+    return _without_unused(signature, parameters, start) if "clang" in producer(function) else signature
 
 
 def _with_own_convention(signature: Signature, agree: Sequence[bool | None]) -> Signature:
@@ -65,9 +79,9 @@ def _of_one_file(signature: Signature, known: int) -> Signature:
     return replace(signature, parameters=parameters)
 
 
-def _without_unused(signature: Signature, parameters: Sequence[DIE]) -> Signature:
-    """One whose callers in its own file do not set the parameters that it does not use: those are nowhere."""
-    used = [any(said for _, _, said in expressions(parameter)) for parameter in parameters]
+def _without_unused(signature: Signature, parameters: Sequence[DIE], start: int) -> Signature:
+    """One whose callers in its own file do not set the parameters that it does not read: those are nowhere, or constants."""
+    used = [_is_used(parameter, start) for parameter in parameters]
     pairs = zip(signature.parameters, used, strict=True)
     return replace(signature, parameters=tuple(replace(each, is_unset=not is_used) for each, is_used in pairs))
 
@@ -86,29 +100,32 @@ def _may_be_changed(signature: Signature, function: DIE) -> bool:
     return 0 < signature.clang < _CLANG_THAT_SAYS and is_optimized and not find(function, "DW_AT_external")
 
 
-def _agrees(place: Place | None, said: Iterable[bytes], is_cfa: bool) -> bool | None:
+def _agrees(place: Place | None, said: Iterable[bytes], above: int | None) -> bool | None:
     """Whether a parameter is where the calling convention puts it, by one of the expressions; None if they do not tell."""
     if place is None or place.indirect:
         return None
     wanted = {offset: source for offset, source, _ in place.pieces}
     answers = []
-    for sources in (dict(_sources(expression, is_cfa)) for expression in said):
+    for sources in (dict(_sources(expression, above)) for expression in said):
         answers += (
             [all(sources[offset] == wanted[offset] for offset in shared)] if (shared := sources.keys() & wanted) else []
         )
     return any(answers) if answers else None
 
 
-def _sources(expression: bytes, is_cfa: bool) -> Iterator[tuple[int, int]]:
-    """(offset in the value, offset in the image) of its parts that are in a register of arguments or above the return slot."""
+def _sources(expression: bytes, above: int | None) -> Iterator[tuple[int, int]]:
+    """(offset in the value, offset in the image) of its parts that are in a register of arguments or above the return slot.
+
+    `above`: where the arguments on the stack begin, from the frame base; None if that is not known.
+    """
     offset, operands = 0, Operands(expression)
     while operands.rest:
         code, source = operands.take(1)[0], None
         if _FIRST_REGISTER <= code <= _LAST_REGISTER:
             source = _SOURCES.get(code - _FIRST_REGISTER)
-        elif code == _FBREG and is_cfa:
-            above = operands.sleb()
-            source = STACK + above if above >= 0 else None
+        elif code == _FBREG and above is not None:
+            at = operands.sleb() - above
+            source = STACK + at if at >= 0 else None
         elif code != _PIECE:
             return
         if code != _PIECE and operands.rest[:1] not in (b"", bytes([_PIECE])):
@@ -125,6 +142,26 @@ def _at_entry(parameter: DIE, start: int) -> Iterator[bytes]:
     for low, high, expression in expressions(parameter):
         if low == start or low <= start < high:
             yield expression
+
+
+def _is_passed(kind: Type, place: Place | None, parameter: DIE, start: int, above: int | None) -> bool:
+    """Whether a parameter is passed as its type says, in a function that LLVM may have changed.
+
+    If all callers pass one constant, none may pass it. Structures may be passed in parts, or as what the function reads of them,
+    and what debug information names is then the copy on the stack: they are where they are expected, or not known.
+    """
+    said = [expression for expression in _at_entry(parameter, start) if not is_constant(expression)]
+    if place is None or place.indirect or not isinstance(kind, (Record, Complex)):
+        return bool(said)
+    wanted = {(offset, source) for offset, source, _ in place.pieces}
+    return any(wanted <= set(_sources(expression, above)) for expression in said)
+
+
+def _is_used(parameter: DIE, start: int) -> bool:
+    at_entry = [expression for expression in _at_entry(parameter, start) if expression]
+    if at_entry:
+        return not all(map(is_constant, at_entry))
+    return any(said for _, _, said in expressions(parameter))
 
 
 def _certain(parameter: DIE, start: int) -> Iterator[bytes]:

@@ -90,6 +90,12 @@ def expressions(die: DIE, attribute: str = "DW_AT_location") -> Iterator[tuple[i
             yield *ends, bytes(entry.loc_expr)
 
 
+def is_constant(expression: bytes) -> bool:
+    """Whether it has the value of a variable itself, or of its first part, instead of where that is."""
+    code = expression[0] if expression else _IMPLICIT_VALUE
+    return _LIT <= code < _LIT + _COUNT or code in (_ADDR, _CONSTU, _CONSTS, _IMPLICIT_VALUE) or code in _FIXED
+
+
 def _evaluated(expression: bytes, function: DIE, offset: int, frame: FrameBase) -> Location:
     if not expression:
         raise NotFetchable("is optimized out here")

@@ -112,6 +112,45 @@ def test_what_clang_leaves_out_is_not_known(places, flag):
     assert of("outside") == "? %si %ax"
 
 
+CONSTANTS = """
+#define APART static __attribute__((noinline))
+struct pair { long a, b; };
+struct big { long a[5]; };
+__attribute__((noinline)) void sink(const volatile void *p) { __asm__ volatile("" :: "r"(p) : "memory"); }
+APART void last(int a, signed char b) { sink(&a); sink(&b); }
+APART void first(_Bool a, _Bool b) { sink(&a); sink(&b); }
+APART void floats(double a, double b, int c) { sink(&a); sink(&b); sink(&c); }
+APART void in_pair(int x, struct pair l, int z) { sink(&x); sink(&l); sink(&z); }
+APART void half(struct pair l, int z) { sink(&l); sink(&z); }
+APART long in_memory(struct big b, int x) { sink(&x); return b.a[3] + b.a[1]; }
+APART void twofold(_Complex double c, double z) { sink(&c); sink(&z); }
+void used(int n, struct big *p) {
+    struct pair both = {4, 5}, one = {n, 6};
+    _Complex double c = 2;
+    last(n, 124), last(n + 1, 124);
+    first(0, n), first(0, n + 1);
+    floats(1.5, n, n), floats(1.5, n + 1, n);
+    in_pair(n, both, n), in_pair(n + 1, both, n);
+    half(one, n), half(one, n + 1);
+    sink((void *)(in_memory(*p, n) + in_memory(*p, n + 1)));
+    twofold(c, n), twofold(c, n + 1);
+}
+"""
+
+
+@pytest.mark.skipif("clang" not in COMPILERS, reason="gcc renames what it changes")
+@pytest.mark.parametrize("flag", ["-O1", "-O2", "-O3", "-gdwarf-4"])
+def test_constants_and_parts_of_structures_that_clang_passes_otherwise_are_not_known(places, flag):
+    of = places("clang", CONSTANTS, "-O2", flag)
+    assert of("last").split()[:2] == ["%di", "?"]
+    assert of("first").split()[:2] == ["?", "?"]
+    assert of("floats").split()[:3] == ["?", "?", "?"]
+    assert of("in_pair").split()[:3] == ["%di", "?", "?"]
+    assert of("half").split()[:2] == ["?", "?"]
+    assert of("in_memory").split()[:2] == ["?", "?"]
+    assert of("twofold").split()[:2] == ["?", "?"]
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_without_optimisation_all_is_known(places, compiler):
     of = places(compiler, OF_ONE_FILE, "-O0")
