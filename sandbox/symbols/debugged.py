@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sandbox.elf.debug_files import mapped
 from sandbox.elf.tables import ElfFile
-from sandbox.symbols import source_lines
+from sandbox.symbols import exported, source_lines
 from sandbox.symbols.dwarf import definitions, may_name, ranges_of
 from sandbox.symbols.dwarf_entries import find
 from sandbox.symbols.libraries import libraries, library_at
@@ -158,4 +158,5 @@ def _of_module(image: bytes, base: int) -> Debugged | None:
     if not file.has_dwarf_info():
         return None
     dwarf: Any = file.get_dwarf_info()
+    exported.remember(dwarf, lambda: ElfFile(image))
     return Debugged(base, Information(dwarf, dwarf.debug_info_sec.size))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.abi.signatures import Floating, Integer, Parameter, Pointer, Signature, Type, Unsupported, Void
 from sandbox.elf.tables import ElfFile
 from sandbox.process.once import cached_property
-from sandbox.symbols import demangling
+from sandbox.symbols import demangling, exported
 from sandbox.symbols.dwarf_entries import is_c_family, is_rust, is_unprototyped, name_in, name_of, producer, unit_base
 from sandbox.symbols.dwarf_types import is_atomic, passed_by_reference, type_of
 from sandbox.symbols.entry_places import as_placed, located_by_reference
@@ -42,8 +42,9 @@ class DwarfInterface:
         file = ELFFile(io.BytesIO(self._data))
         if not file.has_dwarf_info():
             return {}
-        units = file.get_dwarf_info().iter_CUs()
-        starts = dict(found for unit in units for found in definitions(unit.get_top_DIE()))
+        dwarf = file.get_dwarf_info()
+        exported.remember(dwarf, lambda: ElfFile(self._data))
+        starts = dict(found for unit in dwarf.iter_CUs() for found in definitions(unit.get_top_DIE()))
         symbols = read_symbols(self._data, 0, "")
         return {s.name: starts[s.address] for s in symbols if s.address in starts and not is_changed(s.name)}
 

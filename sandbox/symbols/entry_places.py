@@ -25,6 +25,7 @@ from sandbox.abi.signatures import (
 )
 from sandbox.symbols.dwarf_classes import CLASSES, stripped
 from sandbox.symbols.dwarf_entries import find, may_be_cxx, producer, type_die
+from sandbox.symbols.exported import is_exported
 from sandbox.symbols.locations import EVERYWHERE, Operands, expressions, is_constant
 from sandbox.x86_64 import dwarf_registers
 
@@ -51,7 +52,7 @@ def as_placed(signature: Signature, function: DIE, parameters: Sequence[DIE], st
     above = _FRAME_BASES.get(tuple(said for _, _, said in expressions(function, "DW_AT_frame_base")))
     found = list(zip(places, parameters, strict=True))
     agree = [_agrees(place, _certain(parameter, start), above) for place, parameter in found]
-    may_be_changed = _may_be_changed(signature, function)
+    may_be_changed = _may_be_changed(signature, function, start)
     signature = replace(signature, is_result_unset=may_be_changed)
     if False in agree:
         return _with_own_convention(signature, agree)
@@ -91,13 +92,16 @@ def _unknown(parameter: Parameter, why: str) -> Parameter:
     return replace(parameter, type=kind if isinstance(kind, Unsupported) else Unsupported(str(kind), why))
 
 
-def _may_be_changed(signature: Signature, function: DIE) -> bool:
+def _may_be_changed(signature: Signature, function: DIE, start: int) -> bool:
     """Whether clang may have left out parameters and the result without saying so: later versions do by DW_CC_nocall.
 
-    All callers are in one file, and it was optimized: all calls are described.
+    All callers are in one file, and it was optimized: all calls are described. After optimisation of the whole program
+    this is so, too, of functions that other files could call by their source; hidden ones cannot be told from these.
     """
     is_optimized = any(each in function.attributes for each in _CALLS_DESCRIBED)
-    return 0 < signature.clang < _CLANG_THAT_SAYS and is_optimized and not find(function, "DW_AT_external")
+    if not (0 < signature.clang < _CLANG_THAT_SAYS and is_optimized):
+        return False
+    return not find(function, "DW_AT_external") or not is_exported(function, start)
 
 
 def _agrees(place: Place | None, said: Iterable[bytes], above: int | None) -> bool | None:

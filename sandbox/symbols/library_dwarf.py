@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sandbox.elf import debug_files
+from sandbox.symbols import exported
 from sandbox.symbols.dwarf import definitions, is_changed
 from sandbox.symbols.dwarf_entries import is_assembly
 
@@ -93,6 +94,7 @@ def _information(library: str, changed: int) -> Information | None:
         dwarf: Any = file.get_dwarf_info()
         if file.get_section_by_name(".gnu_debugaltlink") is not None and dwarf.supplementary_dwarfinfo is None:
             return None  # dwz has moved what several files share into one that is not there
+        exported.remember(dwarf, lambda: debug_files.mapped(path))
         return Information(dwarf, dwarf.debug_info_sec.size)
     finally:
         file.close()

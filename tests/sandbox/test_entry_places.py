@@ -151,6 +151,16 @@ def test_constants_and_parts_of_structures_that_clang_passes_otherwise_are_not_k
     assert of("twofold").split()[:2] == ["?", "?"]
 
 
+@pytest.mark.skipif("clang" not in COMPILERS, reason="gcc renames what it changes")
+def test_after_optimisation_of_the_whole_program_only_exported_functions_are_as_written(places):
+    """What is linked with -flto may have been made local, which debug information does not say."""
+    hidden = OF_ONE_FILE.replace("APART static", 'APART __attribute__((visibility("hidden")))')
+    of = places("clang", hidden, "-O2")
+    assert of("lacks") == "%di ? ? ?"
+    assert of("same") == "%di ?"
+    assert of("outside") == "? %si %ax"
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_without_optimisation_all_is_known(places, compiler):
     of = places(compiler, OF_ONE_FILE, "-O0")
