@@ -59,6 +59,8 @@ def called(name: str, arguments: str, mark: Callable[[str], str] = str) -> str:
     if (found := _FACE.search(name)) is None:
         return f"{mark(name)}({arguments})"
     start = _opening(name, found.start())
+    if name.endswith("operator", 0, start):
+        start = found.start() + 1  # these are its name, and it has no list of parameters here
     return f"{mark(name[:start])}({arguments}){found[1]}"
 
 

@@ -159,6 +159,8 @@ def test_a_call_has_its_arguments_before_qualifiers():
     assert called("app::Box::add(int)", "a=1") == "app::Box::add(a=1)"
     assert called("app::f(void (*)(int)) [clone .part.0]", "") == "app::f() [clone .part.0]"
     assert called("use::{lambda#1}::operator()() const", "n=1") == "use::{lambda#1}::operator()(n=1) const"
+    assert called("use::M::operator()", "n=1") == "use::M::operator()(n=1)"
+    assert called("use::M::operator() [clone .isra.0]", "n=1") == "use::M::operator()(n=1) [clone .isra.0]"
     assert called("malloc", "size=3", str.upper) == "MALLOC(size=3)"
 
 
