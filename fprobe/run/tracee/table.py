@@ -101,11 +101,11 @@ class MapSpace:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """New maps are made here inside the block."""
-        before, memory.take = memory.take, self.take
+        before, memory.lender = memory.lender, self.take
         try:
             yield
         finally:
-            memory.take = before
+            memory.lender = before
 
     def where(self, address: int) -> tuple[int, int]:
         """Offset and size of what was taken."""

@@ -67,11 +67,19 @@ def spare(state: ptr[MapState], area: ptr[u8]) -> u64:
 
 
 class Memory:
-    """The allocator of new maps: private memory, unless `take` is replaced."""
+    """The allocator of new maps: private memory, unless `lender` is set."""
 
     def __init__(self) -> None:
-        self.take: Callable[[int], int] = mappings.reserve
-        """From a size in bytes to the address of zeroed memory of that size."""
+        self.lender: Callable[[int], int] | None = None
+        """From a size in bytes to the address of zeroed memory of that size, which its lender frees."""
+
+    def take(self, owner: object, size: int) -> int:
+        """The address of zeroed memory of that size for `owner`. It is freed with the owner, unless it was lent."""
+        if self.lender is not None:
+            return self.lender(size)
+        address = mappings.reserve(size)
+        weakref.finalize(owner, mappings.release, address, size).atexit = False
+        return address
 
 
 memory = Memory()
@@ -81,7 +89,7 @@ memory = Memory()
 class Map(Container):
     """A container in areas: what its Python side shares.
 
-    Its memory is reserved when it is made and charged as it is touched; it is freed with the map.
+    Its memory is reserved when it is made and charged as it is touched (see `Memory.take`).
     """
 
     def __init__(
@@ -94,13 +102,11 @@ class Map(Container):
         if length > MAX_AREA:
             raise ValueError(f"a map of {size} elements of {element} bytes takes {length} bytes, more than {MAX_AREA}")
         areas = 1 if is_shared else tasks.CAPACITY
-        base = memory.take(length * areas)
+        base = memory.take(self, length * areas)
         self._length = length
         self._loaded: int | None = None
         where = {"base": base, "stride": 0 if is_shared else length, "spare": HEADER, "first": first}
         self._state = MapState.ctypes(**where, count=size, element=element, **layout)
-        self._finalizer = weakref.finalize(self, mappings.release, base, length * areas)
-        self._finalizer.atexit = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.label}: {self.size} places>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,9 +41,7 @@ class PerThreadHistogram:
         self._keep.append(source)
         self._length = -(-(HEADER + self._places * self.native.entry) // mappings.PAGE) * mappings.PAGE
         self.native.stride = self._length
-        self.native.base = memory.take(self._length * tasks.CAPACITY)
-        release = weakref.finalize(self, mappings.release, self.native.base, self._length * tasks.CAPACITY)
-        release.atexit = False
+        self.native.base = memory.take(self, self._length * tasks.CAPACITY)
         self.call = NativeCall(hist_image().address(self._function()), ctypes.addressof(self.native), self)
 
     @property
