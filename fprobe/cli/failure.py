@@ -71,9 +71,9 @@ def of_call(error: BaseException) -> Failure:
 
 def _of_fault(fault: SandboxFault) -> Failure:
     """The report of a fault: the faulting code, the address, the source line, and the hooked calls in progress."""
-    import signal
+    from sandbox.process.signal_names import signal_name
 
-    name = signal.Signals(fault.signal).name
+    name = signal_name(fault.signal)
     who = f"the {fault.handler}" if fault.handler else "a probe's handler" if fault.probe else "the program"
     accessed = f", accessing {fault.address:#x}" if name in ("SIGSEGV", "SIGBUS") else ""
     calls = [f"    {call}" for call in fault.shadow_stack] or ["    (no probed call)"]

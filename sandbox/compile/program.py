@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Collection
@@ -21,6 +20,7 @@ from sandbox.compile import cache, stubs
 from sandbox.compile.codegen import ProgramError, emit, host, initialize_llvm, parse
 from sandbox.compile.irtypes import IrInterface, declarations
 from sandbox.compile.stubs import Flavour, with_stubs
+from sandbox.process.signal_names import signal_name
 
 if TYPE_CHECKING:
     from llvmlite.binding import ModuleRef
@@ -157,7 +157,7 @@ def _shortened(line: str) -> str:
 
 def _ended(status: int) -> str:
     if status < 0:
-        return f"the compiling process was ended by {signal.Signals(-status).name}"
+        return f"the compiling process was ended by {signal_name(-status)}"
     return f"status {status}"
 
 

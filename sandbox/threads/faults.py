@@ -59,9 +59,11 @@ class SandboxFault(RuntimeError):
     def _sentence(self) -> str:
         import signal
 
+        from sandbox.process.signal_names import signal_name
+
         who = f"the {self.handler}, at " if self.handler else "a probe handler at " if self.probe else ""
         place = f"{who}{self.location}"
         accessed = f" accessing {self.address:#x}" if self.signal in (signal.SIGSEGV, signal.SIGBUS) else ""
         inside = f", inside {' < '.join(self.shadow_stack)}" if self.shadow_stack else ""
         source = f" ({self.source})" if self.source else ""
-        return f"{signal.Signals(self.signal).name} in {place}{source}{accessed}{inside}"
+        return f"{signal_name(self.signal)} in {place}{source}{accessed}{inside}"
