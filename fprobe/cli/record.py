@@ -164,7 +164,7 @@ def record_command(
     call = program.prepare_call(module, call_words(), target)
     groups[""] += definitions_of_calls(module, traces, target.notrace)
     ctrl_c.hold_for_run()
-    with console.alone(), _attached(groups, filter_text, triggers) as events:
+    with console.alone(), _attached(groups, filter_text, triggers, survival) as events:
         arriving = _arriving(events) if live else None
         with input_errors(), disk_errors(output):
             if size_kb is not None:
@@ -180,7 +180,7 @@ def record_command(
                 recording.finish(lambda: _disable(events))
         if arriving is not None and not outcome.interrupted:
             _show(console, arriving)
-        if path != output and not recording.is_incomplete:
+        if path != output and not recording.is_incomplete and not survival.is_needed:
             _convert(path, form, output)
             path = output
         _summarise(console, call, outcome, events, recording, live, path, filter_text)
@@ -241,11 +241,11 @@ def _checked_name(name: str) -> str:
 
 @contextmanager
 def _attached(
-    groups: dict[str, list[str]], filter_text: str | None, triggers: Sequence[str]
+    groups: dict[str, list[str]], filter_text: str | None, triggers: Sequence[str], survival: Survival
 ) -> Iterator[dict[str, Event]]:
     """The events by instance, defined and enabled; trace_printk of the program records beside those of the top level.
 
-    Raises Failure with a caret under the error.
+    They keep their records at the end if the parent finishes the file. Raises Failure with a caret under the error.
     """
     from fprobe.tracefs import tracefs
 
@@ -257,7 +257,11 @@ def _attached(
         }
         if "" in events:  # otherwise the file has the real top level, which records it already
             tracefs.write(f"{events[''].instance}/options/trace_printk_dest", "1")
-        yield events
+        try:
+            yield events
+        finally:
+            if survival.is_needed:
+                survival.keep(stack.pop_all())
 
 
 def _recording(

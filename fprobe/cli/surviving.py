@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import pickle
-import signal
+import resource
 import struct
 import sys
 from dataclasses import replace
@@ -25,6 +26,8 @@ from ftrace.hit.ring_buffer.layout import COMMIT_MASK, HEADER, geometry
 from ftrace.ring_buffer import backing, staging
 from ftrace.ring_buffer.staging import Staging
 from sandbox.memory import mappings
+from sandbox.process.descriptors import KeptDescriptor
+from sandbox.process.signal_names import signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +67,8 @@ class Survival:
         self.stream = stream
         """Takes the records, if the parent makes a file of columns of them."""
         self._pid = os.getpid()
+        self._largest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        self._recording: Recording | None = None
 
     def map_pages(self, size: int) -> int:
         """Address of the memory for this process; the child of a fork gets none. Raises OSError."""
@@ -81,6 +86,8 @@ class Survival:
 
         file = recording.file
         file.staging = self.staging
+        recording.heir = self
+        self._recording = recording
         if not isinstance(file, TraceDat):
             return
         names = [array.name for array in recording.arrays.values()]
@@ -93,13 +100,29 @@ class Survival:
         ctypes.memmove(self._memory + self._size + _LENGTH.size, written, len(written))
         ctypes.memmove(self._memory + self._size, _LENGTH.pack(len(written)), _LENGTH.size)
 
+    def can_write_after(self, failed: OSError) -> bool:
+        """Whether the parent can write: the program has closed our descriptor, or has limited the size of its files."""
+        if failed.errno == errno.EFBIG:
+            return resource.getrlimit(resource.RLIMIT_FSIZE)[0] not in (self._largest, resource.RLIM_INFINITY)
+        return failed.errno == errno.EBADF
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the parent has to finish the file when the child has ended."""
+        return self._recording is not None and self._recording.left is not None
+
+    def keep(self, events: object) -> None:
+        """Keep the events, and thereby the records, until this process has ended: a reference to them is never given back."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(events))
+
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Inside the block the child finishes the file. If that fails, the parent cannot do it either."""
+        """Inside the block the child finishes the file. If that fails, the parent cannot do it either, or `is_needed`."""
         try:
             yield
         finally:
-            ctypes.memset(self._memory + self._size, 0, _LENGTH.size)
+            if not self.is_needed:
+                ctypes.memset(self._memory + self._size, 0, _LENGTH.size)
 
     def poll(self, records: Callable[[], bool]) -> bool:
         """Call `records` again and again; once the parent has been killed, the recording ends as after Ctrl-C."""
@@ -147,14 +170,17 @@ class _Pipes:
         self.sink.close()
         os.close(self._pages[0])
         os.close(self._reply[1])
-        return PageStream(self.path, self._pages[1], self._reply[0])
+        launcher = f"/proc/{os.getppid()}/fd"
+        pages, reply = (
+            KeptDescriptor(number, functools.partial(os.open, f"{launcher}/{number}", how | os.O_CLOEXEC))
+            for number, how in ((self._pages[1], os.O_WRONLY), (self._reply[0], os.O_RDONLY))
+        )
+        return PageStream(self.path, pages, reply)
 
     def reader(self, memory: int, lost: Callable[[], int]) -> PageReader:
-        """In the parent: what makes the file."""
+        """In the parent: what makes the file. The child's ends stay open here, for a program that closes them."""
         from fprobe.export.columns.stream import PageReader
 
-        os.close(self._pages[1])
-        os.close(self._reply[0])
         return PageReader(self.sink, self._pages[0], self._reply[1], lambda tid: comms.find_comm(memory, tid), lost)
 
 
@@ -228,7 +254,7 @@ def _finish(memory: _MemoryOfChild, status: int) -> None:
 
 def _end(status: int) -> str:
     if os.WIFSIGNALED(status):
-        return f"the program was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"the program was ended by {signal_name(os.WTERMSIG(status))}"
     return f"the program ended with status {os.WEXITSTATUS(status)}"
 
 

@@ -12,6 +12,7 @@ from fprobe.export.compression import NONE
 from fprobe.export.formats import EventFormat
 from fprobe.export.outcome import Outcome
 from fprobe.export.trace_dat import TraceDat
+from fprobe.export.trace_dat_pages import Owner, mark
 from fprobe.export.trace_dat_reader import Instance, merged, records_of
 from fprobe.export.trace_dat_sections import BufferMetadata, Metadata
 from fprobe.tracefs import tracefs
@@ -134,7 +135,7 @@ class Recording(Outcome):
         if self._arriving is not None:
             self._arriving.begin_reading()
         slots = [(number, slot) for number, buffer in enumerate(self._buffers) for slot in buffer.slots()]
-        for number, slot in slots if self.failure is None else ():
+        for number, slot in slots if self.is_written else ():
             self._drain_slot(number, slot)
         return self.file.pages > before + (len(slots) if self._arriving is not None else 0)
 
@@ -153,10 +154,19 @@ class Recording(Outcome):
         metadata = self.metadata
         self.lost = sum(buffer.lost() for buffer in self._buffers)
         for number, buffer in enumerate(self._buffers):
-            self._move(number, buffer.raw_pages())
+            for slot in buffer.slots() if self.is_written else ():
+                self._drain_slot(number, slot)
+                self._move(number, self._newest(number, slot, buffer.slot_size_kb(slot) // buffer.subbuf_kb + 2))
         if self._arriving is not None:
             self._arriving.end()
-        self.dropped_pages = self.file.finish(metadata)
+        if self.left is not None:
+            return
+        try:
+            self.dropped_pages = self.file.finish(metadata)
+        except OSError as failed:
+            if self.heir is None or not self.heir.can_write_after(failed):
+                raise
+            self.left = failed
 
     @property
     def metadata(self) -> Metadata:
@@ -167,16 +177,24 @@ class Recording(Outcome):
     def _move(self, number: int, pages: Iterator[tuple[int, bytes]]) -> None:
         """Write these sub-buffers of a trace array, and pass them on."""
         try:
-            for slot, page in pages if self.failure is None else ():
-                self.file.add(slot, page, number)
-                if self._arriving is not None:
-                    self._arriving.add(number, slot, page)
+            for slot, page in pages if self.is_written else ():
+                self._add(number, slot, page)
         except OSError as failed:
             self.fail(failed)
 
-    def _newest(self, number: int, slot: int) -> Iterator[tuple[int, bytes]]:
+    def _add(self, number: int, slot: int, page: bytes) -> None:
+        try:
+            self.file.add(slot, page, number)
+        except OSError:
+            if self.file.staging is not None:
+                self.file.staging.put(mark(Owner(number, slot)), page)
+            raise
+        if self._arriving is not None:
+            self._arriving.add(number, slot, page)
+
+    def _newest(self, number: int, slot: int, most: int = _SHOWN) -> Iterator[tuple[int, bytes]]:
         """Consume sub-buffers of a slot, full or not: few, because a program may make records faster than they are shown."""
-        for _ in range(_SHOWN):
+        for _ in range(most):
             page = self._buffers[number].take_page(slot)
             if page is None:
                 return

@@ -13,6 +13,8 @@ from fprobe.export import trace_dat_pages as pages
 from fprobe.export.compression import NONE, algorithm
 from fprobe.export.trace_dat_pages import GAP, Area, Owner
 from fprobe.export.trace_dat_sections import BUFFER, MAGIC, SECTION, U32, U64, VERSION, Metadata, Region, tail
+from sandbox.process import writing
+from sandbox.process.descriptors import KeptDescriptor
 from sandbox.process.writing import DISK_FULL, emptied, write_all
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ class TraceDat:
         self, path: str, page_size: int, buffers: int = 1, compression: str = NONE, metadata: Metadata | None = None
     ) -> None:
         self._set_up(path, page_size, buffers, compression, metadata)
-        self.descriptor = emptied(path, locked=True)
+        self._kept = KeptDescriptor(emptied(path, locked=True), self._open_again)
         try:
             # What is written there at the end must fit a disk that is full then.
             write_all(self.descriptor, self._start.ljust(self._end, b"\0"))
         except OSError:
-            os.close(self.descriptor)
+            self.close()
             raise
 
     @classmethod
@@ -45,9 +47,9 @@ class TraceDat:
         """A file whose writer has ended without finishing it. None if it was finished, or is another file. Raises OSError."""
         file = cls.__new__(cls)
         file._set_up(path, page_size, buffers, compression, metadata)
-        file.descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        file._kept = KeptDescriptor(writing.existing(path), file._open_again)
         if os.pread(file.descriptor, len(file._start), 0) != file._start:
-            os.close(file.descriptor)
+            file.close()
             return None
         size = os.fstat(file.descriptor).st_size
         for number in range(len(file._gaps), (size - file._area.start) // page_size):
@@ -58,9 +60,24 @@ class TraceDat:
         file.truncate()
         return file
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file. Raises OSError(EBADF) if the program has closed it, and it cannot be opened again."""
+        return self._kept.number
+
+    def close(self) -> None:
+        """Close the file, finished or not."""
+        self._kept.close()
+
+    def _open_again(self) -> int:
+        descriptor = writing.existing(self._absolute, locked=True)
+        os.lseek(descriptor, self._end, os.SEEK_SET)
+        return descriptor
+
     def _set_up(self, path: str, page_size: int, buffers: int, compression: str, metadata: Metadata | None) -> None:
         self._how = algorithm(compression)
         self.path, self.page_size = path, page_size
+        self._absolute = os.path.abspath(path)  # noqa: PTH100  # of a text; the program may change its directory
         self._gaps = [Owner(number, GAP) for number in range(1, buffers)]
         self.staging: Staging | None = None
         """See `Buffer.drain`."""
@@ -135,7 +152,7 @@ class TraceDat:
             os.pwrite(self.descriptor, self._head + U64.pack(options), 0)
             return dropped
         finally:
-            os.close(self.descriptor)
+            self.close()
 
     def _write_tail(self, metadata: Metadata) -> tuple[int, list[Region], int]:
         """Write the sections after the records. If the disk is full, they replace the newest sub-buffers.

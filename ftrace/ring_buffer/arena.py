@@ -21,6 +21,7 @@ from ftrace.ring_buffer.backing import shared
 from ftrace.ring_buffer.view import MemoryFile, RingEntry, RingView
 from sandbox.memory import mappings
 from sandbox.process import fork
+from sandbox.process.descriptors import close_own, file_of
 from sandbox.process.integers import between
 from sandbox.process.once import once
 
@@ -154,6 +155,7 @@ class Arena:
             with contextlib.suppress(OSError):  # the other process has ended
                 return memory.map_pages(size)
         self.descriptor = backing.create(size, path)
+        self._identity = file_of(self.descriptor)
         base = mappings.map_closed(self.descriptor, size)
         mappings.set_writable(base, size, True)
         return base
@@ -241,7 +243,7 @@ class Arena:
     def _after_fork(self) -> None:
         mappings.release(self.base, self._size)
         if self.descriptor is not None:
-            os.close(self.descriptor)
+            close_own(self.descriptor, self._identity)
         path = os.environ.get(backing.PATH, "")
         self._retired.clear()
         self._open(f"{path}.{os.getpid()}" if path else "")

@@ -42,6 +42,11 @@ class Staging:
         self._set_head(mark, size)
         return space
 
+    def put(self, mark: int, page: bytes) -> None:
+        """Keep one sub-buffer, of the owner with that mark, instead of those that were there."""
+        space = self.emptied(mark, len(page))
+        space[: len(page)] = page
+
     def pages(self) -> Iterator[bytes]:
         """The sub-buffers that are here, with the mark of their owner. Some may be written, and the last one not consumed."""
         mark, size = _HEAD.unpack(self._memory(0, _HEAD.size))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from sandbox.memory import mappings as memory
 from sandbox.memory import pages
 from sandbox.memory.mappings import PAGE, changing
+from sandbox.process.descriptors import close_own, file_of
 
 CAPACITY = 1 << 16
 """Pages of the file, which is sparse, at most: as many as a process may have mappings."""
@@ -35,7 +36,7 @@ class ScatteredText:
         self._writers = 0
         self._own_since = memory.forks_seen()
         self._file = pages.sparse_backing(name, SIZE)
-        self._identity = _identity(self._file)
+        self._identity = file_of(self._file)
         self._alias = memory.map_closed(self._file, SIZE)
 
     def __len__(self) -> int:
@@ -69,7 +70,7 @@ class ScatteredText:
         by other code and none is free for a copy.
         """
         with changing(self):
-            if _identity(self._file) != self._identity:
+            if file_of(self._file) != self._identity:
                 self._copy()
             memory.map_page(self._file, page * PAGE, address)
             self._pages[address] = page
@@ -133,7 +134,7 @@ class ScatteredText:
         forks = memory.forks_seen()
         if forks == self._own_since:
             return
-        if _identity(self._file) == self._identity:
+        if file_of(self._file) == self._identity:
             pages.close(self._file)  # whose number is free for the next
         self._copy()
         self._own_since = forks
@@ -143,7 +144,7 @@ class ScatteredText:
         contents = self._contents()
         self._file = -1
         self._file = pages.sparse_backing(self.name, SIZE)
-        self._identity = _identity(self._file)
+        self._identity = file_of(self._file)
         os.pwrite(self._file, contents, 0)
         self._alias = memory.map_closed(self._file, SIZE, self._alias)
         if self._opened:
@@ -167,14 +168,4 @@ class ScatteredText:
                 memory.release(address, PAGE)
             self._pages.clear()
             memory.release(self._alias, SIZE)
-            if _identity(self._file) == self._identity:
-                os.close(self._file)
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    """Which file a descriptor is open on; (0, 0) if it is closed."""
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return 0, 0
-    return status.st_dev, status.st_ino
+            close_own(self._file, self._identity)

@@ -59,6 +59,18 @@ def opened(path: str, *, locked: bool = False) -> int:
     return descriptor
 
 
+def existing(path: str, *, locked: bool = False) -> int:
+    """A descriptor of a file that there is already, as it is; `locked` as for `emptied`. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    if locked:
+        try:
+            _lock(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
 def _lock(descriptor: int, path: str) -> None:
     import fcntl
 

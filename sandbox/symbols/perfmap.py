@@ -7,6 +7,7 @@ file of this user; invalid lines are skipped, and addresses are checked by the c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -27,7 +28,7 @@ _LONGEST = 1 << 28
 
 
 class PerfMap:
-    """The map of this process, opened when the first line is written. After a fork the child starts one of its own.
+    """The map of this process, made when the first line is written. After a fork the child starts one of its own.
 
     `directory` is where profilers look. `is_wanted`: whether to write it; the file is never removed, as others may write it, too.
     """
@@ -36,7 +37,6 @@ class PerfMap:
         self.is_wanted = True
         self._directory = directory
         self._lock = fork.renew(threading.Lock())
-        self._stream: FileIO | None = None
         self._present: dict[int, str] = {}
         """The last line of each address. Addresses are used again: there are no more lines than there is code."""
         self._late: list[str] = []
@@ -64,10 +64,8 @@ class PerfMap:
                 self._present.pop(address, None)  # the last line that covers an address counts: it goes to the end
                 self._present[address] = f"{address:x} {size:x} {name}\n"
                 self._late.append(self._present[address])
-            try:
+            with contextlib.suppress(OSError):  # lines that were not written are written with the next ones
                 self._write()
-            except OSError:
-                self._stream, self._pid = None, 0  # lines that were not written are written with the next ones
 
     def without_own(self, data: bytes, start: int, inode: int) -> bytes:
         """The part of `data`, read from byte `start` of the map with that inode, that others have written."""
@@ -75,16 +73,20 @@ class PerfMap:
             return self._own.removed_from(data, start) if self._own.inode == inode else data
 
     def _write(self) -> None:
-        if self._stream is None or self._pid != os.getpid():
-            # A child of fork has the parent's code, but a map file of its own.
-            self._stream, self._pid = self._open(), os.getpid()
-            self._late = list(self._present.values())
-        data = memoryview("".join(self._late).encode(errors="surrogateescape"))
-        while data:
-            size = self._stream.write(data)
-            self._own.add(self._stream.tell() - size, size)
-            data = data[size:]
-        self._late = []
+        with self._open() as stream:  # not for longer: a program may close it, and have another file under its number
+            if self._pid != os.getpid():
+                # A child of fork has the parent's code, but a map file of its own.
+                self._pid, self._late = os.getpid(), list(self._present.values())
+            data = memoryview("".join(self._late).encode(errors="surrogateescape"))
+            try:
+                while data:
+                    size = stream.write(data)
+                    self._own.add(stream.tell() - size, size)
+                    data = data[size:]
+            except OSError:
+                self._pid = 0
+                raise
+            self._late = []
 
     def _open(self) -> FileIO:
         # The name is predictable and the directory is writable by all: follow no link, append to no other user's file.

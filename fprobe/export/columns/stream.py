@@ -30,6 +30,7 @@ from sandbox.process.writing import DISK_FULL, write_all
 if TYPE_CHECKING:
     from ftrace.ring_buffer.buffer import Buffer
     from ftrace.ring_buffer.staging import Staging
+    from sandbox.process.descriptors import KeptDescriptor
 
 _HEAD = struct.Struct("<QII")
 """Of a message: the number of bytes that follow, its kind, and 0, where a sub-buffer has the mark."""
@@ -51,8 +52,8 @@ class PageStream:
 
     compression = "none"
 
-    def __init__(self, path: str, descriptor: int, reply: int) -> None:
-        self.path, self.descriptor, self._reply = path, descriptor, reply
+    def __init__(self, path: str, pages: KeptDescriptor, reply: KeptDescriptor) -> None:
+        self.path, self._kept, self._reply = path, pages, reply
         self.page_size, self.pages = 0, 0
         self.rows = self.unwritten = 0
         self._rings: list[str] = []
@@ -60,6 +61,11 @@ class PageStream:
         self._known = 0
         self.staging: Staging | None = None
         """See `Buffer.drain`."""
+
+    @property
+    def descriptor(self) -> int:
+        """The pipe. Raises OSError(EBADF) if the program has closed it, and it cannot be opened again."""
+        return self._kept.number
 
     def begin(self, page_size: int, rings: Sequence[str], metadata: Callable[[], Metadata]) -> None:
         """Say what the records are; again when there are more events."""
@@ -81,8 +87,10 @@ class PageStream:
         """Wait for the file. Raises OSError if it could not be finished. No sub-buffer is dropped."""
         self._tell(metadata)
         write_all(self.descriptor, _HEAD.pack(0, _END, 0))
-        os.close(self.descriptor)
-        answer = json.loads(_all_of(self._reply) or b'{"error": [5, "the process that writes the file has ended"]}')
+        self._kept.close()
+        answer = json.loads(
+            _all_of(self._reply.number) or b'{"error": [5, "the process that writes the file has ended"]}'
+        )
         if "error" in answer:
             raise OSError(*answer["error"], self.path)
         self.rows, self.unwritten = answer["rows"], answer["unwritten"]

@@ -28,6 +28,35 @@ long becomes(long n) { spin(n); execl("/bin/sh", "sh", "-c", "exit 5", (char *)0
 long waits(long n) { spin(n); for (;;) usleep(1000); }
 long returns(long n) { spin(n); return 0; }
 """
+UNUSUAL = (
+    SOURCE
+    + """
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/resource.h>
+long raises(long n) { spin(n); return raise(SIGRTMIN + 5); }
+static void closing(void) { for (int i = 3; i < 20000; i++) close(i); }
+long closes(long n) { closing(); spin(n); return 0; }
+long closes_and_exits(long n) { closing(); spin(n); _exit(7); }
+long limits(long n) {
+  struct rlimit small = {60000, 60000};
+  setrlimit(RLIMIT_FSIZE, &small);
+  spin(n);
+  return 0;
+}
+long opens(long n) {
+  closing();
+  for (int i = 0; i < 900; i++) {
+    char name[32];
+    sprintf(name, "own/%d", i);
+    write(open(name, O_CREAT | O_RDWR, 0600), "own", 3);
+  }
+  spin(n);
+  usleep(200000);
+  return 0;
+}
+"""
+)
 EVENTS = ["-e", "f:leafs leaf n=$arg1:u64", "-B", "more", "-e", "f:others other n=$arg1:u64"]
 
 
@@ -35,6 +64,13 @@ EVENTS = ["-e", "f:leafs leaf n=$arg1:u64", "-B", "more", "-e", "f:others other 
 def source(tmp_path_factory):
     path = tmp_path_factory.mktemp("survives") / "prog.c"
     path.write_text(SOURCE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def unusual(tmp_path_factory):
+    path = tmp_path_factory.mktemp("unusual") / "prog.c"
+    path.write_text(UNUSUAL)
     return path
 
 
@@ -75,6 +111,22 @@ def numbers(path):
     ),
 )
 def test_records_survive_the_end_of_the_program(source, tmp_path, call, ending, status, count):
+    check_all_recorded(source, tmp_path, call, ending, status, count)
+
+
+@pytest.mark.parametrize(
+    ("call", "ending", "status"),
+    [
+        ("raises", "was ended by SIGRTMIN+5", -(signal.SIGRTMIN + 5)),
+        ("closes_and_exits", "ended with status 7", 7),
+        ("limits", "ended with status 0", 0),
+    ],
+)
+def test_records_survive_what_a_program_does_to_its_descriptors_and_limits(unusual, tmp_path, call, ending, status):
+    check_all_recorded(unusual, tmp_path, call, ending, status, 2000)
+
+
+def check_all_recorded(source, tmp_path, call, ending, status, count):
     path = tmp_path / "trace.dat"
     done = record(source, path, call, count)
     assert ending in done.stderr and done.returncode == status
@@ -82,6 +134,24 @@ def test_records_survive_the_end_of_the_program(source, tmp_path, call, ending, 
     wrong = {name: [(at, n) for at, n in enumerate(each) if at != n][:9] for name, each in found.items()}
     lengths = {name: len(each) for name, each in found.items()}
     assert (lengths, wrong, trace.cut_off) == ({"": count, "more": count}, {"": [], "more": []}, "")
+
+
+@pytest.mark.parametrize("form", ["dat", "parquet"])
+def test_a_program_that_closes_all_descriptors_keeps_its_own_files(unusual, tmp_path, form):
+    """Its next files get numbers that were ours."""
+    (tmp_path / "own").mkdir()
+    path = tmp_path / f"trace.{form}"
+    done = record(unusual, path, "opens", 20_000, "-b", "4096", cwd=tmp_path, preexec_fn=_few_descriptors)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {file.read_bytes() for file in (tmp_path / "own").iterdir()} == {b"own"}
+    if form == "dat":
+        assert numbers(path)[1] == {"": list(range(20_000)), "more": list(range(20_000))}
+    else:
+        assert pytest.importorskip("pyarrow.parquet").read_table(path).num_rows == 40_000
+
+
+def _few_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 
 
 KILLED = """
@@ -202,7 +272,7 @@ def test_a_limit_of_the_file_size_that_costs_records_is_an_error(source, tmp_pat
 
 @pytest.mark.stress
 def test_a_recording_that_could_not_be_converted_says_where_the_records_are(source, tmp_path):
-    limit = 100 << 10
+    limit = 112 << 10
     path = tmp_path / "calls.csv"
     limits = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
     lost = record(source, path, "returns", 4000, **limits)

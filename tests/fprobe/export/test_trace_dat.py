@@ -66,8 +66,8 @@ def test_two_recordings_do_not_write_one_file(tmp_path):
     first = TraceDat(str(tmp_path / "t.dat"), 4096)
     with pytest.raises(OSError, match="another process is writing this file; give another name with -o"):
         TraceDat(str(tmp_path / "t.dat"), 4096)
-    os.close(first.descriptor)
-    os.close(TraceDat(str(tmp_path / "t.dat"), 4096).descriptor)
+    first.close()
+    TraceDat(str(tmp_path / "t.dat"), 4096).close()
 
 
 def test_the_file_is_what_its_description_says(recorded):
