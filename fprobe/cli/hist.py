@@ -108,7 +108,7 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
     results = processes.results()
     found = results.processes
     for process in found:
-        _show_running(console, process)
+        _show_running(console, process, results.told)
     objects = [_process_object(process) for process in found]
     rows = [{"pid": each["pid"], **row} for each in objects for row in _rows(each["histograms"])]
     console.document({"processes": objects}, rows)
@@ -116,10 +116,11 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
     end_process(exit_code(results))
 
 
-def _show_running(console: Console, process: Process) -> None:
+def _show_running(console: Console, process: Process, told: frozenset[str]) -> None:
     console.note(f"# process {process.pid}")
     for text in (*process.errors, *process.waiting.values(), *process.remarks):
-        console.line(f"# {text}")
+        if text not in told:
+            console.line(f"# {text}")
     for name, text in process.histograms.items():
         console.line(console.bold(f"{name.rpartition('/')[2]}:"))
         for line in bars(list(entries_of(text))):
@@ -129,7 +130,7 @@ def _show_running(console: Console, process: Process) -> None:
 
 def _process_object(process: Process) -> dict[str, Any]:
     shown = {name.rpartition("/")[2]: [*map(_object, entries_of(text))] for name, text in process.histograms.items()}
-    return {"pid": process.pid, "errors": process.errors, "not_found": process.waiting, "histograms": shown}
+    return {"pid": process.pid, "errors": process.errors, "not_found": process.not_found, "histograms": shown}
 
 
 def _totals(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fprobe.cli.failure import Failure
-from ftrace.core.glob import parse, parse_owner, places
+from ftrace.core.glob import parse_name, places
 from sandbox.elf.tables import SHT_DYNSYM
 from sandbox.images.library_images import LibraryImage
 from sandbox.images.near_misses import ENOUGH
@@ -47,7 +47,7 @@ class RemoteLibrary(Library):
 
     def matching(self, wanted: str) -> list[Symbol]:
         """The functions whose names a pattern matches, ascending."""
-        found = LibraryImage(self).chosen(partial(places, parse(wanted)), wanted)
+        found = LibraryImage(self).chosen(partial(places, parse_name(wanted)), wanted)
         return [symbol for symbol in found if symbol.section == ".text"]
 
     def names_like(self, wanted: str) -> list[str]:
@@ -98,6 +98,10 @@ def functions(process: RemoteProcess, patterns: Sequence[str]) -> Iterator[Remot
 
 
 def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
+    if pattern.startswith("!"):
+        raise Failure(
+            f"the pattern is {pattern!r}; with -p it cannot leave functions out: give patterns of those to show"
+        )
     owner, colon, wanted = split_owner(pattern)
     images = _images_called(process, owner) if colon else _program(process)
     if not images and colon:
@@ -116,8 +120,8 @@ def _matching(process: RemoteProcess, pattern: str) -> Iterator[RemoteFunction]:
 
 def _images_called(process: RemoteProcess, owner: str) -> list[Image]:
     folder, name = split_folder(owner)
-    of_library = parse_owner(name)
-    found = process.images(lambda file: any(map(of_library.matches, names_of(file))))
+    of_library = parse_name(name)
+    found = process.images(lambda file: any(map(of_library.means, names_of(file))))
     return [image for image in found if not folder or is_in_folder(image.path, folder)]
 
 

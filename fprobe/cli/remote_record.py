@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fprobe.cli.attaching import attached_to, exit_code
@@ -17,7 +16,7 @@ from fprobe.run.launcher.recording import RemoteRecording
 if TYPE_CHECKING:
     from fprobe.cli.console import Console
     from fprobe.run.launcher.attached import AttachedProcesses, Targets
-    from fprobe.run.launcher.process import Process
+    from fprobe.run.launcher.results import Results
     from fprobe.run.session import Settings
 
 _POLLING = 0.02
@@ -46,7 +45,7 @@ def record_running(
         with disk_errors(output):
             recording.finish()
     found = processes.results()
-    _summarise(console, found.processes, recording, output)
+    _summarise(console, found, recording, output)
     if recording is not None and recording.is_incomplete:
         raise disk_failure(output, "records are missing")
     end_process(exit_code(found))
@@ -76,16 +75,19 @@ def _recording(output: str, processes: AttachedProcesses, compression: str | Non
         raise Failure(str(error)) from None
 
 
-def _summarise(console: Console, found: Sequence[Process], recording: RemoteRecording | None, output: str) -> None:
-    for process in found:
+def _summarise(console: Console, found: Results, recording: RemoteRecording | None, output: str) -> None:
+    for process in found.processes:
         for text in (*process.errors, *process.waiting.values(), *process.remarks):
-            console.line(f"# process {process.pid}: {text}")
+            if text not in found.told:
+                console.line(f"# process {process.pid}: {text}")
     records = 0 if recording is None else recording.hits
     console.note(f"{records:,} record{'s' * (records != 1)}")
     console.note(f"{output}: {'not written, since no event was defined' if recording is None else recording.text}")
     console.document(
         {
-            "processes": [{"pid": each.pid, "errors": each.errors, "not_found": each.waiting} for each in found],
+            "processes": [
+                {"pid": each.pid, "errors": each.errors, "not_found": each.not_found} for each in found.processes
+            ],
             "records": records,
             "lost": 0 if recording is None else recording.lost,
             "file": None if recording is None else output,

@@ -98,11 +98,15 @@ def _replace_by_program() -> None:
 
 
 def checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns without repetitions. Raises Failure for one that is empty before or after its colon."""
+    """The patterns without repetitions. Raises Failure for one that is empty before or after its colon, or is to leave out."""
     for pattern in patterns:
         owner, colon, functions = split_owner(pattern)
         if not pattern or (colon and not (owner and functions)):
             raise Failure(f"the pattern is {pattern!r}; give a library and its functions, such as 'libz:inflate*'")
+        if pattern.startswith("!"):
+            raise Failure(
+                f"the pattern is {pattern!r}; it cannot leave functions out here: give patterns of those to probe"
+            )
         if of_python := name_of_python(pattern):
             raise Failure(of_python)
     return tuple(dict.fromkeys(patterns))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from sandbox.process.printable import printable
 from sandbox.symbols.readable import as_pattern, forms, possible
 
 
@@ -45,6 +46,10 @@ class Pattern(NamedTuple):
         """Whether `name` as a whole matches."""
         return bool(self.select([name]))
 
+    def means(self, name: str) -> bool:
+        """Whether `name` matches, or is the pattern itself: names may have signs of patterns."""
+        return name == self.text or self.matches(name)
+
     def _compare(self, names: Sequence[str]) -> list[bool]:
         """Whether each name matches. Calls no Python function for each name: there may be very many."""
         search = self.search
@@ -73,14 +78,21 @@ def parse(text: str) -> Pattern:
     return Pattern(body, kind, search, negated)
 
 
-def parse_owner(text: str) -> Pattern:
-    """The same for names of images: a digit that the pattern begins with is part of a name, and no position in a list."""
-    return parse(re.sub(r"^(!?)(\d)", r"\1[\2]", text))
+def parse_name(text: str) -> Pattern:
+    """The same for names of images and of their functions.
+
+    A `!` or a digit that the pattern begins with is part of a name: it removes nothing, and is no position in a list.
+    """
+    return Pattern(text, *_classify_name(text), negated=False)
 
 
 def _classify(body: str) -> tuple[PatternKind, str]:
     if body[:1].isdigit() and body[:1].isascii():
         return PatternKind.INDEX, body
+    return _classify_name(body)
+
+
+def _classify_name(body: str) -> tuple[PatternKind, str]:
     leading = body.startswith("*")
     inner = body[1:] if leading else body
     trailing = inner.endswith("*")
@@ -201,8 +213,12 @@ def select(pattern: Pattern, names: Sequence[str]) -> int:
 
 
 def places(pattern: Pattern, names: Sequence[str]) -> list[int]:
-    """The same as positions, ascending."""
-    return [*bits_of(select(pattern, names))]
+    """The same as positions, ascending; with names that are shown as the pattern: they may have signs of patterns."""
+    mask = select(pattern, names)
+    if pattern.kind is PatternKind.GLOB:
+        shown = names if "\\" not in pattern.text else list(map(printable, names))
+        mask |= mask_of(name == pattern.text for name in shown) if pattern.text in shown else 0
+    return [*bits_of(mask)]
 
 
 def _readable(pattern: Pattern, names: Sequence[str], mask: int) -> int:
@@ -211,7 +227,7 @@ def _readable(pattern: Pattern, names: Sequence[str], mask: int) -> int:
     left = [index for index in possible(pattern.text, names) if not known[index >> 3] >> (index & 7) & 1]
     if not left:
         return 0
-    wanted = parse(as_pattern(pattern.text))
+    wanted = parse_name(as_pattern(pattern.text))
     found = bytearray(len(known))
     for form in forms([names[index] for index in left], pattern.text):
         chosen = wanted.select(form)

@@ -109,8 +109,19 @@ def no_image(owner: str, wanted: str) -> str:
     """A sentence for `owner:wanted`, of which no image called `owner` is there, with what may have been meant."""
     if owner in JIT_NAMES:
         return f"no function {wanted!r} in [{owner}]: nothing has been compiled yet{_elsewhere(wanted)}"
-    near = _elsewhere(wanted) or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
+    near = (
+        _with_colon(f"{owner}:{wanted}")
+        or _elsewhere(wanted)
+        or did_you_mean(owner, (name for image in images() for name in sorted(image.names)))
+    )
     return f"no module, library or other image {owner!r} is loaded{near}{_of_dlmopen()}"
+
+
+def _with_colon(text: str) -> str:
+    """`; did you mean lib?colon.so:f?` for `lib:colon.so:f`, if there is an image whose name has a colon."""
+    names = [name for image in images() for name in image.names if ":" in name and text.startswith(f"{name}:")]
+    name = max(names, key=len, default="")
+    return f"; did you mean {name.replace(':', '?')}{text[len(name) :]}?" if name else ""
 
 
 def _of_dlmopen() -> str:

@@ -276,7 +276,8 @@ class AttachedProcesses:
         self._is_interrupted = is_interrupted
         self.ticks = Ticks()
         self._end: float | None = None
-        self._told: set[str] = set()
+        self.told: set[str] = set()
+        """What was said of what they do not do."""
 
     def add(self, process: Attached) -> None:
         """Add a process, and say so, and what it does not do of what was asked for: otherwise only the end would tell."""
@@ -285,8 +286,8 @@ class AttachedProcesses:
         functions = f"{number:,} function{'s' * (number != 1)}"
         _say(f"fprobe: attached to {process.pid} ({shown_command(process.command)}): {functions}; Ctrl-C ends")
         for text in chain(*process.undone()):
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self.told:
+                self.told.add(text)
                 _say(f"fprobe: {text}")
 
     def begin(self, duration: float | None) -> None:
@@ -325,6 +326,7 @@ class AttachedProcesses:
         found = Results([], {}, 0)
         for each in self.members:
             found = found.joined(each.results())
+        found.told = frozenset(self.told)
         return found
 
     def detach(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 
 from fprobe.run.launcher.attached import AttachedProcesses
-from fprobe.run.launcher.report import finish_rows, recorded_of, rows_of, write_report
+from fprobe.run.launcher.report import WITHOUT_WORDS, finish_rows, recorded_of, rows_of, write_report
 from fprobe.run.launcher.report_selection import Recorded, ReportSelection
 from fprobe.run.launcher.results import Results
+
+STANDARD_OUTPUT = 1
 
 
 class AttachedReport:
@@ -40,5 +42,7 @@ class AttachedReport:
                 {**recorded.maps, **also.maps},
                 {**recorded.values, **also.values},
             )
+        if self._output == STANDARD_OUTPUT or self._format in WITHOUT_WORDS:  # a file is read later, and alone
+            found.told = frozenset(self._processes.told)
         write_report(self._output, found, recorded, self._selection, self._processes.ticks, self._format)
         return found

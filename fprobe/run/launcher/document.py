@@ -63,7 +63,7 @@ def _process(process: Process, rate: float, selection: ReportSelection, recorded
         "forked_by": process.parent,
         "attached": process.attached,
         "skipped": [{"name": name, "reason": reason} for name, reason in process.skipped],
-        "not_found": [{"pattern": pattern, "reason": reason} for pattern, reason in process.waiting.items()],
+        "not_found": process.not_found,
         "errors": process.errors,
         "remarks": process.remarks,
         "calls_without_place": process.dropped,

@@ -276,7 +276,7 @@ def _stop_with(program: Program, screen: Screen) -> None:
 def _remarks(found: Results) -> Iterator[str]:
     """Lines below the table: errors, functions and processes that are not probed, patterns that match nothing."""
     for process in found.processes:
-        yield from troubles(process)
+        yield from troubles(process, found.told)
     yield from conclusion(found, is_empty=not any(process.calls for process in found.processes))
 
 

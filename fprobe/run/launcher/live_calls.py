@@ -105,7 +105,7 @@ class LiveCalls:
         self._write(self._tree.flush())
         found = self._processes.results()
         is_empty = not any(process.calls for process in found.processes)
-        remarks = [line for process in found.processes for line in troubles(process)]
+        remarks = [line for process in found.processes for line in troubles(process, found.told)]
         self._write([*remarks, *conclusion(found, is_empty=is_empty)])
 
     def _write_due(self, until: int) -> None:

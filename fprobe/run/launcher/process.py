@@ -123,6 +123,11 @@ class Process:
         """Whether there is anything to report."""
         return bool(self.calls or self.stacks or self.value_layouts or self.errors or self.skipped or self.remarks)
 
+    @property
+    def not_found(self) -> list[dict[str, str]]:
+        """The patterns that match nothing, as JSON has them."""
+        return [{"pattern": pattern, "reason": reason} for pattern, reason in self.waiting.items()]
+
     def matches(self, patterns: Iterable[str], ip: int) -> bool:
         """Whether one of these patterns matches the function."""
         return any(ip in self.matched.get(pattern, ()) for pattern in patterns)

@@ -21,8 +21,8 @@ _LONGEST = 160
 """Characters of a command that are shown."""
 
 
-def why_nothing(results: Results) -> str:
-    """Why nothing was counted, as a sentence."""
+def why_nothing(results: Results, told: frozenset[str] = frozenset()) -> str:
+    """Why nothing was counted, as a sentence. `told`: causes that it does not repeat."""
     if results.status == signal.SIGINT and not results.is_probed:
         return "nothing was counted: the program was interrupted before it began"
     if not results.processes:
@@ -35,6 +35,7 @@ def why_nothing(results: Results) -> str:
         causes = [f"no probed function was called{passing}{_probed(results)}", *unmatched(results)]
     else:
         causes = [*unmatched(results), *_refusals(results)] or ["the program ended before it could be probed"]
+    causes = [each for each in causes if each not in told] or ["no function has a probe, as was said at the beginning"]
     return f"nothing was counted: {'; '.join(causes)}"
 
 
@@ -42,9 +43,9 @@ def conclusion(results: Results, *, is_empty: bool) -> Iterator[str]:
     """The last lines of a report: processes that are not covered, patterns that match nothing, why nothing was counted."""
     yield from not_covered(results)
     if is_empty:
-        yield f"fprobe: {why_nothing(results)}"
+        yield f"fprobe: {why_nothing(results, results.told)}"
     else:
-        yield from (f"# {sentence}" for sentence in unmatched(results))
+        yield from (f"# {sentence}" for sentence in unmatched(results) if sentence not in results.told)
 
 
 def unmatched(results: Results) -> list[str]:
@@ -82,9 +83,9 @@ def _probed(results: Results) -> str:
     return f" (probed: {', '.join(counts)}{copies})"
 
 
-def troubles(process: Process) -> Iterator[str]:
-    """Lines with a process's errors and remarks, and the functions that cannot be probed."""
-    yield from (f"# {text}" for text in (*process.errors, *process.remarks))
+def troubles(process: Process, told: frozenset[str]) -> Iterator[str]:
+    """Lines with a process's errors and remarks, and the functions that cannot be probed. `told`: what they leave out."""
+    yield from (f"# {text}" for text in (*process.errors, *process.remarks) if text not in told)
     yield from (f"# not probed: {name}: {reason}" for name, reason in process.skipped[:_LISTED])
     if len(process.skipped) > _LISTED:
         yield f"# not probed: {len(process.skipped) - _LISTED:,} more functions; fprobe run --json lists them"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _STANDARD_ERROR = 2
-_WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "csv", "ndjson")
+WITHOUT_WORDS = ("folded", "flame", "speedscope", "perfetto", "csv", "ndjson")
 """Formats that cannot say why they are empty."""
 
 
@@ -38,7 +38,7 @@ def text(
     """The report's lines. `rate`: ticks per nanosecond; `width`: columns of the terminal on which tables are shown."""
     shown = [process for process in results.processes if process.has_anything or process.pid in recorded.events]
     for process in shown:
-        yield from _process(process, rate, selection, width)
+        yield from _process(process, rate, selection, width, results.told)
         yield from stack_lines(process, rate, selection)
         if process.pid in recorded.calls:
             calls = of_patterns(process, recorded.calls[process.pid], selection.traces)
@@ -93,10 +93,12 @@ def _maps(maps: Mapping[int, Contents]) -> Iterator[str]:
         yield from contents.lines()
 
 
-def _process(process: Process, rate: float, selection: ReportSelection, width: int | None) -> Iterator[str]:
+def _process(
+    process: Process, rate: float, selection: ReportSelection, width: int | None, told: frozenset[str]
+) -> Iterator[str]:
     origin = f" (forked by {process.parent})" if process.parent else ""
     yield f"# process {process.pid}{origin}: {shown_command(process.command)}"
-    yield from troubles(process)
+    yield from troubles(process, told)
     if process.dropped:
         what = "functions" if selection.by == "function" else f"functions by {selection.by}"
         yield f"# {process.dropped:,} calls are not in this table: a thread has place for 2,048 different {what}"
@@ -162,7 +164,7 @@ def write_report(
 ) -> None:
     """Write the report; its words to standard error if the format has none. Raises OSError."""
     write_all(output, rendered(found, selection, recorded, ticks, format_, terminal.width(output)))
-    if format_ in _WITHOUT_WORDS:
+    if format_ in WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
             _say_all(_words(found, is_empty))
@@ -180,7 +182,7 @@ def _lost(recorded: Recorded) -> Iterator[str]:
 def _words(found: Results, is_empty: bool) -> Iterator[str]:
     """What a report as text says besides what was counted."""
     for process in found.processes:
-        yield from troubles(process)
+        yield from troubles(process, found.told)
     yield from conclusion(found, is_empty=is_empty)
 
 

@@ -40,6 +40,8 @@ class Results:
     """Process id -> what a Python that cannot have probes has reported."""
     status: int = 0
     """The program's exit status, as from waitpid; 0 while it is running."""
+    told: frozenset[str] = frozenset()
+    """Sentences that standard error has had already, and that reports as text do not repeat."""
 
     def joined(self, other: Results) -> Results:
         """The results of both, of different processes."""

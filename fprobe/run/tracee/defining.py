@@ -21,11 +21,16 @@ from ftrace.ring_buffer.backing import Shared, share, shared
 from ftrace.ring_buffer.buffer import DEFAULT_SIZE_KB
 from ftrace.tracing.events.hist.text import escaped_texts
 from ftrace.tracing.events.probe_event import Probe
+from sandbox.images.process_text import is_symbol
 from sandbox.images.source_places import is_file, split_line
 from sandbox.memory import mappings
-from sandbox.symbols.names import is_glob, split_owner
+from sandbox.symbols.names import is_glob
 
 _PLACE = re.compile(r"[prf]\S*\s+(?P<place>[^\s%]+)")
+_SIMPLE = re.compile(r"[\w.$@:~/-]+")
+_UTTERABLE = re.compile(r"(?!.*:\d+$)[^\s%]+")
+"""A name that a line can have: without a space, and not as if a suffix or a number of a line followed."""
+_UNCLEAR = re.compile(r"[^\w.$]")
 _SHOWN = 3
 """Functions that an error names."""
 _OFFSET = re.compile(r"[+-](?:0[xX][\da-fA-F]+|\d+)$")
@@ -57,24 +62,41 @@ class Definition:
     def define(self) -> list[Probe]:
         """Define it, on the functions that are loaded. Returns its probes. Raises OSError."""
         self._new_functions()
-        self._probes = define(self._of_one_library())
+        self._probes = define(self._of_one_function())
         return self._probes
 
-    def _of_one_library(self) -> str:
-        """The definition; for `p` and `r`, with a library for a pattern of libraries. Raises OSError unless one function matches.
+    def _of_one_function(self) -> str:
+        """The definition; for `p` and `r`, with the function that it means, if it is written otherwise than in their lines.
 
-        As the kernel's, a kprobe would wait for a module with the pattern as its name.
+        Raises OSError for a pattern, unless one function matches: as the kernel's, a kprobe would wait for a module with the
+        pattern as its name.
         """
         place = _PLACE.match(self.text)
-        owner = split_owner(place["place"])[0] if place is not None else ""
-        if self.text.startswith("f") or place is None or not is_glob(owner):
+        if self.text.startswith("f") or place is None or self.pattern is None or isinstance(self.pattern, FileLine):
             return self.text
-        functions = self.functions()
-        names = ", ".join(each.pattern for each in functions[:_SHOWN]) + ", ..." * (len(functions) > _SHOWN)
-        if len(functions) != 1:
+        meant, functions = self.pattern.meant, self.functions()
+        is_pattern = is_glob(meant) and not is_symbol(meant)
+        if is_pattern and len(functions) != 1:
+            names = ", ".join(each.pattern for each in functions[:_SHOWN]) + ", ..." * (len(functions) > _SHOWN)
             words = f"{place['place']!r} matches {len(functions)}: {names}"
             raise OSError(errno.EINVAL, f"p and r are on one function, and {words}; f takes patterns")
-        return f"{self.text[: place.start('place')]}{functions[0].image.written}{self.text[place.start('place') + len(owner) :]}"
+        if not is_pattern and (_SIMPLE.fullmatch(meant) or len(functions) != 1):
+            return self.text
+        found = self._written(functions[0], place["place"].removeprefix(meant))
+        return f"{self.text[: place.start('place')]}{found}{self.text[place.end('place') :]}"
+
+    def _written(self, found: ImageFunction, after: str) -> str:
+        """A function as a line can have it, and the offset or line after it. Raises OSError.
+
+        It is the address if the name has signs that mean something else there.
+        """
+        if _UTTERABLE.fullmatch(found.function.name):
+            return f"{found.pattern}{after}"
+        if self.text.startswith("r") or after.startswith(":"):
+            like = f"{found.image.written}:{_UNCLEAR.sub('?', found.function.name)}"
+            words = f"a line {self.text[0]} cannot have the name of {found.function.readable} here"
+            raise OSError(errno.EINVAL, f"{words}; a line f can, such as 'f {like}%return'")
+        return f"{found.function.address + int(after or '0', 0):#x}"
 
     def functions(self) -> list[ImageFunction]:
         """The functions that it names and that are loaded."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from ftrace.core.glob import PatternKind, parse, parse_owner, places
+from ftrace.core.glob import PatternKind, parse_name, places
 from sandbox.elf.ehframe import is_cold
 from sandbox.images.image import Image
 from sandbox.images.near_misses import near_misses, no_image
@@ -80,7 +80,7 @@ def is_there(pattern: str) -> bool:
 def may_be_compiled(pattern: str) -> bool:
     """Whether `pattern` names code that JIT compilers may compile later."""
     owner, _, wanted = split_owner(pattern)
-    return any(source.may_compile(owner, parse(wanted).matches) for source in sources())
+    return any(source.may_compile(owner, parse_name(wanted).matches) for source in sources())
 
 
 def images_meant(owner: str | None) -> Iterator[Image]:
@@ -89,12 +89,12 @@ def images_meant(owner: str | None) -> Iterator[Image]:
     if folder:
         yield from (image for image in images_meant(name) if image.is_in(folder))
         return
-    pattern = None if owner is None else parse_owner(owner)
+    pattern = None if owner is None else parse_name(owner)
     for source in sources():
         if pattern is None and source.is_named:
             continue
         for image in source.images():
-            if pattern is None or (image.only_by in str(owner) and any(map(pattern.matches, image.names))):
+            if pattern is None or (image.only_by in str(owner) and any(map(pattern.means, image.names))):
                 yield image
 
 
@@ -102,7 +102,7 @@ def _functions_in(meant: Iterable[Image], wanted: str) -> Iterator[ImageFunction
     seen = set[int]()
     for image in meant:
         text = image.unversioned(wanted)
-        pattern = parse(text)
+        pattern = parse_name(text)
         if pattern.kind is PatternKind.FULL and image.is_searched:
             chosen = list(image.named(pattern.search)) if pattern.search else []
         else:

@@ -53,7 +53,7 @@ def test_a_program_with_functions_that_are_chosen_at_its_start(launch, program, 
     [
         ("f", "odd:Item::operator new", "odd:Item::operator?new"),
         ("f", "odd:(anonymous namespace)::hidden", "odd:(anonymous?namespace)::hidden"),
-        ("p", 'odd:operator""?_km', "odd:_Zli3_kmy"),
+        ("p", "odd:Item::operator new", "odd:Item::operator?new"),
     ],
 )
 def test_what_is_suggested_for_a_name_with_a_space_can_be_given(launch, program, kind, wrong, suggested):
@@ -62,3 +62,81 @@ def test_what_is_suggested_for_a_name_with_a_space_can_be_given(launch, program,
     assert re.search(rf"did you mean {re.escape(suggested)}(?: or |\?$)", done.err, re.MULTILINE), done.err
     done = launch("-e", f"{kind}:x {suggested}", words=[program()], as_json=False)
     assert re.search(r": x: \(", done.err), done.err
+
+
+ODD = {
+    "f1": "!odd", "f2": "odd%return", "f3": "odd:12", "f4": "12odd", "f5": "odd*[x]?\\", "f6": "gr\xf6n",
+    "f7": "odd+0x10", "f8": "odd space", "f9": "odd.c:12", "f10": "lib:fn", "f11": "l" * 300, "f12": "o\udc80d",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def oddly_named(tmp_path_factory):
+    """A program that calls three times each function whose name is in ODD."""
+    folder = tmp_path_factory.mktemp("odd")
+    functions = "".join(f"APART int {name}(int n) {{ return n + {at}; }}\n" for at, name in enumerate(ODD))
+    calls = "".join(f"{name}(n);" for name in ODD)
+    main = f"int main() {{ for (int n = 0; n < 3; n++) {{ {calls} }} }}"
+    source = f"#define APART __attribute__((noinline, noipa))\n{functions}{main}"
+    subprocess.run(["gcc", "-xc", "-w", "-", "-o", folder / "odd"], input=source, text=True, check=True)
+    renamed = [word for name, odd in ODD.items() for word in ("--redefine-sym", f"{name}={odd}")]
+    subprocess.run(["objcopy", *renamed, folder / "odd"], check=True)
+    return folder / "odd"
+
+
+def test_every_name_that_is_shown_is_a_pattern(launch, oddly_named):
+    rows = launch("--stat", "odd:*", words=[oddly_named]).functions()
+    shown = {name for name, row in rows.items() if row["hits"] == 3}
+    assert shown == {*ODD.values()} - {ODD["f12"]} | {r"o\x80d"}
+    options = [word for name in shown for word in ("--stat", f"odd:{name}")]
+    assert launch(*options, words=[oddly_named]).functions().keys() == shown
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("!odd", "!odd"), ("odd?return", "odd%return"), ("odd?12", "odd:12"), ("odd?space+0x4", "odd space+0x4"),
+        (r"o\x80d", r"o\x80d"), ("odd+0x10+0x4", "odd+0x10+0x4"), ("odd*[x]?\\", "odd*[x]?\\"),
+    ],
+)  # fmt: skip
+def test_every_name_can_be_given_in_a_kprobe_event(launch, oddly_named, place, shown):
+    """Where a sign means something else in a line, `?` is in its place."""
+    done = launch("-e", f"p:x odd:{place}", words=[oddly_named], as_json=False)
+    assert done.returncode == 0 and done.err.count(f"x: ({shown}") == 3, done.err
+
+
+def test_a_line_that_cannot_have_the_name_says_what_can(launch, oddly_named):
+    done = launch("-e", "r:x odd:odd?return", words=[oddly_named], as_json=False)
+    assert done.returncode == 1 and "a line f can, such as 'f odd:odd?return%return'" in done.err
+    done = launch("-e", "f:x odd:odd?return%return", words=[oddly_named], as_json=False)
+    assert done.err.count("<- odd%return [odd])") == 3
+
+
+def test_a_pattern_does_not_leave_out_functions(launch, oddly_named):
+    """`!FUNCTION` was taken for FUNCTION."""
+    for option in ("--stat", "--trace", "--stacks"):
+        done = launch(option, "*", option, "!main", words=[oddly_named], as_json=False)
+        assert done.returncode == 2 and "it cannot leave functions out here" in done.err
+
+
+@pytest.mark.parametrize("name", ["o[d]d", "o:d", "o d"])
+def test_programs_with_signs_of_patterns_in_their_names(launch, oddly_named, tmp_path, name):
+    program = shutil.copy(oddly_named, tmp_path / name)
+    pattern = f"{name.replace(':', '?')}:12odd"
+    assert launch("--stat", pattern, words=[program]).functions()["12odd"]["hits"] == 3
+    done = launch("--stat", f"{name}:12odd", words=[program], as_json=False)
+    assert (done.returncode == 0) == (":" not in name) or f"did you mean {pattern}?" in done.err
+
+
+def test_operators_in_kprobe_events(launch, tmp_path):
+    source = """
+    struct M { int a; __attribute__((noinline, noipa)) int operator()(int q) { return q + a; }
+        __attribute__((noinline, noipa)) int operator+(int q) const { return q - a; } };
+    int main() { M m{3}; return m(2) + (m + 1) - 3; }
+    """
+    subprocess.run(["g++", "-xc++", "-g", "-O1", "-", "-o", tmp_path / "m"], input=source, text=True, check=True)
+    for name in ("M::operator()", "M::operator+"):
+        done = launch("-e", f"p:x {name} q=q", words=[tmp_path / "m"], as_json=False)
+        assert done.returncode == 0 and f"x: ({name}" in done.err, done.err
+    done = launch("--trace", "M::operator()", words=[tmp_path / "m"], as_json=False)
+    assert re.search(r"M::operator\(\) \[m\]\(this=0x\w+, q=2\) = 5;", done.err), done.err
