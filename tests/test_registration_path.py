@@ -17,7 +17,7 @@ import sandbox.demo
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(f"{ROOT / package}/" for package in ("sandbox", "ftrace", "kprobes", "fprobe"))
 OF_AN_FPROBE = 15
-OF_A_KPROBE = 20
+OF_A_KPROBE = 21
 OF_A_KPROBE_INSIDE = 30
 """... at an instruction after the entry, in a function that has been decoded. One file less while the optimiser's thread runs."""
 
