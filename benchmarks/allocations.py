@@ -56,7 +56,7 @@ def _sample(tracer: str, calls: int, depth: int) -> Sample:
         traced = _nanoseconds(directory, options[tracer], calls, depth)
         if tracer == "fprobe":
             rows = [row for process in json.loads(report.read_text())["processes"] for row in process["lines"]]
-            found = sum(row["calls"] for row in rows if row["python"] == "work")
+            found = sum(row["hits"] for row in rows if row["python"] == "work")
             assert found == calls + 1000, f"{found} allocations of {calls + 1000}"
     return Sample(plain, traced, calls, calls)
 

@@ -11,7 +11,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.failure import FAILED, Failure
+from fprobe.cli.failure import Failure
 from fprobe.cli.options import file_options, output_options
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def query_command(words: tuple[str, ...], console: Console) -> None:
         result = _opened(duckdb.connect(), files).sql(sql)
         names, rows = (result.columns, result.fetchall()) if result is not None else ([], [])
     except duckdb.Error as error:
-        raise Failure(_with_file(_sentence(str(error)), error, files), FAILED) from None
+        raise Failure(_with_file(_sentence(str(error)), error, files)) from None
     except UnicodeDecodeError:  # of a text in a damaged file
-        raise Failure(f"{', '.join(files)}: {_DAMAGED}: a text is not UTF-8", FAILED) from None
+        raise Failure(f"{', '.join(files)}: {_DAMAGED}: a text is not UTF-8") from None
     objects = [dict(zip(names, map(_plain, row), strict=True)) for row in rows] if console.json else []
     console.lines(_aligned(names, rows))
     console.document(objects, objects)
@@ -92,11 +92,10 @@ def _check_version(name: str, version: str | None) -> None:
     from fprobe.export.columns.layout import VERSION
 
     if version is None:
-        raise Failure(f"{name}: fprobe has not written this file; give one of `fprobe record -o FILE.parquet`", FAILED)
+        raise Failure(f"{name}: fprobe has not written this file; give one of `fprobe record -o FILE.parquet`")
     if not version.isdigit() or int(version) > VERSION:
         raise Failure(
-            f"{name}: its columns are of version {version}; this fprobe reads up to {VERSION}: install a newer one",
-            FAILED,
+            f"{name}: its columns are of version {version}; this fprobe reads up to {VERSION}: install a newer one"
         )
 
 

@@ -9,7 +9,7 @@ import click
 
 from fprobe.cli import candidates
 from fprobe.cli.console import Console
-from fprobe.cli.failure import FAILED, Failure, of_system
+from fprobe.cli.failure import Failure, of_system
 from fprobe.cli.formats import FORMATS, check_package, format_of, report_file
 from fprobe.cli.options import output_options
 
@@ -60,7 +60,7 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
     except OSError as error:
         raise Failure(of_system(error)) from None
     except ValueError as error:
-        raise Failure(str(error), FAILED) from None
+        raise Failure(str(error)) from None
     try:
         if output is not None:
             write(trace, chosen, output)
@@ -74,7 +74,7 @@ def report_command(file: str, form: str | None, output: str | None, console: Con
     except ValueError as error:  # the file is damaged; what was read is shown
         console.flush()
         message = str(error)
-        raise Failure(message if message.startswith(file) else f"{file}: {message}", FAILED) from None
+        raise Failure(message if message.startswith(file) else f"{file}: {message}") from None
     if trace.cut_off:
         console.flush()
         click.echo(f"fprobe: {file}: {trace.cut_off}; records may be missing at the end", err=True)

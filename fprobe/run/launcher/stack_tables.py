@@ -83,7 +83,7 @@ def stack_objects(process: Process, rate: float, selection: ReportSelection) -> 
     """The stacks for JSON, the largest values first, frames outermost first; and the rows by line, if values are asked for."""
     found: dict[str, Any] = {
         "stacks": [
-            {"frames": stack.frames, "calls": stack.calls, **_value(stack.value, selection)}
+            {"frames": stack.frames, "hits": stack.calls, **_value(stack.value, selection)}
             for stack in sorted(stacks([process], rate, selection), key=lambda stack: -stack.value)
         ],
         "stacks_lost": process.stacks_lost,
@@ -96,7 +96,7 @@ def stack_objects(process: Process, rate: float, selection: ReportSelection) -> 
                 "python": row.place.name if row.place else None,
                 "file": row.place.filename if row.place else None,
                 "line": row.place.line if row.place else None,
-                "calls": row.calls,
+                "hits": row.calls,
                 **_value(row.value, selection),
             }
             for row in line_rows(process, rate, selection)

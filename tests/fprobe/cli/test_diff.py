@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from sampled import in_stress
 
 from fprobe.export.runs import runs_of
 
@@ -64,7 +63,7 @@ def test_directories_are_several_runs(run, write, tmp_path):
 
 
 def test_stacks_and_their_graph(run, write, tmp_path):
-    a = write("a.json", row("f", 1, 1), stacks=[{"frames": ["main", "f [libz]"], "calls": 1, "self_ns": 40}])
+    a = write("a.json", row("f", 1, 1), stacks=[{"frames": ["main", "f [libz]"], "hits": 1, "self_ns": 40}])
     b, graph = tmp_path / "b.folded", tmp_path / "d.svg"
     b.write_text("main;f [libz] 10\nmain;g [libz] 5\n")
     rows = run("diff", "--by", "stack", a, str(b), "-o", str(graph), "--json").document["rows"]
@@ -155,8 +154,6 @@ def test_names_with_control_characters_make_a_graph_that_can_be_read(run, write,
         assert r"\x1b[31mred" in "".join(ElementTree.parse(graph).getroot().itertext())
 
 
-@pytest.mark.parametrize("words", ["diff /dev/zero /dev/zero", in_stress("report /dev/zero")])
+@pytest.mark.parametrize("words", ["diff /dev/zero /dev/zero", "report /dev/zero"])
 def test_a_file_without_end_is_refused(run, words):
-    assert re.match(
-        r"fprobe: /dev/zero: .*not .*a trace\.dat", run(*words.split(), code=1 + words.startswith("diff")).err
-    )
+    assert re.match(r"fprobe: /dev/zero: .*not .*a trace\.dat", run(*words.split(), code=2).err)

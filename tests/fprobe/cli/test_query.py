@@ -38,7 +38,7 @@ def test_columns_that_are_null_are_empty_in_csv(run):
     ],
 )
 def test_wrong_sql_is_one_sentence(run, sql, message):
-    done = run("query", VERSION_1, sql, code=1)
+    done = run("query", VERSION_1, sql, code=2)
     assert message in done.err and done.err.count("\n") == 1
 
 
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_named(run, tmp_path):
     }
     for name, data in damaged.items():
         (path := tmp_path / f"{name}.parquet").write_bytes(data)
-        done = run("query", path, sql, code=int(name != "host"))
+        done = run("query", path, sql, code=0 if name == "host" else 2)
         assert name == "host" or (f"{path}: the file is damaged" in done.err and done.err.count("\n") == 1)
 
 
@@ -62,13 +62,13 @@ def test_query_refuses_what_it_cannot_read(run, tmp_path):
     parquet.write_table(table, other)
     parquet.write_table(table.replace_schema_metadata({"fprobe.schema_version": "2"}), newer)
     sql = "SELECT 1 FROM trace"
-    assert "its columns are of version 2; this fprobe reads up to 1" in run("query", newer, sql, code=1).err
-    assert "fprobe has not written this file" in run("query", other, sql, code=1).err
-    assert "No files found" in run("query", tmp_path / "no.parquet", sql, code=1).err
+    assert "its columns are of version 2; this fprobe reads up to 1" in run("query", newer, sql, code=2).err
+    assert "fprobe has not written this file" in run("query", other, sql, code=2).err
+    assert "No files found" in run("query", tmp_path / "no.parquet", sql, code=2).err
     (tmp_path / "text.parquet").write_text("no columns")
     assert (
         "text.parquet: this is no Parquet file, or its writer was killed"
-        in run("query", tmp_path / "text.parquet", sql, code=1).err
+        in run("query", tmp_path / "text.parquet", sql, code=2).err
     )
 
 

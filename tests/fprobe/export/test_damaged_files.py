@@ -148,5 +148,5 @@ def test_the_command_names_the_file_in_a_sentence(files, tmp_path):
     path.write_bytes(data)
     command = [sys.executable, "-m", "fprobe", "report", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 1 and result.stderr.startswith(f"fprobe: {path}: damaged sub-buffer")
+    assert result.returncode == 2 and result.stderr.startswith(f"fprobe: {path}: damaged sub-buffer")
     assert result.stderr.count("\n") == 1

@@ -78,7 +78,7 @@ def test_what_was_counted_before_an_exec_keeps_its_name(launch, words):
     if words[0] == "--stat":
         assert [(row["name"], row["hits"]) for row in process["functions"]] == [("deflate", 4)]
     elif words[0] == "--stacks":
-        assert sum(each["calls"] for each in process["stacks"]) == 4
+        assert sum(each["hits"] for each in process["stacks"]) == 4
         assert {each["frames"][-1] for each in process["stacks"]} == {"deflate [libz]"}
     else:
         assert [call["function"] for call in process["calls"]] == ["deflate"] * 4

@@ -148,7 +148,7 @@ def test_stacks_are_counted_in_children_that_it_forks(launch, program):
     done = launch("--stat", "own_work", "--stacks", "own_work", words=(program, "fork", "calls"))
     for number, process in enumerate(done.report["processes"]):
         stacks = process["stacks"]
-        assert sum(each["calls"] for each in stacks) == hits(done.report, number)["own_work"] > 0
+        assert sum(each["hits"] for each in stacks) == hits(done.report, number)["own_work"] > 0
         assert all(each["frames"][0].startswith("_start [") and "own_work [" in each["frames"][-1] for each in stacks)
 
 

@@ -45,7 +45,7 @@ def test_stacks_are_the_same_under_perf(launch, tmp_path, option):
     """Hazard: the handler, too, runs in a trampoline, at which the C library's unwinder ends."""
     (tmp_path / "callers.py").write_text(CALLERS)
     (process,) = launch("--stacks", "libz:deflate", "--", "-X", option, tmp_path / "callers.py").report["processes"]
-    (most,) = [stack for stack in process["stacks"] if stack["calls"] == 50]
+    (most,) = [stack for stack in process["stacks"] if stack["hits"] == 50]
     names = [frame.partition(" ")[0] for frame in most["frames"]]
     assert names == ["<module>", "outer", "inner", *WRAPPER, "deflate"]
 
@@ -53,7 +53,7 @@ def test_stacks_are_the_same_under_perf(launch, tmp_path, option):
 @pytest.mark.stress
 def test_stacks_as_json(launch):
     (process,) = launch("--stacks", "libz:deflate", source=CALLERS).report["processes"]
-    (most,) = [stack for stack in process["stacks"] if stack["calls"] == 50]
+    (most,) = [stack for stack in process["stacks"] if stack["hits"] == 50]
     assert [frame.partition(" ")[0] for frame in most["frames"]] == [
         "<module>", "outer", "inner", *WRAPPER, "deflate",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_objects_are_made_by_no_frame_of_the_interpreters_own(launch):
     (process,) = launch("--stacks", "libz:deflate", source=source).report["processes"]
     (stack,) = process["stacks"]
     names = [frame.partition(" ")[0].rpartition(".")[2] for frame in stack["frames"]]
-    assert names == ["<module>", "make", "__init__", *WRAPPER, "deflate"] and stack["calls"] == 100
+    assert names == ["<module>", "make", "__init__", *WRAPPER, "deflate"] and stack["hits"] == 100
 
 
 @pytest.mark.stress

@@ -56,7 +56,7 @@ def lines_of(report):
     assert process["stacks_lost"] == process["stacks_cut"] == 0
     (argument,) = {key for row in process["lines"] for key in row["sum"]}
     return {
-        (row["function"].partition(" ")[0], row["python"], row["line"]): (row["calls"], row["sum"][argument])
+        (row["function"].partition(" ")[0], row["python"], row["line"]): (row["hits"], row["sum"][argument])
         for row in process["lines"]
         if row["file"] and (row["file"].endswith("app.py") or row["file"].startswith("/made_"))
     }
