@@ -383,7 +383,6 @@ PROGRAMS = {
     "code of several lines": code("import sys\n\nfor n in range(2):\n    print(n)\nsys.exit(n)"),
     "code with a syntax error": code("print('a'"),
     "code that reads": Program(("-c", "import sys; print(sys.stdin.read().upper())"), stdin="a\nb"),
-    "a directory without __main__": Program(("project",), {"project/other.py": ""}),
     "removes itself": script("import os, zlib; os.remove('app.py'); print(len(zlib.compress(b'x')))\n1 / 0"),
     "an alarm": script("import signal, time; signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(9)"),
     "a signal while it compresses": script(
