@@ -59,7 +59,9 @@ def pid_options(command: _Command) -> _Command:
 
 def _targets(names: Sequence[str], duration: float | None, children: bool) -> Targets:
     from fprobe.run.launcher.attached import Targets
+    from sandbox.symbols.perfmap import perf_map
 
+    perf_map.is_wanted = False  # no program runs in this process, and the file would stay
     return Targets(pids_of(names), duration, children)
 
 

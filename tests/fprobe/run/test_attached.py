@@ -72,6 +72,51 @@ def test_llvm_is_not_loaded_there_when_all_code_comes_ready(words, most):
         made.end()
 
 
+PERF_MAPS_IN = """
+import sys
+from pathlib import Path
+from sandbox.symbols.perfmap import perf_map
+perf_map._directory = Path(sys.argv.pop(1))
+from fprobe.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words",),
+    [
+        in_stress((("stat", "libz:deflate", "--duration", "0.1"),)),
+        (("record", "-e", "p:packs libz:deflate", "--duration", "0.1", "-o", "trace.dat"),),
+        in_stress((("explain", "libz:deflate"),)),
+    ],
+)
+def test_verbs_that_run_no_program_leave_no_perf_map(target, tmp_path, words):
+    maps = tmp_path / "maps"
+    maps.mkdir()
+    environ = {name: value for name, value in os.environ.items() if name != "FPROBE_NO_PERF_MAP"}
+    command = [sys.executable, "-c", PERF_MAPS_IN, maps]
+    subprocess.run([*command, *words, "-p", str(target.pid)], cwd=tmp_path, env=environ, timeout=LIMIT, check=True)
+    assert not [*maps.iterdir()]
+
+
+@pytest.mark.stress
+def test_verbs_that_run_a_program_write_a_perf_map(tmp_path):
+    environ = {name: value for name, value in os.environ.items() if name != "FPROBE_NO_PERF_MAP"}
+    command = [
+        sys.executable,
+        "-c",
+        PERF_MAPS_IN,
+        tmp_path,
+        "record",
+        "-e",
+        "p:reads vfs_read",
+        "-o",
+        tmp_path / "trace.dat",
+    ]
+    subprocess.run(command, env=environ, timeout=LIMIT, check=True)
+    assert [*tmp_path.glob("perf-*.map")]
+
+
 def test_a_killed_attacher_leaves_the_program_as_before(target):
     before, text = target.ask("state"), target.ask("text")
     with attached("stat", "-p", target.pid, "libz:*") as process:
