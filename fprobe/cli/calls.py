@@ -7,6 +7,7 @@ from typing import Any
 
 from fprobe.calls.call_values import CallValues, Functions
 from fprobe.calls.records import Event
+from fprobe.cli.matching import module_of, owner_of
 from fprobe.prototypes.described import Described, of_signature
 from fprobe.report.nesting import Call
 from fprobe.report.style import Style
@@ -52,13 +53,15 @@ class TraceWords:
 
     def name(self, call: Call[Event]) -> str:
         """The function."""
-        return self._functions.symbols[call.ip].readable
+        symbol = self._functions.symbols[call.ip]
+        return f"{symbol.readable}{owner_of(symbol)}"
 
     def entry(self, call: Call[Event]) -> str:
         """The function and its arguments."""
         is_known = self._functions.described(call.ip) is not None
         shown = self._values.arguments(call.ip, call.entry.values) if is_known else "?"
-        return called(self.name(call), shown, self._style.bold)
+        symbol = self._functions.symbols[call.ip]
+        return called(symbol.readable, shown, lambda name: f"{self._style.bold(name)}{owner_of(symbol)}")
 
     def result(self, call: Call[Event]) -> tuple[str, str]:
         """The result; one that looks like an error stands out."""
@@ -85,7 +88,7 @@ class Objects:
     def _common(self, kind: str, time: int, call: Call[Event]) -> dict[str, Any]:
         symbol = self._symbols[call.ip]
         place = {"tid": call.thread, "depth": call.depth, "function": symbol.readable}
-        return {"type": kind, "time_ns": time, **place, "symbol": symbol.name, "module": symbol.module}
+        return {"type": kind, "time_ns": time, **place, "symbol": symbol.name, "module": module_of(symbol)}
 
     def _entry(self, call: Call[Event]) -> dict[str, Any]:
         found = self._common("entry", call.entry.time, call) | {"caller": self._describe(call.entry.value)}

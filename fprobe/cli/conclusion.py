@@ -77,7 +77,8 @@ def summary_lines(
 def summary_object(outcome: Outcome, match: MatchedFunctions, probe: Attachment[Any]) -> dict[str, Any]:
     """The summary for JSON."""
     counts = probe.counts
-    numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": len(match.skipped)}
+    skipped = [skipped._asdict() for skipped in match.skipped]
+    numbers = {"matched": match.matched, "attached": len(match.sites), "skipped": skipped}
     missed = {"hits": counts.hits, "missed": counts.missed, "missed_by_cause": cause_numbers(counts)}
     return (
         numbers

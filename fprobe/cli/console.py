@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import click
 
+from fprobe.cli.failure import Failure
 from fprobe.cli.formats import report_file
 from sandbox.process import terminal
 from sandbox.process.printable import printable_line, styled
@@ -113,10 +114,13 @@ class Console:
 
             self.data(json_text(value))
 
-    def failure(self, value: dict[str, Any]) -> None:
+    def failure(self, failure: click.ClickException) -> None:
         """With --json, print an object that describes the failure, unless a document that includes it was printed."""
         if not self.finished:
+            value = failure.as_object() if isinstance(failure, Failure) else {"message": failure.format_message()}
             self.object({"type": "error", **value})
+        if isinstance(failure, Failure):
+            failure.is_shown_as_json = self.json
 
     def flush(self) -> None:
         """Flush standard output."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fprobe.actions import Stat
 from fprobe.calls.texts import texts_in
 from fprobe.cli.failure import Failure
+from fprobe.cli.matching import module_of, owner_of
 from fprobe.events.selections import HANDLERS, Question, Selections
 from fprobe.report.buckets import BUCKETS
 from fprobe.report.counts import CPU, SELF, Calls, FunctionStat
@@ -34,6 +35,9 @@ class Row(NamedTuple):
     stat: FunctionStat
     origin: str | int | None = None
     symbol: str = ""
+    module: str = ""
+    owner: str = ""
+    """What follows the name in a text."""
 
 
 class Counting:
@@ -49,7 +53,14 @@ class Counting:
         for stat in self.action.origins():
             found.setdefault(stat.ip, []).append(stat)
         return [
-            Row(match.names[site.address], stat, self._origin(stat), site.symbol.name)
+            Row(
+                match.names[site.address],
+                stat,
+                self._origin(stat),
+                site.symbol.name,
+                module_of(site.symbol),
+                owner_of(site.symbol),
+            )
             for site in match.sites
             for stat in found.get(site.address) or [self._uncalled(site.address)]
         ]

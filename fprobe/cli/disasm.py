@@ -91,7 +91,7 @@ def _show_entry(
             sections["probed"] = (symbol.address, (_patched(symbol, now, before) if of_image else now)[:limit])
             if stub:
                 sections["stub"] = _detour(match.sites[0]) if of_image else _stub(match.sites[0])
-    _print(console, name, sections, match.skipped[0].reason if match.skipped else "")
+    _print(console, symbol, name, sections, match.skipped[0].reason if match.skipped else "")
 
 
 def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:
@@ -104,7 +104,7 @@ def _show_with_source(console: Console, module: Module, symbol: Symbol) -> None:
         raise Failure(f"the source lines of {symbol} are not known: it was compiled without line information")
     console.line(console.bold(_TITLES["loaded"].format(name=symbol.name)))
     objects = _print_code(console, symbol.address, lines, with_source=True)
-    console.document({"function": symbol.name, "loaded": objects})
+    console.document({**_named(symbol), "loaded": objects})
 
 
 def _literal(name: str) -> str:
@@ -165,7 +165,13 @@ _TITLES = {
 }
 
 
-def _print(console: Console, name: str, sections: dict[str, tuple[int, list[Line]]], refusal: str) -> None:
+def _named(symbol: Symbol) -> dict[str, str]:
+    return {"function": symbol.readable, "symbol": symbol.name, "module": symbol.module}
+
+
+def _print(
+    console: Console, symbol: Symbol, name: str, sections: dict[str, tuple[int, list[Line]]], refusal: str
+) -> None:
     from sandbox.symbols.disassembly import listing
 
     for number, (section, (base, lines)) in enumerate(sections.items()):
@@ -177,7 +183,7 @@ def _print(console: Console, name: str, sections: dict[str, tuple[int, list[Line
     if refusal:
         console.line(f"{name} cannot be probed: {refusal}")
     document = {section: [_object(line) for line in lines] for section, (_, lines) in sections.items()}
-    console.document({"function": name, **document, **({"refused": refusal} if refusal else {})})
+    console.document({**_named(symbol), **document, **({"refused": refusal} if refusal else {})})
 
 
 def _is_handler(text: str) -> bool:

@@ -24,6 +24,7 @@ class Failure(click.ClickException):
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for classes, and reads it from instances
         self.details = details or {}
+        self.is_shown_as_json = False
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message to `file`, or stderr."""

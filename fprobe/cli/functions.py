@@ -63,7 +63,13 @@ def list_command(patterns: tuple[str, ...], everything: bool, target: ProgramTar
 
 def _object(site: Site) -> dict[str, Any]:
     symbol = site.symbol
-    return {"name": symbol.readable, "symbol": symbol.name, **_extent(symbol), "site": site.address}
+    return {
+        "name": symbol.readable,
+        "symbol": symbol.name,
+        "module": symbol.module,
+        **_extent(symbol),
+        "site": site.address,
+    }
 
 
 def _extent(symbol: Symbol) -> dict[str, int]:

@@ -111,7 +111,7 @@ def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, 
         _show_running(console, process, results.told)
     objects = [_process_object(process) for process in found]
     rows = [{"pid": each["pid"], **row} for each in objects for row in _rows(each["histograms"])]
-    console.document({"processes": objects}, rows)
+    console.document({"interrupted": results.is_interrupted, "processes": objects}, rows)
     console.flush()
     end_process(exit_code(results))
 

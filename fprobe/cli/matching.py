@@ -192,6 +192,21 @@ class Refusals:
         return "has an argument in r10 or r11" if symbol.name in self._scratch_taken else ""
 
 
+def owner_of(symbol: Symbol) -> str:
+    """What follows the name of a function where it is shown: ` [libz]` of a library, nothing of the program."""
+    from sandbox.loading.module import loaded_modules
+
+    return "" if not symbol.module or symbol.module in loaded_modules else f" [{module_of(symbol)}]"
+
+
+def module_of(symbol: Symbol) -> str:
+    """The module or library of a function as `fprobe run` shows it: `libz`."""
+    from sandbox.loading.module import loaded_modules
+    from sandbox.symbols.file_names import short_name
+
+    return symbol.module if symbol.module in loaded_modules else short_name(symbol.module)
+
+
 def names_image(pattern: str) -> bool:
     """Whether a pattern names an image, such as a library: `libz:inflate*`."""
     from sandbox.symbols.names import names_owner

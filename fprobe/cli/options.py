@@ -173,7 +173,7 @@ def output_options(command: _Command) -> _Command:
             _end_interrupted(console)
             raise
         except Failure as failure:
-            console.failure(failure.as_object())
+            console.failure(failure)
             raise
         except BrokenPipeError:
             end_process(0)  # the reader has closed the pipe

@@ -85,6 +85,7 @@ def _summarise(console: Console, found: Results, recording: RemoteRecording | No
     console.note(f"{output}: {'not written, since no event was defined' if recording is None else recording.text}")
     console.document(
         {
+            "interrupted": found.is_interrupted,
             "processes": [
                 {"pid": each.pid, "errors": each.errors, "not_found": each.not_found} for each in found.processes
             ],

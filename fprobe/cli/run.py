@@ -315,7 +315,7 @@ def _refusals_as_json(command: _Command) -> _Command:
         try:
             return command(**options)
         except Failure as failure:
-            Console(options["as_json"] or options["format_"] == "json", False, 0).failure(failure.as_object())
+            Console(options["as_json"] or options["format_"] == "json", False, 0).failure(failure)
             raise
 
     return wrapped  # type: ignore[return-value]  # it has the signature of what it wraps

@@ -123,7 +123,9 @@ def text(rows: list[Row], console: Console, by: str, order: Order, with_hist: bo
     from fprobe.report.tables import StatRow, group_text, hist_lines, stat_lines
 
     called = [
-        StatRow(row.name, row.stat, group_text(by, row.origin)) for row in rows if row.stat.hits or row.stat.missed
+        StatRow(f"{row.name}{row.owner}", row.stat, group_text(by, row.origin))
+        for row in rows
+        if row.stat.hits or row.stat.missed
     ]
     shown, left_out = order.apply(called)
     yield from stat_lines(shown, by, console, console.width, order.sort)
@@ -144,7 +146,12 @@ def _remarks(rows: list[Row], where: str) -> list[str]:
 def _object(row: Row, by: str, with_hist: bool) -> dict[str, Any]:
     from fprobe.report.tables import origin_object, stat_object
 
-    named: dict[str, Any] = {"name": row.name, "symbol": row.symbol, **origin_object(by, row.origin)}
+    named: dict[str, Any] = {
+        "name": row.name,
+        "symbol": row.symbol,
+        "module": row.module,
+        **origin_object(by, row.origin),
+    }
     return named | stat_object(row.stat, with_histogram=with_hist)
 
 

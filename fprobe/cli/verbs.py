@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -85,13 +87,11 @@ class _Verbs(click.Group):
         try:
             with _for_a_reader():
                 return super().invoke(ctx)
-        except click.UsageError as error:
-            from fprobe.cli.habits import advice
-
-            option = error.option_name if isinstance(error, click.NoSuchOption) else ""
-            if not option and type(error) is not click.UsageError:  # of a value, which says what is allowed
-                raise
-            raise _advised(error, advice(ctx.invoked_subcommand or "", words, option)) from None
+        except click.ClickException as error:
+            if isinstance(error, click.UsageError):
+                error = _with_advice(error, ctx.invoked_subcommand or "", words)
+            _print_object(error, words)
+            raise error from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -126,6 +126,27 @@ def _for_a_reader() -> Iterator[None]:
         yield
     except BrokenPipeError:
         sys.exit(0)
+
+
+def _with_advice(error: click.UsageError, verb: str, words: Sequence[str]) -> click.UsageError:
+    """The error with what to write in place of what the verb does not take."""
+    from fprobe.cli.habits import advice
+
+    option = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    if not option and type(error) is not click.UsageError:  # of a value, which says what is allowed
+        return error
+    return _advised(error, advice(verb, words, option))
+
+
+def _print_object(error: click.ClickException, words: Sequence[str]) -> None:
+    """With --json, print an object for a wrong command line, as for all else that is refused."""
+    if isinstance(error, Failure) and error.is_shown_as_json:
+        return
+    before = itertools.takewhile(lambda word: word not in ("-m", "-c", "--") and not Path(word).is_file(), words)
+    if "--json" in before:  # else it may be of the program that is to be run
+        from fprobe.cli.console import Console
+
+        Console(True, False, 0).failure(error)
 
 
 def _advised(error: click.UsageError, advice: str) -> click.UsageError:

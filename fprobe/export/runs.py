@@ -94,7 +94,8 @@ def _of_json(source: str, document: Any) -> Run:
     run = _of_stacks(source, stacks)
     functions: dict[str, Measured] = {}
     for row in rows:
-        name = _text(row["name"]) + (f" [{_text(row['module'])}]" if row.get("module") else "")
+        module = "" if row.get("module") == document.get("program") else _text(row.get("module") or "")
+        name = _text(row["name"]) + (f" [{module}]" if module else "")
         hits, returns, total = (_number(row[key]) for key in ("hits", "returns", "total_ns"))
         own = row.get("self_ns")
         _add(functions, name, Measured(int(hits), int(returns), total, own if own is None else _number(own)))

@@ -60,6 +60,9 @@ def test_names(verb):
         assert all(" " not in name and "-" not in name for name in each)
         if key in ("functions", "skipped"):
             assert "name" in each and "function" not in each, (key, each)
+        if key == "functions":
+            assert "symbol" in each and "module" in each, (key, each)
+        assert isinstance(each.get("skipped", []), list)
         if key == "calls" or each.get("type") in ("entry", "exit"):
             assert "function" in each and "name" not in each, (key, each)
         if key == "histogram":
@@ -89,5 +92,32 @@ def test_refusals_are_objects(verb):
     assert done.stderr.startswith("fprobe: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("stat", "--json", "--sort", "speed"), "'speed' is not one of"),
+        (("stat", "--json", "--duration", "3"), "--duration is for a running process"),
+        (("explain", "--json"), "Missing argument"),
+        (("hist", "--json", "keys=n"), "no event is given"),
+        (("doctor", "--json", "--quick"), "No such option"),
+        (("run", "--json", "--by", "size", "--stat", "libz:*", "-c", "pass"), "'size' is not one of"),
+    ],
+)
+def test_a_wrong_command_line_is_an_object_too(words, said):
+    done = command(*words, code=2)
+    found = json.loads(done.stdout)
+    assert found["type"] == "error" and said in found["message"] and said in done.stderr
+
+
 def test_a_refusal_without_json_is_text():
     assert command("run", "--stat", "libz:*", "nosuch.py", code=2).stdout == ""
+    assert command("run", "--by", "size", "-c", "pass", "--json", code=2).stdout == ""  # the program's own option
+
+
+def test_functions_of_libraries_are_shown_with_them():
+    words = ("libz:crc32", "func_sum", *PROGRAM)
+    assert "counting 2 functions" in (shown := command("stat", *words).stdout) and " func_sum\n" in shown
+    rows = json.loads(command("stat", *words, "--json").stdout)["functions"]
+    assert {(row["name"], row["module"]) for row in rows} == {("crc32", "libz"), ("func_sum", "prog")}
+    counted = command("stat", "libc:realloc", *PROGRAM)  # which the command itself calls, too
+    assert "  realloc [libc]\n" in counted.stdout

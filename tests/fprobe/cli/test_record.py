@@ -174,7 +174,7 @@ def test_a_link_is_not_followed(run, tmp_path):
 
 def test_report_of_something_else(run, tmp_path):
     (tmp_path / "other").write_text("hello")
-    done = run("report", str(tmp_path / "other"), code=1)
+    done = run("report", str(tmp_path / "other"), code=2)
     assert (
         done.err
         == f"fprobe: {tmp_path / 'other'}: not a trace.dat; give a file that fprobe record or trace-cmd has written\n"

@@ -43,7 +43,9 @@ def test_json_is_the_object_of_the_specification(run, programs):
     ]
     functions = {row["name"]: row for row in found["functions"]}
     times = [f"{name}_ns" for name in ("total", "self", "average", "min", "p50", "p90", "p99", "max")]
-    assert all(list(row) == ["name", "symbol", "hits", "returns", "missed", *times] for row in functions.values())
+    assert all(
+        list(row) == ["name", "symbol", "module", "hits", "returns", "missed", *times] for row in functions.values()
+    )
     assert {name: row["hits"] for name, row in functions.items()} == {
         "main": 1, "func1": 1, "func2": 1, "fact": 4, "half": 0, "text": 0,
     }  # fmt: skip

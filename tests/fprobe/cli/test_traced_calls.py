@@ -20,7 +20,7 @@ from sandbox.symbols.table import Symbol
 
 SIGNATURE = Signature("f", Integer(64), (Parameter(Integer(64), "n"),))
 FUNCTIONS = ProgramFunctions(
-    {ip: Symbol(name, ip, 16, "m") for ip, name in ((16, "f"), (32, "g"), (48, "h"))}, lambda _: SIGNATURE
+    {ip: Symbol(name, ip, 16, "") for ip, name in ((16, "f"), (32, "g"), (48, "h"))}, lambda _: SIGNATURE
 )
 
 
