@@ -118,7 +118,7 @@ def _trace_running(
 
 def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
     """Show the calls of running processes as they are made. Ends this process."""
-    from fprobe.cli.interrupting import end_process
+    from fprobe.cli.interrupting import ctrl_c, end_process
     from fprobe.run.launcher.live_calls import LiveCalls
 
     def write(lines: Iterable[str]) -> None:
@@ -129,7 +129,8 @@ def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
     with attached_to(targets, settings) as processes:
         live = LiveCalls(processes, write)
         live.follow()
-    live.finish()
+    ctrl_c.pressed = False  # once more, and the rest is left out
+    live.finish(lambda: not ctrl_c.pressed)
     end_process(exit_code(processes.results()))
 
 

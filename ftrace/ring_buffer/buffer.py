@@ -206,7 +206,7 @@ class Buffer(fork.ProcessBound):
     def follow(self, follower: Follower) -> list[Record]:
         """The records since the follower's last call, in order of time. Nothing is consumed."""
         live = self._live
-        return follower.take(live.view, live.slots())
+        return list(follower.take(live.view, live.slots()))
 
     def arrays(self, type_id: int, dtype: Any, slot: Slots = None) -> Iterator[Block]:
         """The events of one type as numpy arrays, which are views of copied sub-buffers. Nothing is consumed.

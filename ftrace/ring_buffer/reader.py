@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import heapq
 import itertools
+import math
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -416,24 +417,29 @@ class Follower:
         self._view: RingView | None = None
         self._positions: dict[int, _Position] = {}
 
-    def take(self, view: RingView, slots: Iterable[int]) -> list[Record]:
-        """The records of these slots since the last call, by time. `lost`: how many of the slot are missing before a record."""
+    def take(self, view: RingView, slots: Iterable[int], until: float = math.inf) -> Iterator[Record]:
+        """The records of these slots since the last call, by time, up to the stamp `until`.
+
+        `lost`: how many of the slot are missing before a record. The iterator has to be exhausted before the next call.
+        """
         if view is not self._view:
             self._view, self._positions = view, {}
-        return list(in_order(self._of_slot(view, slot) for slot in slots))
+        return in_order(self._of_slot(view, slot, until) for slot in slots)
 
-    def _of_slot(self, view: RingView, slot: int) -> Iterator[Record]:
+    def _of_slot(self, view: RingView, slot: int, until: float) -> Iterator[Record]:
         if view.slot_word(slot, "sequence") < self._positions.get(slot, _Position()).sequence:
             del self._positions[slot]  # consumed to the end; another thread has the slot
         before = self._positions.get(slot, _Position())
         for page in view.pages(slot, before.sequence, before.page):
-            yield from self._of_page(slot, page)
+            yield from self._of_page(slot, page, until)
 
-    def _of_page(self, slot: int, page: Page) -> Iterator[Record]:
+    def _of_page(self, slot: int, page: Page, until: float) -> Iterator[Record]:
         before = self._positions.get(slot, _Position())
         is_same = before.sequence == page.sequence
         number = before.number if is_same else page.first
         for event in pages.decode(page.data, before.last if is_same else None):
+            if event.stamp > until:
+                return
             lost = number - before.number + page.lost - before.dropped
             before = _Position(page.sequence, page.number, event, number + 1, page.lost)
             self._positions[slot] = before

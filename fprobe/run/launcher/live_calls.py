@@ -1,11 +1,15 @@
 """The calls of attached processes as lines, while they are made: `fprobe trace -p`.
 
 Each process has a ring buffer, and nothing waits for a reader. An event is shown when it is older than the beginning of the
-previous reading: then no older one of another thread can follow.
+previous reading: then no older one of another thread can follow. A buffer holds more events than are written in a minute, so that
+they are read as they are written, and writing ends when the processes are not wanted any more.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -23,15 +27,20 @@ from ftrace.ring_buffer.reader import Follower
 from ftrace.ring_buffer.view import RingView
 
 _POLLING = 0.03
-_EVER = 1 << 64
+_AT_ONCE = 1000
+"""Events that are written before it is asked whether more are wanted."""
 Write = Callable[[Iterable[str]], None]
 
 
 class _PendingEvent(NamedTuple):
-    """An event and its process, ordered by time."""
+    """An event and its process."""
 
     event: Event
-    pid: int
+    process: Process
+
+
+def _time(pending: _PendingEvent) -> int:
+    return pending.event.time
 
 
 class _Ring:
@@ -40,17 +49,13 @@ class _Ring:
     def __init__(self, view: RingView) -> None:
         self._view = view
         self._follower = Follower()
-        self._waiting: list[Event] = []
         self.lost = 0
 
-    def take(self, until: int) -> list[Event]:
-        """The next events up to this time. Those that were overwritten before are counted as lost."""
-        found = self._waiting
-        for record in self._follower.take(self._view, self._view.slots()):
+    def events(self, until: float) -> Iterator[Event]:
+        """The next events up to this time, in their order. Those that were overwritten before are counted as lost."""
+        for record in self._follower.take(self._view, self._view.slots(), until):
             self.lost += record.lost
-            found.append(event_of(record.stamp, record.data))
-        self._waiting = [event for event in found if event.time > until]
-        return [event for event in found if event.time <= until]
+            yield event_of(record.stamp, record.data)
 
 
 class _Followed(FollowedProcesses):
@@ -62,16 +67,16 @@ class _Followed(FollowedProcesses):
         """By the number of its part, each with its process."""
         self._lost = 0
 
-    def take(self, until: int) -> list[_PendingEvent]:
-        """The events of all threads up to this time, in no order."""
+    def events(self, until: float) -> Iterator[_PendingEvent]:
+        """The events of all threads up to this time, in their order."""
         for part in self.update():
             if part.number not in self._rings and (view := ring_of(self._counts, part.number)) is not None:
                 self._rings[part.number] = part.pid, _Ring(view)
-        due = []
-        for pid, ring in self._rings.values():
-            own = self.processes[pid].own_threads
-            due += [_PendingEvent(event, pid) for event in ring.take(until) if event.thread not in own]
-        return due
+        return heapq.merge(*(self._of(pid, ring, until) for pid, ring in self._rings.values()), key=_time)
+
+    def _of(self, pid: int, ring: _Ring, until: float) -> Iterator[_PendingEvent]:
+        own = self.processes[pid].own_threads
+        return (_PendingEvent(event, self.processes[pid]) for event in ring.events(until) if event.thread not in own)
 
     def lost(self) -> int:
         """How many events were overwritten since the last call."""
@@ -89,6 +94,8 @@ class LiveCalls:
         self._tree, self._words = CallTree(), dict[int, CallWords]()
         self._shown = 0
         """The process whose calls were written last."""
+        self._due: Iterator[_PendingEvent] = iter(())
+        """Events that are to be written."""
 
     def follow(self) -> None:
         """Write the calls until the processes are not wanted any more."""
@@ -96,27 +103,38 @@ class LiveCalls:
         before = time.monotonic_ns()
         while self._processes.wait_until(time.monotonic() + _POLLING):
             now = time.monotonic_ns()
-            self._write_due(before)
+            self._due = self._events(before)
+            if not self._write_due(lambda: self._processes.is_wanted):
+                break
             before = now
 
-    def finish(self) -> None:
-        """Write the rest, when they were detached."""
-        self._write_due(_EVER)
+    def finish(self, is_wanted: Callable[[], bool]) -> None:
+        """Write the rest, when they were detached, unless it is not wanted."""
+        is_whole = self._write_due(is_wanted)
+        if is_whole:
+            self._due = self._events(math.inf)
+            is_whole = self._write_due(is_wanted)
         self._write(self._tree.flush())
+        if not is_whole:
+            self._write(["# interrupted: calls after these were recorded, and are not shown"])
         found = self._processes.results()
         is_empty = not any(process.calls for process in found.processes)
         remarks = [line for process in found.processes for line in troubles(process, found.told)]
         self._write([*remarks, *conclusion(found, is_empty=is_empty)])
 
-    def _write_due(self, until: int) -> None:
-        due = [
-            (each.event, followed.processes[each.pid]) for followed in self._followed for each in followed.take(until)
-        ]
-        due.sort(key=lambda each: each[0])
-        for followed in self._followed:
-            if lost := followed.lost():
-                self._write([f"# {lost:,} entries and returns were overwritten before they could be shown"])
-        self._write(line for event, process in due for line in self._lines(event, process))
+    def _events(self, until: float) -> Iterator[_PendingEvent]:
+        return heapq.merge(*(followed.events(until) for followed in self._followed), key=_time)
+
+    def _write_due(self, is_wanted: Callable[[], bool]) -> bool:
+        """Write the events that are due. Returns False as soon as they are not wanted; the rest stays due."""
+        while due := [*itertools.islice(self._due, _AT_ONCE)]:
+            for followed in self._followed:
+                if lost := followed.lost():
+                    self._write([f"# {lost:,} entries and returns were overwritten before they could be shown"])
+            self._write(line for event, process in due for line in self._lines(event, process))
+            if not is_wanted():
+                return False
+        return True
 
     def _lines(self, event: Event, process: Process) -> Iterator[str]:
         steps = list(self._nesting.steps([event]))

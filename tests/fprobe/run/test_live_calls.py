@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from attaching import COMMAND, LIMIT, attached, fprobe, wait_until
+from attaching import COMMAND, LIMIT, Target, attached, fprobe, wait_until
+from sampled import in_stress
 
 
 def depth(line):
@@ -59,3 +61,40 @@ def test_a_reader_that_leaves_ends_it_and_the_next_can_attach(target):
     done = fprobe("trace", "-p", target.pid, "libz:deflate", "--duration", "0.2")
     assert done.returncode == 0 and "deflate [libz](strm=" in done.stdout, done.stderr
     wait_until(lambda: target.ask("text") == text)
+
+
+BURST = """
+import sys, zlib
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        zlib.crc32(b"x")
+    print(line, end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("presses", [2, in_stress(1)])
+def test_more_calls_than_can_be_written_do_not_keep_the_probes_there(presses):
+    """Nothing reads what is written, so that the command waits; after Ctrl-C a few lines are read, and it detaches."""
+    made, calls = Target("-c", BURST), 30_000
+    maps = Path(f"/proc/{made.pid}/maps")
+    try:
+        with attached("trace", "-p", made.pid, "libz:crc32") as process:
+            assert made.ask(calls) == calls
+            process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            lines = [process.stdout.readline() for _ in range(5_000)]
+            wait_until(lambda: "fprobe-run" not in maps.read_text())
+            if presses == 2:
+                process.send_signal(signal.SIGINT)
+            rest, err = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, err
+        shown = sum("crc32 [libz](" in line for line in [*lines, *rest.splitlines()])
+        is_left_out = "# interrupted: " in rest
+        assert (
+            (5_000 < shown < calls, is_left_out) == (True, True)
+            if presses == 2
+            else (shown, is_left_out) == (calls, False)
+        )
+    finally:
+        made.end()
