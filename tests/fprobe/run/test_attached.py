@@ -250,7 +250,8 @@ def test_what_does_not_go_with_a_running_process_is_named(words, said):
 
 def test_a_pattern_that_matches_nothing_there_is_explained(target):
     done = fprobe("stat", "-p", target.pid, "libz:deflat", "--duration", "0.1")
-    assert done.returncode == 1 and "did you mean libz:deflate" in done.stdout
+    assert done.returncode == 1 and "did you mean libz:deflate" in done.stderr
+    assert done.stdout == "fprobe: nothing was counted: no function has a probe, as was said at the beginning\n"
 
 
 FORKING = """
