@@ -127,6 +127,10 @@ class Settings(NamedTuple):
         return any(asked)
 
 
+_COUNTS, _JOURNAL = "fprobe-run", "fprobe-run-journal"
+"""Names of the memory files."""
+
+
 class PartHeader(NamedTuple):
     """The owner of a part. `parent`: the number of the part of the process that forked it, or None.
 
@@ -141,10 +145,10 @@ class PartHeader(NamedTuple):
 
 def create(settings: Settings) -> tuple[int, int]:
     """Create a file of counts and a journal, and return their descriptors. Raises OSError."""
-    counts = memory_file("fprobe-run")
+    counts = memory_file(_COUNTS)
     os.truncate(counts, _SIZE)
     os.pwrite(counts, _HEADER.pack(MAGIC, 0), 0)
-    journal = memory_file("fprobe-run-journal")
+    journal = memory_file(_JOURNAL)
     os.write(journal, json.dumps(settings._asdict()).encode() + b"\n")
     return counts, journal
 
@@ -174,13 +178,21 @@ def address_of(counts: int, journal: int, thread: int | None = None) -> str:
 def open_counts(address: str) -> int:
     """Open the file of counts in a process of the program. Raises OSError if the launcher has ended."""
     pid, counts, _ = address.split(":")
-    return os.open(f"/proc/{pid}/fd/{counts}", os.O_RDWR | os.O_CLOEXEC)
+    return _opened(pid, counts, _COUNTS, os.O_RDWR)
+
+
+def _opened(pid: str, number: str, name: str, flags: int) -> int:
+    """Open the memory file of a process. Raises OSError, also if the process has closed it and opened another one there."""
+    path = f"/proc/{pid}/fd/{number}"
+    if not os.readlink(path).startswith(f"/memfd:{name} "):  # noqa: PTH115  # pathlib need not be there
+        raise OSError(errno.EBADF, "the descriptor is another file's now", path)
+    return os.open(path, flags | os.O_CLOEXEC)
 
 
 def settings(address: str) -> Settings:
     """Read the launcher's requests. Raises OSError if the launcher has ended."""
     pid, _, journal = address.split(":")
-    descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = _opened(pid, journal, _JOURNAL, os.O_RDONLY)
     try:
         text = os.pread(descriptor, 1 << 20, 0).split(b"\n", 1)[0]
     finally:
@@ -232,7 +244,7 @@ def note(address: str, **entry: Any) -> None:
     give_way()
     pid, _, journal = address.split(":")
     try:
-        descriptor = os.open(f"/proc/{pid}/fd/{journal}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        descriptor = _opened(pid, journal, _JOURNAL, os.O_WRONLY | os.O_APPEND)
     except OSError:
         return
     try:

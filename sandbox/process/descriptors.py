@@ -40,7 +40,7 @@ class KeptDescriptor:
     def __init__(self, descriptor: int, again: Callable[[], int]) -> None:
         self._file = file_of(descriptor)
         self._again = again
-        self._number = _moved_up(descriptor)
+        self._number = moved_up(descriptor)
 
     @property
     def number(self) -> int:
@@ -58,18 +58,18 @@ class KeptDescriptor:
         if file_of(descriptor) != self._file:
             os.close(descriptor)
             raise OSError(errno.EBADF, f"{closed}, and there is another file under the name")
-        return _moved_up(descriptor)
+        return moved_up(descriptor)
 
     def close(self) -> None:
         """Close it, unless the program has."""
         close_own(self._number, self._file)
 
 
-def _moved_up(descriptor: int) -> int:
-    """The same file at a high number, or still at its own if none is free there."""
+def moved_up(descriptor: int) -> int:
+    """The same file at a high number, which the program's next files do not get; at its own if none is free there."""
     limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
     try:
-        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(limit - _BELOW_LIMIT, 0))
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(limit - _BELOW_LIMIT, descriptor))
     except OSError:
         return descriptor
     os.close(descriptor)

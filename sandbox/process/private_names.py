@@ -22,7 +22,7 @@ def missing() -> list[str]:
     }
     if "threading" in sys.modules:  # for threads of ours in a program that is attached to
         threading = sys.modules["threading"]
-        used["threading"] = (threading, ("_active", "_DummyThread"))
+        used["threading"] = (threading, ("_active",))
         used["threading.main_thread()"] = (threading.main_thread(), ("_ident",))
     return [f"{owner}.{name}" for owner, (it, names) in used.items() for name in names if not hasattr(it, name)]
 

@@ -7,9 +7,9 @@ descriptor also has the lowest address of the thread's stack, followed by the st
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import resource
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,17 +90,22 @@ class ThreadKey:
     def _verify(self) -> None:
         """A second thread must find nothing there first, then its own value."""
         seen: list[int] = []
+        running = _thread.allocate_lock()
 
         def look() -> None:
-            seen.append(self.read(self.offset))
-            _libc.pthread_setspecific(self.number, _MAGIC + 1)
-            seen.append(self.read(self.offset))
-            _libc.pthread_setspecific(self.number, 0)
-            self.stack_field = find_field(self.read, _DESCRIPTOR_SIZE)
+            try:
+                seen.append(self.read(self.offset))
+                _libc.pthread_setspecific(self.number, _MAGIC + 1)
+                seen.append(self.read(self.offset))
+                _libc.pthread_setspecific(self.number, 0)
+                self.stack_field = find_field(self.read, _DESCRIPTOR_SIZE)
+            finally:
+                running.release()
 
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
+        running.acquire()
+        _thread.start_new_thread(look, ())  # `threading` would give it a number, and list the thread that starts it
+        with running:
+            pass
         if seen != [0, _MAGIC + 1]:
             raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are shared between threads")
 

@@ -21,8 +21,8 @@ def test_a_name_that_is_gone_is_found(monkeypatch):
 
 
 def test_a_name_of_threads_that_is_gone_is_found(monkeypatch):
-    monkeypatch.delattr(threading, "_DummyThread")
-    assert private_names.missing() == ["threading._DummyThread"]
+    monkeypatch.delattr(threading, "_active")
+    assert private_names.missing() == ["threading._active"]
 
 
 @isolated(cold=True)

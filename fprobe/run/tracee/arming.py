@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -68,14 +69,28 @@ def keep_quiet(address: str) -> Callable[[], None]:
     loggers = [logging.getLogger(name) for name in OURS]
     for logger in loggers:
         logger.addFilter(journal)
+        vars(logger)["makeRecord"] = functools.partial(_record, logger)
     signals.warn = lambda text: session.note(address, remark=text)
 
     def end() -> None:
         signals.warn = warn
         for logger in loggers:
             logger.removeFilter(journal)
+            vars(logger).pop("makeRecord", None)
 
     return end
+
+
+def _record(logger: logging.Logger, name: str, level: int, path: str, line: int, text: object, *rest: Any) -> Any:
+    """A record for the loggers; in a thread of ours one that only the filter reads: others ask `threading` for the thread.
+
+    That would list it among the program's from then on.
+    """
+    if threading.get_ident() in threading._active:  # type: ignore[attr-defined]  # undocumented
+        return type(logger).makeRecord(logger, name, level, path, line, text, *rest)
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    record.name, record.levelno, record.pathname, record.msg, record.args = name, level, path, text, rest[0]
+    return record
 
 
 class _Group:

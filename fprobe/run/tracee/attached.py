@@ -17,6 +17,7 @@ from fprobe.run.tracee.arming import Arming, keep_llvm_out, keep_quiet
 from sandbox.compile import cache
 from sandbox.native.back.compile import compilations
 from sandbox.process import fork
+from sandbox.process.descriptors import close_own, file_of, moved_up
 from sandbox.process.gil import short_switch_interval
 from sandbox.process.once import once
 from sandbox.symbols.perfmap import perf_map
@@ -38,12 +39,13 @@ def attach(report: Callable[[bytes], bool], options: dict[str, Any], leave: Call
     does that.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _faults())
-    with _thread_known(), contextlib.ExitStack() as descriptors:
+    with _own_thread(), contextlib.ExitStack() as descriptors:
         settings = session.Settings(**options)
-        counts, journal = session.create(settings)
+        counts, journal = map(moved_up, session.create(settings))
         reader, writer = map(session.above_standard, os.pipe2(os.O_CLOEXEC))
+        reader = moved_up(reader)
         for each in (counts, journal, reader):
-            descriptors.callback(os.close, each)
+            descriptors.callback(close_own, each, file_of(each))
         try:
             is_taken = report(
                 session.FILES.pack(session.FILES_MADE, threading.get_native_id(), counts, journal, writer)
@@ -65,6 +67,7 @@ class _Session:
         self.pid = os.getpid()
         """The process that is attached to, not a child of its."""
         self._descriptors = descriptors
+        self._files = [file_of(each) for each in descriptors]
         self._address = session.address_of(*descriptors[:2], threading.get_native_id())
         self._settings = settings
         self._take_modules_out = leave
@@ -140,14 +143,13 @@ class _Session:
         OwnThread(self._run_in_child)
 
     def _run_in_child(self) -> None:
-        with _thread_known():
+        with _own_thread():
             if self._settings.children:
                 session.note(self._address, thread=threading.get_native_id())
                 self._wait()
             self._leave()
-        for each in self._descriptors:
-            with contextlib.suppress(OSError):
-                os.close(each)
+        for each, file in zip(self._descriptors, self._files, strict=True):
+            close_own(each, file)
         self._take_modules_out()
 
 
@@ -199,17 +201,10 @@ def _readable(descriptor: int, seconds: float | None) -> bool:
 
 
 @contextlib.contextmanager
-def _thread_known() -> Iterator[None]:
-    """`threading` need not make up a thread for this one: that would take a number, and change the names of later threads."""
-    thread: Any = threading._DummyThread.__new__(threading._DummyThread)
-    threading.Thread.__init__(thread, name="fprobe", daemon=True)
-    active: dict[int, Any] = threading._active  # type: ignore[attr-defined]  # undocumented
-    ident = threading.get_ident()
-    thread._ident = ident
-    active[ident] = thread
+def _own_thread() -> Iterator[None]:
+    """Signals of faults that are sent here are the program's."""
     signals.take_own_thread()
     try:
         yield
     finally:
         signals.release_own_thread()
-        active.pop(ident, None)

@@ -29,6 +29,8 @@ _TAKEN_WITHIN = 1000
 _LEAVES_WITHIN = 100
 """Hundredths of a second."""
 _LONGEST = 1900
+_DESCRIPTOR = 1 << 10
+"""Bytes of a thread's descriptor in which its number is looked for."""
 _KEPT = "_fprobe_kept"
 """Attribute of `sys`: our modules, between attaching."""
 
@@ -143,6 +145,10 @@ class _Importer:
         if level or not self._is_private(name):
             return self._import(name, globals, locals, fromlist, level)
         full = f"{PREFIX}.{name}"
+        if (
+            full in self.modules and PREFIX not in sys.modules
+        ):  # nothing is attached: a function that is called around forks
+            return self.modules[full if fromlist else f"{PREFIX}.{name.partition('.')[0]}"]
         if fromlist:
             return self._import(full, globals, locals, fromlist, 0)
         self._import(full, globals, locals, (), 0)
@@ -152,7 +158,7 @@ class _Importer:
         """Whether a module is imported with the prefix."""
         top = name.partition(".")[0]
         if top in _NEEDED:
-            return f"{PREFIX}.{top}" in sys.modules or top not in sys.modules
+            return f"{PREFIX}.{top}" in {*sys.modules, *self.modules} or top not in sys.modules
         return top in _OURS or f"{PREFIX}.{name}" in (_ATEXIT, _DEBUGGER)
 
 
@@ -173,6 +179,8 @@ class _Entered:
         modules: dict[str, Any] = sys.modules
         modules[_ATEXIT] = self._importer.atexit  # as good as one
         sys.meta_path[:0] = [self._importer, *self._importer.finders]
+        if "threading" not in sys.modules and _gate() is None:
+            sys.modules.setdefault("threading", _threading_of_main())
         import atexit
 
         atexit.register(self._importer.atexit.run)
@@ -191,6 +199,51 @@ class _Entered:
                 self._importer.modules[name] = module
                 sys.modules.pop(name, None)
         setattr(sys, _KEPT, self._importer)
+
+
+def _threading_of_main() -> Any:
+    """The module threading, which takes the thread that imports it for the main one, before Python 3.13.
+
+    At its end the main thread would wait for ours, and we for its end.
+    """
+    import _frozen_importlib
+    import _thread
+
+    importing: Any = _frozen_importlib
+    spec = importing._find_spec("threading", None)
+    if spec is None:
+        raise ModuleNotFoundError("No module named 'threading'")
+    module = importing.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    main = module._main_thread
+    if hasattr(main, "_tstate_lock"):
+        module._shutdown_locks.discard(main._tstate_lock)
+        main._tstate_lock = _thread.allocate_lock()
+        main._tstate_lock.acquire()
+        module._active.pop(main._ident, None)
+        main._ident = _main_ident()
+        if main._ident:
+            module._shutdown_locks.add(main._tstate_lock)
+            module._active[main._ident] = main
+    main._native_id = os.getpid()
+    return module
+
+
+def _main_ident() -> int:
+    """Python's number of the main thread: the address of its descriptor, which has the kernel's number; 0 if unknown."""
+    import _thread
+
+    with open("/proc/thread-self/mem", "rb", 0) as memory:  # noqa: PTH123  # pathlib need not be there
+
+        def kernels(ident: int) -> list[int]:
+            memory.seek(ident)
+            data = memory.read(_DESCRIPTOR)
+            return [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4)]
+
+        own, main = _thread.get_native_id(), os.getpid()
+        places = [at for at, number in enumerate(kernels(_thread.get_ident())) if number == own]
+        found = [ident for ident in sys._current_frames() if any(kernels(ident)[at] == main for at in places)]
+    return found[0] if len(found) == 1 else 0
 
 
 def _gate() -> Any:
