@@ -23,7 +23,7 @@ from fprobe.cli.options import (
     output_options,
     program_options,
 )
-from sandbox.process.bars import bar
+from sandbox.process.bars import barred
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -123,7 +123,7 @@ def _show_running(console: Console, process: Process, told: frozenset[str]) -> N
             console.line(f"# {text}")
     for name, text in process.histograms.items():
         console.line(console.bold(f"{name.rpartition('/')[2]}:"))
-        for line in bars(list(entries_of(text))):
+        for line in bars(list(entries_of(text)), console.width):
             console.line(line)
         console.note(_totals(text))
 
@@ -150,7 +150,7 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
             text = tracefs.read(f"{events.instance}/events/{event.group}/{event.name}/hist")
         entries = shown[event.name] = list(entries_of(text))
         console.line(console.bold(f"{event.name}:"))
-        for line in bars(entries):
+        for line in bars(entries, console.width):
             console.line(line)
         console.note(_totals(text))
     print_outcome(console, call, outcome)
@@ -171,14 +171,14 @@ def entries_of(text: str) -> Iterator[Entry]:
                 entry = ""
 
 
-def bars(entries: list[Entry]) -> Iterator[str]:
-    """A line for each entry, with a bar as long as its share of the largest."""
+def bars(entries: list[Entry], columns: int | None) -> Iterator[str]:
+    """A line for each entry, with a bar as long as its share of the largest. `columns`: those of the terminal."""
     width = max((len(entry.text.splitlines()[-1]) for entry in entries), default=0)
     largest = max((entry.hits for entry in entries), default=1)
     for entry in entries:
         *before, last = entry.text.splitlines()
         yield from before
-        yield f"{last:<{width}} |{bar(entry.hits, largest)}"
+        yield barred(f"{last:<{width}}", entry.hits, largest, columns, end="")
 
 
 def _rows(histograms: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:

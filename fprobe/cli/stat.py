@@ -132,7 +132,7 @@ def text(rows: list[Row], console: Console, by: str, order: Order, with_hist: bo
     if left_out:
         yield console.dim(f"# {order.left_out(left_out)}")
     if with_hist:
-        yield from hist_lines(shown)
+        yield from hist_lines(shown, console.width)
 
 
 def _remarks(rows: list[Row], where: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fprobe.report.durations import duration
-from sandbox.process.bars import LONGEST, bar
+from sandbox.process.bars import barred
 
 BUCKETS = 240
 PERCENTILES = (50, 90, 99)
@@ -59,9 +59,9 @@ def powers(counts: Sequence[int]) -> list[Bucket]:
     ]
 
 
-def bars(counts: Sequence[int], rate: float) -> Iterator[str]:
-    """The lines of a histogram, one for each power of two. `rate`: ticks per nanosecond."""
+def bars(counts: Sequence[int], rate: float, width: int | None = None) -> Iterator[str]:
+    """The lines of a histogram, one for each power of two. `rate`: ticks per nanosecond; `width`: columns of the terminal."""
     rows = powers(counts)
     most = max((count for _, _, count in rows), default=1)
     for low, high, count in rows:
-        yield f"{duration(low / rate):>12} .. {duration(high / rate):<12} {count:>10,} |{bar(count, most):<{LONGEST}}|"
+        yield barred(f"{duration(low / rate):>12} .. {duration(high / rate):<12} {count:>10,}", count, most, width)

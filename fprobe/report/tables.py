@@ -104,12 +104,12 @@ def measured_columns(stat: FunctionStat) -> list[str]:
     return [column for column in FIELDS if column != "hits" and not is_absent.get(column)]
 
 
-def hist_lines(rows: Iterable[StatRow]) -> Iterator[str]:
-    """For each row its percentiles, and a bar for each power of two."""
+def hist_lines(rows: Iterable[StatRow], width: int | None = None) -> Iterator[str]:
+    """For each row its percentiles, and a bar for each power of two. `width`: columns of the terminal."""
     for name, stat, group, _ in rows:
         shares = ", ".join(f"p{share} {duration(stat.percentile(share))}" for share in PERCENTILES)
         yield f"{name}{group}: {stat.returned:,} calls, {duration(stat.total_ns)}: {shares}"
-        yield from bars(stat.buckets, stat.rate)
+        yield from bars(stat.buckets, stat.rate, width)
 
 
 def stat_object(stat: FunctionStat, *, with_histogram: bool) -> dict[str, Any]:

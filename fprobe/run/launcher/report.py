@@ -48,11 +48,11 @@ def text(
         if process.pid in recorded.events:
             yield from recorded.events[process.pid].lines()
         if selection.values is not None and process.pid in recorded.values:
-            yield from values.lines(recorded.values[process.pid], selection.values, selection.order)
+            yield from values.lines(recorded.values[process.pid], selection.values, selection.order, width)
     yield from _total(results, rate, selection, width)
     if selection.values is not None and (total := values.total_over(recorded.values, selection.values)) is not None:
         yield f"# total of {len(recorded.values):,} processes"
-        yield from values.lines(total, selection.values, selection.order)
+        yield from values.lines(total, selection.values, selection.order, width)
     yield from _maps(recorded.maps)
     yield from conclusion(results, is_empty=not has_counted(results, recorded))
 
@@ -72,7 +72,7 @@ def _counted(process: Process, rate: float, selection: ReportSelection, width: i
         yield from stat_lines(shown, selection.by, width=width, sort=selection.order.sort)
     if left_out:
         yield f"# {selection.order.left_out(left_out)}"
-    yield from hist_lines(stat_rows(process, rate, selection, selection.hists)[0])
+    yield from hist_lines(stat_rows(process, rate, selection, selection.hists)[0], width)
 
 
 def has_counted(results: Results, recorded: Recorded) -> bool:

@@ -13,7 +13,7 @@ from fprobe.report.tables import group_text
 from fprobe.run import session
 from fprobe.run.launcher.process import Process
 from fprobe.run.values import Values
-from sandbox.process.bars import LONGEST, bar
+from sandbox.process.bars import barred
 from sandbox.threads.counters import used
 
 _HEADER = struct.Struct("<2Q")
@@ -146,27 +146,27 @@ def _text(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
-def lines(table: ValueTable, values: Values, order: Order) -> Iterator[str]:
-    """The table as text: for each row its calls and its sum, and a bar for each power of two."""
+def lines(table: ValueTable, values: Values, order: Order, width: int | None) -> Iterator[str]:
+    """The table as text: for each row its calls and its sum, and a bar for each power of two. `width`: as for `barred`."""
     of, sum_, _ = values.names
     shown, left_out = table.ordered(order, by_sum=bool(sum_))
     for row in shown:
         added = f", {sum_} {row.total:,} in all" if sum_ else ""
         yield f"{row.shown}: {row.hits:,} call{'s' * (row.hits != 1)}{added}"
         if of:
-            yield from _bars(row.sizes)
+            yield from _bars(row.sizes, width)
     if left_out:
         yield f"# {order.left_out(left_out)}"
     if table.dropped:
         yield f"# {table.dropped:,} calls are not in this table: a thread has place for 2,048 different rows"
 
 
-def _bars(sizes: dict[int, int]) -> Iterator[str]:
+def _bars(sizes: dict[int, int], width: int | None) -> Iterator[str]:
     most = max(sizes.values(), default=1)
     for size in range(min(sizes), max(sizes) + 1):
         low, high = limits(size)
         count = sizes.get(size, 0)
-        yield f"{low:>{_WIDTH},} .. {high:<{_WIDTH},} {count:>10,} |{bar(count, most):<{LONGEST}}|"
+        yield barred(f"{low:>{_WIDTH},} .. {high:<{_WIDTH},} {count:>10,}", count, most, width)
 
 
 def limits(size: int) -> tuple[int, int]:

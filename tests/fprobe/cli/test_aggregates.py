@@ -30,7 +30,7 @@ def test_bars_are_shares_of_the_largest_and_stacks_stay_whole():
     text = "# event histogram\n{ a:  1 } hitcount:   10\n{ stacktrace:\n         f+0x1\n} hitcount:   40\n\nTotals:\n"
     entries = list(entries_of(text))
     assert [entry.hits for entry in entries] == [10, 40]
-    shown = list(bars(entries))
+    shown = list(bars(entries, None))
     assert shown[0].endswith("|" + "#" * 10) and shown[-1].endswith("|" + "#" * 40)
     assert shown[1:3] == ["{ stacktrace:", "         f+0x1"]
 

@@ -101,3 +101,14 @@ def test_calls_of_two_threads_add_up(one, other):
     both = counted(one)
     both.add(counted(other))
     assert both == counted(one + other)
+
+
+@pytest.mark.parametrize(("width", "longest"), [(None, 40), (200, 40), (84, 40), (80, 37), (50, 7), (40, 0), (20, 0)])
+def test_histograms_fit_on_terminals(width, longest):
+    """At 80 columns each line was two characters too long, and one of values 18."""
+    counts = [0] * BUCKETS
+    counts[16], counts[20], counts[24] = 9, 1, 5
+    lines = list(bars(counts, 1.0, width))
+    assert max(line.count("#") for line in lines) == longest
+    assert width is None or all(len(line) < width for line in lines)
+    assert lines[0].split("|")[0].split() == ["32", "ns", "..", "64", "ns", "9"]
