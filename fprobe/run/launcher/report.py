@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -163,13 +164,19 @@ def write_report(
     output: int, found: Results, recorded: Recorded, selection: ReportSelection, ticks: Ticks, format_: str
 ) -> None:
     """Write the report; its words to standard error if the format has none. Raises OSError."""
-    write_all(output, rendered(found, selection, recorded, ticks, format_, terminal.width(output)))
+    content = rendered(found, selection, recorded, ticks, format_, terminal.width(output))
+    write_all(output, _for_a_terminal(content) if os.isatty(output) else content)
     if format_ in WITHOUT_WORDS:
         is_empty = not has_counted(found, recorded)
         if is_empty or output != _STANDARD_ERROR:
             _say_all(_words(found, is_empty))
     if format_ != "text" or output != _STANDARD_ERROR:
         _say_all(_lost(recorded))
+
+
+def _for_a_terminal(content: bytes) -> bytes:
+    """A report without what the program's bytes would do to a terminal: CSV has them as they are."""
+    return as_bytes(printable_line(content.decode("utf-8", "surrogateescape")))
 
 
 def _lost(recorded: Recorded) -> Iterator[str]:

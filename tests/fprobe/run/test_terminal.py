@@ -237,3 +237,17 @@ def test_top_follows_the_size_of_the_terminal(tmp_path):
     job.close()
     last = seen.partition("\x1b[?1049l")[0].split("\x1b[H")[-1]
     assert max(len(re.sub(r"\x1b\[[KJ]|\r", "", line)) for line in last.split("\n")) == 30
+
+
+@pytest.mark.parametrize(
+    "options", [("--stat", "libc:atoi", "--by", "arg(arg1:string)"), ("-e", "f:x libc:atoi s=+0($arg1):string")]
+)
+def test_csv_does_to_a_terminal_nothing_that_the_program_says(options):
+    """In a file it has the program's bytes."""
+    code = "import ctypes; ctypes.CDLL(None).atoi(b'\\x1b[31mred\\x07\\xff')"
+    opened = Terminal(sys.executable, "-m", "fprobe.cli", "run", *options, "--format", "csv", "-c", code)
+    try:
+        seen = opened.wait_for(r"\x1b[31mred\x07\xff")
+    finally:
+        opened.close()
+    assert "\x1b[31m" not in seen and "\x07" not in seen
