@@ -135,11 +135,14 @@ class Recording(Outcome):
         if self._arriving is not None:
             self._arriving.begin_reading()
         slots = [(number, slot) for number, buffer in enumerate(self._buffers) for slot in buffer.slots()]
-        for number, slot in slots if self.is_written else ():
+        for number, slot in slots:
             self._drain_slot(number, slot)
         return self.file.pages > before + (len(slots) if self._arriving is not None else 0)
 
     def _drain_slot(self, number: int, slot: int) -> None:
+        """Move the full sub-buffers of a slot, unless those of another could not be written: these wait in the only place."""
+        if not self.is_written:
+            return
         if self._arriving is not None:
             self._move(number, self._newest(number, slot))
             return
@@ -154,7 +157,7 @@ class Recording(Outcome):
         metadata = self.metadata
         self.lost = sum(buffer.lost() for buffer in self._buffers)
         for number, buffer in enumerate(self._buffers):
-            for slot in buffer.slots() if self.is_written else ():
+            for slot in buffer.slots():
                 self._drain_slot(number, slot)
                 self._move(number, self._newest(number, slot, buffer.slot_size_kb(slot) // buffer.subbuf_kb + 2))
         if self._arriving is not None:
