@@ -27,6 +27,7 @@ from ftrace.core.runtime import runtime
 from ftrace.core.sites.trapping import TrapsBlocked
 from ftrace.core.tracer import tracer
 from ftrace.hit.account import BY_CALLER
+from sandbox.elf import libunwind
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
 from sandbox.symbols import gdbjit
@@ -349,6 +350,7 @@ class Arming:
                 session.note(self._address, remark=pattern.remark)
 
     def _arm_all(self) -> None:
+        libunwind.register_all()
         self._report_libraries()
         self._find_all()
         for group in self._groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from ftrace.hit.x86_64 import frames
+from sandbox.elf import libunwind
 from sandbox.elf.debugimage import CodeSymbol, debug_image
 from sandbox.elf.unwinder import registrars
 from sandbox.symbols import gdbjit
@@ -28,14 +29,30 @@ class FrameDescription:
             self._seen_by_debuggers.withdraw()
 
 
-def describe_stubs(slab: int, module: str, stubs: frames.Stubs) -> FrameDescription:
+class StubDescription(FrameDescription):
+    """The same for stubs, in calls of which the program's exceptions and stack traces pass: also for libunwind."""
+
+    def __init__(self, name: str, stubs: frames.Stubs, records: frames.Records) -> None:
+        super().__init__(name, stubs.start, stubs.size, _section(stubs, records))
+        section = _section(stubs._replace(above=0), records)
+        self._for_libunwind = libunwind.Description(stubs.start, stubs.size, section, frames.description_in(section))
+
+    def withdraw(self) -> None:
+        """Unregister it."""
+        self._for_libunwind.withdraw()
+        super().withdraw()
+
+
+def _section(stubs: frames.Stubs, records: frames.Records) -> bytes:
+    return frames.stub_section(stubs, frames.return_address_place(stubs, records))
+
+
+def describe_stubs(slab: int, module: str, stubs: frames.Stubs) -> StubDescription:
     """Register a section for a module's stubs. `slab`: the address of the tasks."""
     fields = {name.upper(): tasks.Task.offset(name) for name in ("top", "bottom", "state")}
     fields |= {name.upper(): tasks.Node.offset(name) for name in ("frame", "stub", "parent", "made")}
-    place = frames.return_address_place(
-        stubs, frames.Records(slab, tasks.STRIDE, tasks.NODE, fields, slab + tasks.NODES)
-    )
-    return FrameDescription(f"{module}.stubs", stubs.start, stubs.size, frames.stub_section(stubs, place))
+    records = frames.Records(slab, tasks.STRIDE, tasks.NODE, fields, slab + tasks.NODES)
+    return StubDescription(f"{module}.stubs", stubs, records)
 
 
 def describe_entrances(name: str, start: int, size: int) -> FrameDescription:

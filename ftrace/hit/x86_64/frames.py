@@ -175,6 +175,12 @@ def section(start: int, size: int, rules: bytes, signal_frame: bool = False) -> 
     return cie + fde + bytes(4)
 
 
+def description_in(section: bytes) -> int:
+    """The offset of the description in a `section`, after what all have in common."""
+    (size,) = struct.unpack_from("<I", section)
+    return int(size) + 4
+
+
 def _entry(body: bytes) -> bytes:
     body += bytes(-(len(body) + 4) % 8)
     return struct.pack("<I", len(body)) + body
@@ -194,6 +200,8 @@ class Stubs(NamedTuple):
     size: int
     after_prologue: bool = False
     hooked_to: int = HOOKED_TO
+    above: int = 1
+    """How far the CFA is above rsp in the second half: 0 for libunwind, which takes the CFA for the caller's rsp."""
 
     def contain(self) -> bytes:
         """1 if the address on the stack is in one of them, else 0."""
@@ -209,7 +217,7 @@ class Stubs(NamedTuple):
 def cfa(stubs: Stubs) -> bytes:
     """The expression for the canonical frame address; see above."""
     before = register(RBP) + op(PLUS_UCONST, 16) if stubs.after_prologue else register(RSP) + op(PLUS_UCONST, 8)
-    hooked = register(RSP) + op(PLUS_UCONST, 1)
+    hooked = register(RSP) + op(PLUS_UCONST, stubs.above)
     return joined(
         stubs.is_hooked(), Jump(BRA, "hooked"), before, Jump(SKIP, "end"), Label("hooked"), hooked, Label("end")
     )
@@ -251,7 +259,7 @@ def return_address_place(stubs: Stubs, records: Records) -> bytes:
         const1u(8) + op(MINUS), Jump(SKIP, "end"),
         Label("hooked"),
         # The CFA stays at the bottom: libgcc cannot pick the last element of a stack.
-        op(DUP) + const1u(9) + op(MINUS) + this_stub + const8u(records.sentinel) + const8u(records.slab),
+        op(DUP) + const1u(8 + stubs.above) + op(MINUS) + this_stub + const8u(records.sentinel) + const8u(records.slab),
         *_search(frame, older, records),
         op(DROP, DUP) + const8u(records.sentinel) + op(NE), Jump(BRA, "found"),
         pick(2) + op(DEREF) + stubs.contain(), Jump(BRA, "oldest"),  # no caller: the sentinel's parent is 0
@@ -299,6 +307,6 @@ def _search(frame: bytes, older: bytes, records: Records) -> tuple[bytes | Jump 
 
 def stub_section(stubs: Stubs, place: bytes) -> bytes:
     """An .eh_frame section with one description, for the stubs; ends with its terminator. `place`: return_address_place."""
-    rules = rule(DEF_CFA, cfa(stubs)) + rule(IS_VALUE, caller_rsp(stubs), RSP)
+    rules = rule(DEF_CFA, cfa(stubs)) + (rule(IS_VALUE, caller_rsp(stubs), RSP) if stubs.above else b"")
     rules += rule(IS_VALUE, caller_rbp(stubs), RBP) if stubs.after_prologue else b""
     return section(stubs.start, stubs.size, rules + rule(IN_MEMORY, place, RIP))
