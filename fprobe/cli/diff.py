@@ -62,7 +62,7 @@ def diff_command(
     key = value or _default(sides, by)
     rows = _sorted(difference.changes(*([_values(run, by, key) for run in side] for side in sides)), sort)
     shown = rows[:most]
-    for line in difference.lines(shown, key, by.upper(), console):
+    for line in difference.lines(shown, key, by.upper(), console, console.width):
         console.line(line)
     if left := len(rows) - len(shown):
         console.note(f"# {left:,} more, after the first {most:,} (--top)")

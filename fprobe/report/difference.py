@@ -10,11 +10,14 @@ from itertools import groupby
 from statistics import NormalDist, median
 from typing import Any, NamedTuple
 
+from fprobe.report.columns import fitting, room, shortened
 from fprobe.report.durations import duration
 from fprobe.report.style import Style
 
 VALUES = ("self", "total", "average", "hits")
 """What can be compared. Stacks have `self` only: the time of their innermost functions."""
+_GIVING_WAY = ("A", "P", "B", "CHANGE")
+"""The columns that a narrow terminal does not show, in this order."""
 _WIDTH = 11
 
 
@@ -111,22 +114,25 @@ def shown(value: float, key: str) -> str:
     return f"-{text}" if value < 0 else text
 
 
-def lines(rows: Iterable[Change], key: str, what: str, style: Style) -> Iterator[str]:
-    """A table. `what`: FUNCTION or STACK."""
+def lines(rows: Iterable[Change], key: str, what: str, style: Style, width: int | None = None) -> Iterator[str]:
+    """A table. `what`: FUNCTION or STACK. On a terminal of `width` columns, some give way and names are cut."""
     rows = list(rows)
-    has_p = any(row.p is not None for row in rows)
-    heads = ["A", "B", "B - A", "CHANGE", *["P"] * has_p]
-    yield style.dim(f"{' '.join(f'{head:>{_WIDTH}}' for head in heads)}  {what}, {key}")
-    for row in rows:
-        share = f"only in {row.only_in}" if row.only_in else f"{100 * row.relative:+.1f} %"
-        texts = [
-            shown(row.before, key),
-            shown(row.after, key),
-            ("+" if row.change > 0 else "") + shown(row.change, key),
-            share,
-        ]
-        texts += [f"{row.p:.3f}" if row.p is not None else ""] * has_p
-        yield f"{' '.join(f'{text:>{_WIDTH}}' for text in texts)}  {style.bold(row.name)}"
+    columns = dict.fromkeys(["A", "B", "B - A", "CHANGE", *["P"] * any(row.p is not None for row in rows)], _WIDTH)
+    names, heading = [row.name for row in rows], f"{what}, {key}"
+    if width is not None:
+        columns = fitting(columns, ({name: 0} for name in _GIVING_WAY), [*names, heading], width - 2)
+        names = shortened(names, room(columns, width - 2))
+        heading = heading[: room(columns, width - 2)]
+    yield style.dim(f"{' '.join(f'{head:>{_WIDTH}}' for head in columns)}  {heading}")
+    for row, name in zip(rows, names, strict=True):
+        texts = {
+            "A": shown(row.before, key),
+            "B": shown(row.after, key),
+            "B - A": ("+" if row.change > 0 else "") + shown(row.change, key),
+            "CHANGE": f"only in {row.only_in}" if row.only_in else f"{100 * row.relative:+.1f} %",
+            "P": f"{row.p:.3f}" if row.p is not None else "",
+        }
+        yield f"{' '.join(f'{texts[head]:>{_WIDTH}}' for head in columns)}  {style.bold(name)}"
 
 
 def objects(rows: Iterable[Change]) -> list[dict[str, Any]]:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fprobe.report.difference import changes, mann_whitney
+from fprobe.report.difference import changes, lines, mann_whitney
 from fprobe.report.difference_graph import svg
+from fprobe.report.style import Plain
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -74,3 +75,16 @@ def test_the_graph_is_red_where_it_grew_and_hides_nothing_that_is_gone():
 
 def test_an_empty_graph_is_one():
     assert ElementTree.fromstring(svg({}, {}, "nothing")).tag == f"{SVG}svg"
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [(None, "A B B - A CHANGE P"), (110, "A B B - A CHANGE P"), (75, "B B - A CHANGE"), (40, "B - A"), (20, "B - A")],
+)
+def test_a_table_fits_on_a_terminal(width, columns):
+    """It was as wide as its longest name."""
+    names = ["app::Engine::first_function_of_a_long_name", "app::Engine::other_function_of_a_long_name"]
+    sides = [[dict.fromkeys(names, float(value))] * 2 for value in (100, 300)]
+    table = list(lines(changes(*sides), "self", "FUNCTION", Plain(), width))
+    assert width is None or all(len(line) < width for line in table)
+    assert table[0].split("  FUNC")[0].split() == columns.split() and len(set(table)) == 3
