@@ -105,6 +105,8 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.resilient_parsing:  # a shell completes the words after a wrong one: there is nothing
+            return super().resolve_command(ctx, args)
         if args and args[0] in _REMOVED:
             ctx.fail(f"fprobe {args[0]} is gone: {_REMOVED[args[0]]}")
         if args and args[0] not in _VERBS and not args[0].startswith("-"):

@@ -59,6 +59,17 @@ def test_functions_of_the_demo_are_completed():
     assert completed("trace", "vfs_*", "--call", "demo_ma") == ["demo_main"]
 
 
+def test_words_after_a_wrong_verb_or_option_are_completed_without_a_traceback():
+    for words in (
+        ["bogus", ""],
+        ["graph", "vfs"],
+        ["--bogus", ""],
+        ["stat", "--bogus", "x"],
+        ["stat", "--sort", "x", "vfs_r"],
+    ):
+        completed(*words)
+
+
 def test_options_are_completed():
     assert completed("stat", "vfs_*", "--ca") == ["--call"]
     assert completed("trace", "vfs_*", "--color", "n") == ["never"]
