@@ -1,4 +1,4 @@
-"""What users of perf, trace-cmd, bpftrace and strace write first: each with what to write here instead."""
+"""What users of perf, trace-cmd, bpftrace, strace, ltrace, uftrace and frida-trace write first: each with what to write here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,40 @@ _OF_VERB = {
     ("report", "-i"): "the file is given without an option: fprobe report FILE",
     ("trace", "-e"): "functions are given as PATTERN, such as 'vfs_*'; -e is of `fprobe record` and `fprobe run`",
     ("trace", "-l"): "functions are given as PATTERN, such as 'vfs_*'",
+    **dict.fromkeys(
+        (("run", "-F"), ("run", "-i"), ("run", "-x"), ("run", "-C"), ("run", "-P"), ("run", "-I")),
+        "functions are given by --trace PATTERN, or by --stat PATTERN to count and time them",
+    ),
+    ("run", "-l"): "functions of a library are given by --trace LIBRARY:PATTERN",
+    **dict.fromkeys(
+        (("run", "-A"), ("run", "-R"), ("run", "-T"), ("run", "-r"), ("run", "-tt")),
+        "--trace PATTERN shows arguments, results and durations",
+    ),
+    ("run", "-N"): "functions cannot be left out: give patterns of those to probe",
+    ("top", "-F"): "functions are given by --stat PATTERN",
 }
+VERBS = {
+    "annotate": "`fprobe disasm` shows the code of a function",
+    "attach": "a running process is given by -p of `fprobe stat`, `trace`, `run`, `record` and `top`",
+    "check": "`fprobe doctor` tests what this machine supports",
+    "dump": "`fprobe report FILE` shows a recording",
+    "extract": "recordings are written by `fprobe record`; trace and trace_pipe are files of `fprobe tracefs sh`",
+    "info": "`fprobe doctor` tests what this machine supports",
+    "live": "a program is started by `fprobe run --trace PATTERN PROGRAM`",
+    "probe": "events are defined by -e DEFINITION of `fprobe record` and `fprobe run`",
+    "replay": "`fprobe report FILE --format tree` shows the calls of a recording",
+    "reset": "tracing_on and the other switches are files of `fprobe tracefs sh`",
+    "script": "`fprobe report FILE` shows a recording",
+    "set": "the switches of tracing are files of `fprobe tracefs sh`",
+    "show": "trace and trace_pipe are files of `fprobe tracefs sh`",
+    "start": "tracing_on and the other switches are files of `fprobe tracefs sh`",
+    "stop": "tracing_on and the other switches are files of `fprobe tracefs sh`",
+    **dict.fromkeys(
+        ("strace", "ltrace", "uftrace", "bpftrace", "perf", "gdb"),
+        "calls are shown by --trace PATTERN of `fprobe run`, and counted by --stat PATTERN",
+    ),
+}
+"""Verbs of these tools, and their names."""
 _STARTING = ("run", "top")
 """Verbs that are followed by a program."""
 _TRACERS = (
@@ -35,6 +68,8 @@ _TRACERS = (
     "blk",
 )
 _PROBE = re.compile(r"(?P<kind>(?:u|uret|k|kret)probe|fentry|fexit):(?P<place>\S+)")
+_OF_STRACE = re.compile(r"(?:trace|signal|read|write|inject|fault)=")
+_OF_KERNEL = re.compile(r"(?:tracepoint:)?[a-z]\w+:[a-z]\w+|cycles|instructions|(?:cache|branch)-\w+|cpu-clock")
 _KINDS = {"uretprobe": "r", "kretprobe": "r", "fentry": "f", "fexit": "f"}
 """The letters of lines for the kinds of probes of bpftrace; for others it is p."""
 
@@ -91,6 +126,16 @@ def without_verb(option: str, words: Sequence[str]) -> str:
     if option == "-V":
         return "the version is shown by --version"
     return next((of_program(word) for word in words if is_program(word)), "")
+
+
+def instead_of_definition(text: str) -> str:
+    """What to write in place of an event that is none of ours; "" if nothing is known."""
+    if _OF_STRACE.match(text):
+        calls = re.sub(r"[^\w,]", "", text.rpartition("=")[2]).split(",")
+        return f"system calls are made by functions of libc: {' '.join(f'--trace libc:{each}' for each in calls)}"
+    if _OF_KERNEL.fullmatch(text):
+        return "the kernel's events are not here: give a line p, r or f, such as 'p:NAME LIBRARY:FUNCTION'"
+    return ""
 
 
 def of_definition(text: str) -> str:

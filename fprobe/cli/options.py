@@ -17,7 +17,7 @@ from fprobe.cli.attaching import pid_options
 from fprobe.cli.console import Console, wants_color
 from fprobe.cli.failure import FAILED, Failure, of_system
 from fprobe.cli.formats import FORMATS, format_of
-from fprobe.cli.habits import of_definition
+from fprobe.cli.habits import instead_of_definition, of_definition
 from fprobe.cli.interrupting import Interrupted, end_process, summarise_nothing
 
 if TYPE_CHECKING:
@@ -268,6 +268,8 @@ def attached(definitions: Sequence[str], filter_text: str | None, triggers: Sequ
     for definition in definitions:
         if line := of_definition(definition):
             raise Failure(f"-e is {definition!r}; give a line p, r or f, such as {line!r}")
+        if " " not in definition and (instead := instead_of_definition(definition)):
+            raise Failure(f"-e is {definition!r}; {instead}")
         _load_library(definition)
     with input_errors():
         events.attach()

@@ -15,7 +15,7 @@ from fprobe.cli.attaching import attach_and_report, pid_options
 from fprobe.cli.console import Console
 from fprobe.cli.failure import Failure
 from fprobe.cli.formats import check_package, format_of, prepare_rows, report_file
-from fprobe.cli.habits import of_definition
+from fprobe.cli.habits import instead_of_definition, of_definition
 from fprobe.cli.options import full_names_option
 from fprobe.cli.ordering import check_tables, table_options
 from fprobe.cli.selecting import (
@@ -299,6 +299,8 @@ def check_events(events: tuple[str, ...]) -> None:
     """Check the form of the definitions; the program checks the rest, since it has the functions. Raises Failure."""
     for text in events:
         if not re.match(r"[prf]\d*(:\S+)?\s", text):
+            if instead := instead_of_definition(text):
+                raise Failure(f"-e is {text!r}; {instead}")
             raise Failure(f"-e is {text!r}; give a line p, r or f, such as {of_definition(text) or _EVENT!r}")
         if of_python := name_of_python("".join(text.split()[1:2]).partition("%")[0]):
             raise Failure(of_python)

@@ -110,11 +110,14 @@ class _Verbs(click.Group):
         if args and args[0] in _REMOVED:
             ctx.fail(f"fprobe {args[0]} is gone: {_REMOVED[args[0]]}")
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            from fprobe.cli import habits
             from fprobe.cli.habits import is_program, of_program
             from sandbox.process.near import did_you_mean
 
             if is_program(args[0]):
                 ctx.fail(f"{args[0]} is a file, and a verb comes first: {of_program(args[0])}")
+            if args[0] in habits.VERBS:
+                ctx.fail(f"no verb {args[0]!r}: {habits.VERBS[args[0]]}")
 
             near = did_you_mean(args[0], _VERBS)
             ctx.fail(f"no verb {args[0]!r}{near or '; there are: ' + ', '.join(_VERBS)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from sandbox.images.image import Image
-from sandbox.images.other_forms import advice
+from sandbox.images.other_forms import advice, of_owner
 from sandbox.images.process_text import JIT_NAMES
 from sandbox.images.sources import images
 from sandbox.process.near import did_you_mean
@@ -109,6 +109,8 @@ def no_image(owner: str, wanted: str) -> str:
     """A sentence for `owner:wanted`, of which no image called `owner` is there, with what may have been meant."""
     if owner in JIT_NAMES:
         return f"no function {wanted!r} in [{owner}]: nothing has been compiled yet{_elsewhere(wanted)}"
+    if of_another_form := of_owner(owner, wanted):
+        return f"no module, library or other image {owner!r} is loaded; {of_another_form}"
     near = (
         _with_colon(f"{owner}:{wanted}")
         or _elsewhere(wanted)

@@ -9,6 +9,10 @@ from sandbox.images.sources import images
 _OF_KERNEL = re.compile(r"(?:__(?:x64|ia32|se|do)_|k|do_)?sys_(?P<call>\w+)")
 _JOINED = re.compile(r"(?P<owner>[\w+-]+?)(?:\.so[\d.]*)?(?:::|[./!`])(?P<name>\w+)")
 _SEVERAL = re.compile(r"[\w*?]+(?:,[\w*?]+)+|[\w*?]*[({][\w*?]+(?:[,|][\w*?]+)+[)}][\w*?]*")
+_PROBE = re.compile(r"(?:uprobe|uretprobe|u|ur|usdt|fentry|fexit)(?=:)", re.ASCII)
+"""What bpftrace writes before the library."""
+_OF_BPFTRACE = re.compile(r"(?:k|kret)(?:probe)?|tracepoint|t|rawtracepoint|syscalls|sched|profile|interval")
+_REGULAR = re.compile(r"\^?(?P<glob>[\w:]*(?:\.\*[\w:]*)+)\$?|\^(?P<whole>[\w:]+)\$?|(?P<bare>[\w:]+)\$|/.*/")
 _ADDRESS = re.compile(r"0x[\da-f]+", re.IGNORECASE)
 
 
@@ -20,8 +24,21 @@ def advice(wanted: str) -> str:
         return f"did you mean {found['owner']}:{found['name']}?"
     if _SEVERAL.fullmatch(wanted):
         return "a pattern is a name, or a glob with *, ? and [a-z]: give one for each function"
+    if found := _REGULAR.fullmatch(wanted):
+        like = (found["glob"] or "").replace(".*", "*") or found["whole"] or found["bare"]
+        such = f": give {like}" if like else ""
+        return f"a pattern is no regular expression, but a name or a glob with *, ? and [a-z]{such}"
     if _ADDRESS.fullmatch(wanted):
         return "a place is a function, or FUNCTION+OFFSET"
+    return ""
+
+
+def of_owner(owner: str, wanted: str) -> str:
+    """A clause for `owner:wanted` where there is no image `owner`, as bpftrace and perf write probes; '' for others."""
+    if _PROBE.match(f"{owner}:"):
+        return f"the kind of a probe is not part of a pattern: give {wanted}"
+    if _OF_BPFTRACE.fullmatch(owner):
+        return "functions and events of the kernel cannot be probed here"
     return ""
 
 

@@ -111,6 +111,11 @@ def test_a_near_miss_of_a_compiled_function_and_of_a_scope():
         ("libc:{read,write}", "a pattern is a name, or a glob with *, ? and [a-z]: give one for each function"),
         ("libc:0x9d1f0", "a place is a function, or FUNCTION+OFFSET"),
         ("libc:READV", "did you mean libc:readv?"),
+        ("uprobe:libc:read", "the kind of a probe is not part of a pattern: give libc:read"),
+        ("kprobe:vfs_read", "functions and events of the kernel cannot be probed here"),
+        ("syscalls:sys_enter_open", "functions and events of the kernel cannot be probed here"),
+        ("libc:prea.*", "a pattern is no regular expression, but a name or a glob with *, ? and [a-z]: give prea*"),
+        ("libc:^readv$", "a pattern is no regular expression, but a name or a glob with *, ? and [a-z]: give readv"),
     ],
 )
 def test_names_as_other_tools_write_them(written, said):
