@@ -61,7 +61,7 @@ def query_command(words: tuple[str, ...], console: Console) -> None:
         names, rows = (result.columns, result.fetchall()) if result is not None else ([], [])
     except duckdb.Error as error:
         raise Failure(_with_file(_sentence(str(error)), error, files)) from None
-    except UnicodeDecodeError:  # of a text in a damaged file
+    except (UnicodeDecodeError, RuntimeError):  # of a text, or a column's name, in a damaged file
         raise Failure(f"{', '.join(files)}: {_DAMAGED}: a text is not UTF-8") from None
     objects = [dict(zip(names, map(_plain, row), strict=True)) for row in rows] if console.json else []
     console.lines(_aligned(names, rows))

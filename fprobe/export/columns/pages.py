@@ -202,6 +202,8 @@ class Pages:
 
     def take(self, origin: int, slot: int, data: bytearray, page_size: int) -> Batch:
         """The records of consecutive sub-buffers of a slot, of which calls are made. They are valid while `data` is."""
+        if len(data) % page_size:
+            raise ValueError("damaged sub-buffer: it is cut off")
         located = self._located
         if len(located.records) * _SMALLEST < len(data):
             located.records = (RecordPlace.ctypes * (len(data) // _SMALLEST))()
@@ -209,7 +211,7 @@ class Pages:
         count = image.call(
             "locate_all", ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data), page_size, records
         )
-        if count == native.DAMAGED:
+        if count < 0:  # DAMAGED, as results are signed
             raise ValueError("damaged sub-buffer")
         seen, types = ctypes.addressof(located.seen), ctypes.addressof(located.types)
         number = image.call("other_types", pairing, records, count, seen, types)

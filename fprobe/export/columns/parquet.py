@@ -136,9 +136,14 @@ class ParquetFile:
             self._write_events()
 
     def finish(self, lost: int = 0, processes: Iterable[Origin] = ()) -> None:
-        """Write the rest and the end of the file. Raises OSError if even that has no space."""
+        """Write the rest and the end of the file. Raises OSError if even that has no space, ValueError if the rest is damaged."""
         try:
             self._take_pending()
+        finally:
+            self._end(lost, processes)
+
+    def _end(self, lost: int, processes: Iterable[Origin]) -> None:
+        try:
             self._pages.end()
             self._write_calls()
             self._write_events()

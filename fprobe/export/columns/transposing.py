@@ -367,6 +367,8 @@ def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[RecordPlace], fi
                     done = _enter(pairing, thread, each.stamp, ip, level, level)
             elif kind == PROBE_ENTRY and is_in(pairing.returning, ip) != 0:
                 done = _enter(pairing, thread, each.stamp, ip, 0, 0)
+            elif kind >= CALL_ENTRY and each.length < _CALL_PLACE + 4:
+                done = 1  # damaged
             elif kind == CALL_ENTRY:
                 word = _u32_at(each.data + _CALL_PLACE)
                 place = u64(word >> 1 & MOST_PLACES)
@@ -377,7 +379,7 @@ def pair(pairing: ptr[Pairing], thread: ptr[Thread], found: ptr[RecordPlace], fi
                 done = _leave_place(pairing, thread, each, at, ip)
             elif kind != PROBE_ENTRY and kind != GRAPH_ENTRY:
                 if _is_in_progress(thread, ip) != 0:
-                    ax: u64 = _u64_at(each.data + _AX) if kind == GRAPH_EXIT else u64(0)
+                    ax: u64 = _u64_at(each.data + _AX) if kind == GRAPH_EXIT and each.length >= _AX + 8 else u64(0)
                     done = _leave(pairing, thread, each.stamp, ip, ax)
                 elif kind == GRAPH_EXIT and each.length >= _GRAPH_CALLTIME + 16:
                     done = _left_alone(pairing, thread, each, ip)

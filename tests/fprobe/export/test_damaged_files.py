@@ -125,6 +125,42 @@ def test_a_damaged_file_gives_a_report_or_a_reason(files, tmp_path, rounds):
                 show(path)
 
 
+CONVERT = """
+import sys
+from fprobe.export.columns.trace_dat import convert
+from fprobe.export.trace_dat_reader import Trace
+for path in sys.argv[1:]:
+    try:
+        convert(Trace(path), path + ".parquet")
+    except ValueError as error:
+        print(f"{path}: {error}")
+"""
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=pytest.mark.stress)])
+def test_a_damaged_file_becomes_columns_up_to_the_damage_or_says_why(files, tmp_path, rounds):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    chance, paths = random.Random(2), []
+    for number in range(rounds):
+        for at, data in enumerate(files):
+            paths.append(tmp_path / f"{number}-{at}")
+            paths[-1].write_bytes(damaged(data, chance))
+    cut = with_too_many_events(files[0], tmp_path / "short")
+    done = subprocess.run([sys.executable, "-c", CONVERT, cut, *paths], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{cut}: damaged sub-buffer\n")
+    assert parquet.read_table(f"{cut}.parquet").num_rows > 0
+
+
+def with_too_many_events(data, path):
+    """Its newest sub-buffer says that it has more events than it has bytes for."""
+    path.write_bytes(data)
+    trace = Trace(str(path))
+    newest = max(cpu.offset + cpu.size for each in trace.instances for cpu in each.cpus) - trace.page_size
+    path.write_bytes(data[: newest + 8] + (1 << 20).to_bytes(8, "little") + data[newest + 16 :])
+    return path
+
+
 @pytest.mark.stress
 def test_a_file_that_is_cut_off_anywhere_says_so(files, tmp_path):
     path = tmp_path / "cut.dat"
@@ -139,13 +175,7 @@ def test_a_file_that_is_cut_off_anywhere_says_so(files, tmp_path):
 
 @pytest.mark.stress
 def test_the_command_names_the_file_in_a_sentence(files, tmp_path):
-    path = tmp_path / "short.dat"
-    path.write_bytes(files[0])
-    trace = Trace(str(path))
-    newest = max(cpu.offset + cpu.size for each in trace.instances for cpu in each.cpus) - trace.page_size
-    data = bytearray(files[0])
-    data[newest + 8 : newest + 16] = (1 << 20).to_bytes(8, "little")  # more events than a sub-buffer has bytes
-    path.write_bytes(data)
+    path = with_too_many_events(files[0], tmp_path / "short.dat")
     command = [sys.executable, "-m", "fprobe", "report", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2 and result.stderr.startswith(f"fprobe: {path}: damaged sub-buffer")
