@@ -57,15 +57,26 @@ def query_command(words: tuple[str, ...], console: Console) -> None:
             f"fprobe query needs the package duckdb, which cannot be imported ({error}): pip install 'fprobe[query]'"
         ) from None
     try:
-        result = _opened(duckdb.connect(), files).sql(sql)
+        result = _database(files).sql(sql)
         names, rows = (result.columns, result.fetchall()) if result is not None else ([], [])
     except duckdb.Error as error:
-        raise Failure(_with_file(_sentence(str(error)), error, files)) from None
+        said = _sentence(str(error))
+        raise Failure(said if _is_of_sql(error) else _with_file(said, files)) from None
     except (UnicodeDecodeError, RuntimeError):  # of a text, or a column's name, in a damaged file
         raise Failure(f"{', '.join(files)}: {_DAMAGED}: a text is not UTF-8") from None
     objects = [dict(zip(names, map(_plain, row), strict=True)) for row in rows] if console.json else []
     console.lines(_aligned(names, rows))
     console.document(objects, objects)
+
+
+def _database(files: Sequence[str]) -> duckdb.DuckDBPyConnection:
+    """A database with the table. Raises Failure, whatever is wrong with the files."""
+    import duckdb
+
+    try:
+        return _opened(duckdb.connect(), files)
+    except duckdb.Error as error:
+        raise Failure(_with_file(_sentence(str(error)), files)) from None
 
 
 def _opened(database: duckdb.DuckDBPyConnection, files: Sequence[str]) -> duckdb.DuckDBPyConnection:
@@ -121,14 +132,17 @@ def _sentence(text: str) -> str:
     return said
 
 
-def _with_file(said: str, error: duckdb.Error, files: Sequence[str]) -> str:
-    """The same, after the name of the files if it is about what is in them, and does not name one."""
+def _is_of_sql(error: duckdb.Error) -> bool:
+    """Whether it is about the query, not about what is in the files."""
     import duckdb
 
     of_sql = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException)
-    if isinstance(error, of_sql) or any(name in said for name in files):
-        return said
-    return f"{', '.join(files)}: {_DAMAGED}: {said}"
+    return isinstance(error, of_sql)
+
+
+def _with_file(said: str, files: Sequence[str]) -> str:
+    """The same, after the name of the files if it does not name one."""
+    return said if any(name in said for name in files) else f"{', '.join(files)}: {_DAMAGED}: {said}"
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,8 @@ def test_a_damaged_file_is_named(run, tmp_path):
     damaged = {
         "footer": whole[:footer] + b"\xff" + whole[footer + 1 :],
         "page": whole[:4] + bytes(60) + whole[64:],
-        "column": whole.replace(b"function", b"funct\xff\xff\xff"),
+        "column": whole[:footer] + whole[footer:].replace(b"function", b"funct\xff\xff\xff", 1),
+        "metadata": whole[:footer] + whole[footer:].replace(b"fprobe.host", b"fprobe.\xffost"),
         "host": whole.replace(b"fprobe.host", b"fprobe.hoax"),
     }
     for name, data in damaged.items():
