@@ -8,6 +8,7 @@ import errno
 import itertools
 import operator
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
@@ -31,6 +32,9 @@ from sandbox.symbols.readable import named, words_of
 from sandbox.symbols.symbol_tables import Entries, all_entries, entries_before, named_entries, symbols_of, table_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
+MEMORY_FILE, DELETED = "/memfd:", " (deleted)"
+"""What is before the name of a memory file in /proc/self/maps, and what is after that of a file that is not there any more."""
+_DESCRIPTOR = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/fd/\d+")
 _PT_LOAD = 1
 _PF_X = 1
 _AT_EXECFN = 31
@@ -98,6 +102,11 @@ class Library:
     def is_program(self) -> bool:
         """Whether it is the program itself."""
         return self.path == _program()
+
+    @property
+    def is_memory_file(self) -> bool:
+        """Whether its path is that of a descriptor of this process, which means something else in others."""
+        return self.path.name != self.name
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -461,7 +470,23 @@ def _library(found: LoadedObject) -> Library:
         path = _mapped_file(first) or _absolute(name)
     else:
         path = Path(name)
-    return Library(path.name, path, base, text, unwind_table, found.marks)
+    own_name = _memory_file(path) or path.name
+    return Library(own_name, path, base, text, unwind_table, found.marks)
+
+
+def _memory_file(path: Path) -> str:
+    """The name of a memory file that was opened by its descriptor's path, as memfd_create got it; '' for other files."""
+    if not _DESCRIPTOR.fullmatch(str(path)):
+        return ""
+    with contextlib.suppress(OSError):
+        target = str(path.readlink())
+        return target.removeprefix(MEMORY_FILE).removesuffix(DELETED) if target.startswith(MEMORY_FILE) else ""
+    return ""
+
+
+def gone_files() -> frozenset[str]:
+    """The files that are mapped and are not there any more, or are others by now."""
+    return frozenset(path.removesuffix(DELETED) for _, _, _, path in mappings() if path.endswith(DELETED))
 
 
 @once

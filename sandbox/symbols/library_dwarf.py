@@ -42,7 +42,7 @@ def definition_of(library: Library, function: Symbol) -> DIE | None:
 def information_of(library: Library) -> Information | None:
     """The debug information of a library; None if there is none. Raises OSError if its file cannot be read, ValueError."""
     path = library.path.resolve()
-    return _information(str(path), path.stat().st_mtime_ns)
+    return _information(str(path), path.stat().st_mtime_ns, library.marks)
 
 
 def absence(library: Library | None, function: str) -> str:
@@ -80,13 +80,18 @@ class Information:
 
 
 @lru_cache(maxsize=_KEPT)
-def _information(library: str, changed: int) -> Information | None:
-    """That of the library at a path, which was last changed at that time; None if it has none. Raises OSError, ValueError."""
+def _information(library: str, changed: int, marks: tuple[tuple[int, bytes], ...]) -> Information | None:
+    """That of the library at a path, which was last changed at that time; None if it has none. Raises OSError, ValueError.
+
+    `marks`: bytes that it has at some offsets; else it is another one than was loaded, which describes other functions.
+    """
     from pathlib import Path
 
     from elftools.elf.elffile import ELFFile
 
-    path = debug_files.with_debug_information(debug_files.mapped(Path(library)), Path(library))
+    own = debug_files.mapped(Path(library))
+    is_same = all(own.data[at : at + len(mark)] == mark for at, mark in marks)
+    path = debug_files.with_debug_information(own, Path(library)) if is_same else None
     if path is None:
         return None
     file = ELFFile.load_from_path(str(path))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sandbox.elf.tables import ElfFile
+from sandbox.process.once import cached_property
 from sandbox.process.printable import printable
 from sandbox.symbols.demangling import demangled
 from sandbox.symbols.file_names import short_name, told_apart
 from sandbox.symbols.libraries import Library
 from sandbox.symbols.readable import called, readable
-from sandbox.symbols.table import Location, Symbol
+from sandbox.symbols.symbol_tables import Entries
+from sandbox.symbols.table import Location, Symbol, sorted_symbols
 
 if TYPE_CHECKING:
     from fprobe.prototypes.described import Described
@@ -86,9 +90,11 @@ class Names:
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
         """Add libraries, as `fprobe.run.tracee.patterns.described` returns them."""
-        for name, path, base, text in libraries:
+        for name, path, base, text, marks, symbols in libraries:
             spans = tuple((start, end) for start, end in text)
-            self._libraries.append(_library(name, self._root + path, base, spans))
+            known = tuple((offset, bytes.fromhex(mark)) for offset, mark in marks)
+            told = tuple((each, offset, size) for each, offset, size in symbols)
+            self._libraries.append(_library(name, self._root + path, base, spans, known, told))
         self._paths = tuple(str(each.path) for each in self._libraries)
 
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
@@ -216,6 +222,44 @@ class Names:
         return Named(f"{shown}+{address - start:#x}" if with_offset else shown, image, symbol=name)
 
 
+class _TracedLibrary(Library):
+    """A library of the program. `told`: name, offset and size of its symbols, if its file is not there any more."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        base: int,
+        text: tuple[tuple[int, int], ...],
+        marks: tuple[tuple[int, bytes], ...],
+        told: tuple[tuple[str, int, int], ...],
+    ) -> None:
+        super().__init__(name, path, base, text, marks=marks)
+        self._told = told
+
+    @cached_property
+    def _is_another(self) -> bool:
+        """Whether the file is not the one that the program has loaded."""
+        return self.is_replaced
+
+    def _symbols_from(self, entries: Callable[[ElfFile, int], Entries]) -> tuple[Symbol, ...]:
+        """Those that were told, if the file is not the one that the program has: its memory is not here."""
+        if self._is_another:
+            return sorted_symbols(Symbol(name, self.base + at, size, self.name) for name, at, size in self._told)
+        return super()._symbols_from(entries)
+
+    def between(self, start: int, end: int) -> tuple[Symbol, ...]:
+        """See `Library`."""
+        return tuple(each for each in super().between(start, end) if start <= each.address < end)
+
+
 @cache
-def _library(name: str, path: str, base: int, text: tuple[tuple[int, int], ...]) -> Library:
-    return Library(name, Path(path), base, text)
+def _library(
+    name: str,
+    path: str,
+    base: int,
+    text: tuple[tuple[int, int], ...],
+    marks: tuple[tuple[int, bytes], ...],
+    told: tuple[tuple[str, int, int], ...],
+) -> Library:
+    return _TracedLibrary(name, Path(path), base, text, marks, told)

@@ -31,7 +31,7 @@ from sandbox.elf import libunwind
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
 from sandbox.symbols import gdbjit
-from sandbox.symbols.libraries import libraries
+from sandbox.symbols.libraries import gone_files, libraries
 from sandbox.threads import signals
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Arming:
 
     def __init__(self, address: str, settings: Settings) -> None:
         self._address = address
-        self._libraries: set[tuple[str, int]] = set()
+        self._libraries: set[tuple[str, int, bool]] = set()
         self._lock = fork.renew(threading.RLock())
         self._arming = 0
         """The thread that is arming, with the lock."""
@@ -421,7 +421,9 @@ class Arming:
             session.note(self._address, error=f"{type(error).__name__}: {error}")
 
     def _report_libraries(self) -> None:
-        found = [library for library in libraries() if (str(library.path), library.base) not in self._libraries]
-        self._libraries.update((str(library.path), library.base) for library in found)
-        if found:
-            session.note(self._address, libraries=[described(library) for library in found])
+        gone = gone_files()
+        found = {(path := str(each.path), each.base, each.is_memory_file or path in gone): each for each in libraries()}
+        new = [key for key in found if key not in self._libraries]
+        self._libraries.update(new)
+        if new:
+            session.note(self._address, libraries=[described(found[key], is_gone=key[2]) for key in new])

@@ -130,3 +130,59 @@ def test_a_kprobe_event_says_which_of_two_it_probes(launch, twins):
     (process,) = done.report["processes"]
     assert len(process["probe_events"]) == 3
     assert "work [_core.so], loaded later, is written two/_core:work" in "".join(process["remarks"])
+
+
+LOADED = """
+__attribute__((noinline, noipa)) int inner(int x) { return x + 1; }
+__attribute__((noinline, noipa)) int outer(int x) { return inner(x) * 2; }
+"""
+LATER = """
+__attribute__((noinline, noipa)) double else_1(double d, double e) { return d * e * 3 + 1; }
+__attribute__((noinline, noipa)) int else_2(int y, const char *s) { return y - s[0]; }
+__attribute__((noinline, noipa)) int else_3(int x) { return x + else_1(1, 2) + else_2(x, "abc"); }
+"""
+REPLACES = """
+import ctypes, os, sys
+loaded, later = sys.argv[1:]
+library = ctypes.CDLL(loaded)
+os.rename(later, loaded) if later else os.unlink(loaded)
+for number in range(3): library.outer(number)
+"""
+
+
+@pytest.fixture
+def built(tmp_path):
+    def build(name, source):
+        command = ["gcc", "-xc", "-g", "-O1", "-shared", "-fPIC", "-", "-o", tmp_path / name]
+        subprocess.run(command, input=source, text=True, check=True)
+        return str(tmp_path / name)
+
+    return build
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+@pytest.mark.parametrize("later", ["liblater.so", ""])
+def test_names_are_those_of_the_library_that_was_loaded(launch, built, later):
+    """They were read from the file that has replaced it: other functions, as callers and in records of events."""
+    words = [built("libkept.so", LOADED), later and built(later, LATER)]
+    rows = launch("--stat", "libkept:inner", "--by", "caller", source=REPLACES, words=words).functions().values()
+    assert [row["caller"].partition("+")[0] for row in rows] == ["outer"]
+    for options in (("--stacks", "libkept:inner"), ("-e", "f:x libkept:inner"), ("--trace", "libkept:*er")):
+        words = [built("libkept.so", LOADED), later and built(later, LATER)]
+        done = launch(*options, source=REPLACES, words=words, as_json=False)
+        assert "inner" in done.err and "else_" not in done.err and "dtors" not in done.err, done.err
+        assert "(y=" not in done.err and "(d=" not in done.err
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+def test_a_library_in_a_memory_file_has_its_name(launch, built):
+    source = """
+import ctypes, os, sys
+number = os.memfd_create("libmem.so")
+os.write(number, open(sys.argv[1], "rb").read())
+library = ctypes.CDLL(f"/proc/self/fd/{number}")
+for number in range(3): library.outer(number)
+"""
+    done = launch("--stat", "libmem:*er", "--by", "caller", source=source, words=[built("libx.so", LOADED)])
+    rows = {(row["name"], row["module"], row["hits"]) for row in done.functions().values()}
+    assert rows == {("inner", "libmem", 3), ("outer", "libmem", 3)}
