@@ -262,6 +262,7 @@ class Runtime:
             "task_offset": self.key.offset,
             "task_key": self.key.number,
             "stack_field": self.key.stack_field,
+            "tid_field": self.key.tid_field,
             "main_stack": start,
             "main_stack_size": end - start,
             "barrier_page": pages.barrier_page(),

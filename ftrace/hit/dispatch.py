@@ -11,7 +11,7 @@ releases these locks for each probe, which is most of its cost.
 from __future__ import annotations
 
 from ftrace.hit.asynchronous import in_signal_handler, in_sub_interpreter_now
-from ftrace.hit.left_hits import forget_left, note_hit
+from ftrace.hit.left_hits import begin_hit, forget_left
 from ftrace.hit.nodes import EXIT_FROM_STUB, arm, disarm, node_data, probes_of, word_at
 from ftrace.hit.parking import return_point_for
 from ftrace.hit.pools import count_hit, give_credit, pool_give, pool_take
@@ -267,13 +267,10 @@ def dispatch_entry(task: ptr[Task], probes: ptr[ProbeList], regs: ptr[pt_regs], 
     set_up(addressof(hit), task, probes, regs, stub)
     hit.interrupted = outer & (CREDIT | SWITCH) != 0
     here: array[u64, 1] = zeroed
-    if outer == 0:
-        note_hit(task, addressof(here[0]))
-        task.list = cast(u32, cast(u64, probes))
-    signal_fence()
-    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
+    begin_hit(task, outer, addressof(here[0]))
     regs.ip = stub.ip + SITE_SIZE
     if outer == 0:
+        task.list = cast(u32, cast(u64, probes))
         task.serial += 1
         drop_dead(task, hit.frame)
     else:
@@ -313,11 +310,8 @@ def dispatch_slow(regs: ptr[pt_regs], return_point: u64) -> u32:
     outer = task.rec
     outer_list = task.list
     here: array[u64, 1] = zeroed
-    if outer == 0:
-        note_hit(task, addressof(here[0]))
-    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
+    begin_hit(task, outer, addressof(here[0]))
     task.list = 0
-    signal_fence()
     result = dispatch_entry(task, load(stub.slot, "acquire"), regs, return_point, outer)
     if outer != 0:
         task.list = outer_list

@@ -9,11 +9,11 @@ from __future__ import annotations
 from ftrace.hit.adopted_calls import adopt, is_last, return_without_record
 from ftrace.hit.asynchronous import in_sub_interpreter_now
 from ftrace.hit.dispatch import call_handler
-from ftrace.hit.left_hits import forget_left, note_hit
+from ftrace.hit.left_hits import begin_hit, forget_left
 from ftrace.hit.nodes import entry_ip, frame_of, is_armed, is_deferred, node_data, probes_of, real_caller, word_at
 from ftrace.hit.parking import slot_of
 from ftrace.hit.records import CALLBACK, DISABLED, KPROBE, PYTHON, STOPPED, Item
-from ftrace.hit.recursion import CREDIT, FTRACE, INSIDE, trylock, unlock
+from ftrace.hit.recursion import FTRACE, trylock, unlock
 from ftrace.hit.rethook import find_return, newest_call, node_return
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from sandbox.native import *
@@ -75,10 +75,7 @@ def dispatch_exit(regs: ptr[pt_regs], frame: u64, stub: u64) -> u64:
     outer = task.rec
     outer_list = task.list
     here: array[u64, 1] = zeroed
-    if outer == 0:
-        note_hit(task, addressof(here[0]))
-    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
-    signal_fence()
+    begin_hit(task, outer, addressof(here[0]))
     task.list = 0
     node = newest_call(task)
     if frame_of(node) != frame or node.stub != stub or is_deferred(node):

@@ -23,9 +23,9 @@ from ftrace.hit.nodes import (
 from ftrace.hit.parking import EMPTY, spare_stubs
 from ftrace.hit.python_left import python_handlers_left
 from ftrace.hit.records import SHARED_BUSY
-from ftrace.hit.recursion import FAST, PAUSED
+from ftrace.hit.recursion import CREDIT, FAST, INSIDE, PAUSED
 from sandbox.native import *
-from sandbox.threads.blocked_sp import blocked_sp
+from sandbox.threads.blocked_sp import blocked_sp, has_ended
 from sandbox.threads.tasks import NODE, Node, Task, stack_field
 
 AT_RETURN, ITSELF = 1, 2
@@ -38,10 +38,19 @@ _CALL = 0x12FF41
 
 
 @native(inline=True)
-def note_hit(task: ptr[Task], here: ptr[u64]) -> void:
-    """An outermost hit on the slow path begins. `here`: a word of the stack that nobody else changes while it lasts."""
-    here[0] = cast(u64, here)
-    task.hit_sp = cast(u64, here) | ITSELF
+def begin_hit(task: ptr[Task], outer: u32, here: ptr[u64]) -> void:
+    """A hit on the slow path begins, inside another one if `outer`, which `rec` was, is not 0.
+
+    `here`: a word of the stack that nobody else changes while it lasts. Marked as one on the fast path until that is noted: a
+    hit in a signal's handler between the two would note its own place, and be taken for this one later.
+    """
+    if outer == 0:
+        task.rec = FAST
+        signal_fence()
+        here[0] = cast(u64, here)
+        task.hit_sp = cast(u64, here) | ITSELF
+        signal_fence()
+    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
     signal_fence()
 
 
@@ -141,10 +150,15 @@ def is_left_hit(task: ptr[Task], sp: u64) -> bool_:
 
 
 @native(noinline=True)
-def is_left_by_blocked(task: ptr[Task]) -> bool_:
-    """Whether another thread, which is blocked in a system call, has left the hit that has marked its task."""
+def is_left_by_other(task: ptr[Task]) -> bool_:
+    """Whether another thread, which is blocked in a system call or has ended, has left the hit that has marked its task.
+
+    A thread ends inside a hit by the system call exit in a C handler, or by a seccomp filter that kills only threads.
+    """
     noted = volatile_load(addressof(task.hit_sp))
     tid = cast(u64, volatile_load(addressof(task.tid)))
+    if tid != 0 and has_ended(tid):
+        return True
     sp = blocked_sp(tid) if tid != 0 and stack_field != 0 else cast(u64, 0)
     if sp == 0 or not is_on_stack_of(task, sp) or volatile_load(addressof(task.rec)) & PAUSED == PAUSED:
         return False

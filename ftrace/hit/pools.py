@@ -9,7 +9,7 @@ if the credit is gone afterwards, the interrupted hit takes the slow path; a cre
 
 from __future__ import annotations
 
-from ftrace.hit.left_hits import is_left_by_blocked
+from ftrace.hit.left_hits import is_left_by_other
 from ftrace.hit.nodes import below, is_armed, probes_of
 from ftrace.hit.parking import EMPTY
 from ftrace.hit.records import POOL_SHARED, SWITCHING, Probe
@@ -60,7 +60,7 @@ def wait_for_credits(me: ptr[Task]) -> void:
         while task != me and volatile_load(addressof(task.rec)) & CREDIT != 0:
             syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
             rounds += 1
-            if rounds % _OFTEN == 0 and is_left_by_blocked(task):
+            if rounds % _OFTEN == 0 and is_left_by_other(task):
                 break
 
 

@@ -10,7 +10,7 @@ function, outside of handlers, is not marked.
 from __future__ import annotations
 
 from ftrace.hit.adopted_calls import adopted
-from ftrace.hit.left_hits import is_left_by_blocked
+from ftrace.hit.left_hits import is_left_by_other
 from ftrace.hit.nodes import below
 from sandbox.native import *
 from sandbox.threads.system_calls import nap, process_barrier
@@ -19,7 +19,7 @@ from sandbox.x86_64.syscalls import SYS_SCHED_YIELD
 
 _YIELDS = 200
 _OFTEN = 64
-"""After so many rounds it is checked whether a thread has left its hit."""
+"""After so many rounds it is checked whether a thread has left its hit, or ended in it."""
 
 
 @native(inline=True)
@@ -50,7 +50,7 @@ def wait_for_task(task: ptr[Task], lists: ptr[u64], count: u64) -> bool_:
             return False
         if rounds < _YIELDS:
             syscall(SYS_SCHED_YIELD, 0, 0, 0, 0, 0, 0)
-        elif rounds % _OFTEN == 0 and is_left_by_blocked(task):
+        elif rounds % _OFTEN == 0 and is_left_by_other(task):
             return True
         else:
             nap()

@@ -6,8 +6,7 @@ have been sent to a detour. Re-entrancy is tracked for each task: `Task.kprobe` 
 
 from __future__ import annotations
 
-from ftrace.hit.left_hits import note_hit
-from ftrace.hit.recursion import CREDIT, INSIDE
+from ftrace.hit.left_hits import begin_hit
 from ftrace.hit.x86_64.pt_regs import pt_regs
 from kprobes.hit.calling import call, python_barred
 from kprobes.hit.control import finish, get_kprobe_ctlblk, start, unmark
@@ -46,16 +45,13 @@ unrecoverable = extern("kprobe_unrecoverable", fn[void])
 def enter(task: ptr[Task], here: ptr[u64]) -> u64:
     """Mark the task as inside, so that unregistering a kprobe waits for it. Returns the argument for `leave`.
 
-    `here`: a word of the stack for note_hit().
+    `here`: a word of the stack for begin_hit().
     """
     kcb = get_kprobe_ctlblk(task)
     outer = task.rec
-    if outer == 0:
-        note_hit(task, here)
     before = cast(u64, kcb.entered) << 32 | cast(u64, outer)
     kcb.entered = outer
-    task.rec = outer & ~cast(u32, CREDIT) | INSIDE
-    signal_fence()
+    begin_hit(task, outer, here)
     if outer == 0:
         task.list = IN_NO_LIST
         task.serial += 1

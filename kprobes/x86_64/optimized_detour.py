@@ -43,11 +43,12 @@ The routine for one pre_handler that uses no registers, expanded to its first `r
         cmpq $0, KPROBE(%r11)
         jne 7f
         mov 48(%rsp), %r10                  <- the return into the detour
-        movl $INSIDE, REC(%r11)
+        movl $FAST, REC(%r11)               <- until HIT_SP is noted: a signal's hit before that would note its own
         lea -8(%rsp), %rdi
         mov %rdi, (%rdi)
         lea ITSELF(%rdi), %rdi
         mov %rdi, HIT_SP(%r11)              <- the word below says where it is itself: a jump out is noticed by that
+        movl $INSIDE, REC(%r11)
         movl $IN_NO_LIST, LIST(%r11)        <- who waits for a list of probes need not wait for this hit
         incq SERIAL(%r11)                   <- another hit has begun
         mov -19(%r10), %r10                 <- r10 = the record, the word at 8 of the detour
@@ -196,11 +197,12 @@ $save_flags
     cmpq $$0, $KPROBE(%r11)
     jne 7f
     mov 48(%rsp), %r10
-    movl $$$INSIDE, $REC(%r11)
+    movl $$$FAST, $REC(%r11)
     lea -8(%rsp), %rdi
     mov %rdi, (%rdi)
     lea $ITSELF(%rdi), %rdi
     mov %rdi, $HIT_SP(%r11)
+    movl $$$INSIDE, $REC(%r11)
     movl $$$IN_NO_LIST, $LIST(%r11)
     incq $SERIAL(%r11)
     mov -19(%r10), %r10

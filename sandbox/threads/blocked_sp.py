@@ -1,9 +1,9 @@
-"""Where another thread of this process is while it is blocked in a system call, from /proc. Native."""
+"""Whether another thread of this process has ended, and where it is while it is blocked in a system call. Native, from /proc."""
 
 from __future__ import annotations
 
 from sandbox.native import *
-from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_OPEN, SYS_READ
+from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_OPEN, SYS_READ, SYS_TKILL
 
 _O_CLOEXEC = 0o2000000
 _FIRST, _SECOND = (int.from_bytes(part, "little") for part in (b"/proc/se", b"lf/task/"))
@@ -11,6 +11,9 @@ _FILE = int.from_bytes(b"/syscall", "little")
 _NUMBER_AT = 16
 """Offset in the path of the thread's number."""
 _TEXT = 256
+_MINUS = ord("-")
+"""What is read begins with -1 if the thread is in no system call."""
+_ESRCH = -3
 
 
 @native
@@ -44,9 +47,9 @@ def last_but_one(text: ptr[u8], size: u64) -> u64:
     return before
 
 
-@native(noinline=True)
-def blocked_sp(tid: u64) -> u64:
-    """The stack pointer of a blocked thread; 0 if it is running, has ended, or that cannot be read."""
+@native
+def read_call(tid: u64, text: ptr[u8]) -> u64:
+    """Read what /proc has of a thread's system call, up to _TEXT bytes; returns how many."""
     path: array[u64, 6] = zeroed
     path[0] = _FIRST
     path[1] = _SECOND
@@ -57,7 +60,23 @@ def blocked_sp(tid: u64) -> u64:
     file = syscall(SYS_OPEN, cast(i64, start), _O_CLOEXEC, 0, 0, 0, 0)
     if file < 0:
         return 0
-    text: array[u8, 256] = zeroed
-    size = syscall(SYS_READ, file, cast(i64, addressof(text[0])), _TEXT, 0, 0, 0)
+    size = syscall(SYS_READ, file, cast(i64, text), _TEXT, 0, 0, 0)
     syscall(SYS_CLOSE, file, 0, 0, 0, 0, 0)
-    return last_but_one(addressof(text[0]), cast(u64, size)) if size > 0 else 0
+    return cast(u64, max(size, 0))
+
+
+@native(noinline=True)
+def blocked_sp(tid: u64) -> u64:
+    """The stack pointer of a blocked thread; 0 if it is running, has ended, or that cannot be read."""
+    text: array[u8, 256] = zeroed
+    return last_but_one(addressof(text[0]), read_call(tid, addressof(text[0])))
+
+
+@native(noinline=True)
+def has_ended(tid: u64) -> bool_:
+    """Whether a thread has ended. The process's first thread stays as a zombie, which is in no system call and has no stack."""
+    if syscall(SYS_TKILL, cast(i64, tid), 0, 0, 0, 0, 0) == _ESRCH:
+        return True
+    text: array[u8, 256] = zeroed
+    size = read_call(tid, addressof(text[0]))
+    return size > 0 and text[0] == _MINUS and last_but_one(addressof(text[0]), size) == 0

@@ -10,7 +10,6 @@ This allocates nothing.
 from __future__ import annotations
 
 from sandbox.native import *
-from sandbox.threads.system_calls import set_signal_mask
 from sandbox.x86_64.syscalls import SYS_GETTID
 
 CAPACITY = 2048
@@ -211,6 +210,8 @@ task_key = global_var(u64, 0, name="task_key")
 
 stack_field = global_var(u64, 0, name="stack_field")
 """Offset from %fs of the word with the lowest address of a thread's stack, which the size follows; 0 if unknown."""
+tid_field = global_var(u64, 0, name="tid_field")
+"""Offset from %fs of the word whose low half is the thread's tid; 0 if unknown."""
 main_stack = global_var(u64, 0, name="main_stack")
 main_stack_size = global_var(u64, 0, name="main_stack_size")
 """The same for the process's first thread, which has neither word."""
@@ -321,38 +322,46 @@ def raise_high(index: u64) -> void:
         high = load(addressof(claimed_high), "relaxed")
 
 
+@native
+def task_free(task: ptr[Task]) -> void:
+    task_reset(task)
+    task.tid = 0
+    store(addressof(task.state), FREE, "release")
+
+
+@native
+def own_tid() -> u32:
+    """gettid(), without a system call where the thread descriptor is known: a program's seccomp filter may end it for one."""
+    if tid_field != 0:
+        return cast(u32, read_fs(tid_field))
+    return cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
+
+
 @native(noinline=True)
 def task_claim() -> ptr[Task]:
-    """Claim a record for this thread, with signals blocked; null if none is left."""
+    """Claim a record for this thread; null if none is left.
+
+    A signal may come at any time, and its handler be hit: the record that is then claimed is the thread's, and this one is
+    given back. A handler that jumps out of here (siglongjmp) leaves a record behind that nobody will use.
+    """
     task = task_search(0)
     if task == null:
         return null
     task_reset(task)
-    task.tid = cast(u32, syscall(SYS_GETTID, 0, 0, 0, 0, 0, 0))
+    task.tid = own_tid()
     task.pid = task.tid
     task.errno = errno_location()
     find_stack(task)
     raise_high(cast(u64, task.index))
-    pthread_setspecific(cast(u32, task_key), cast(u64, task))
-    return task
+    own = cast(ptr[u64], read_fs(0) + task_offset)  # the descriptor begins with its own address
+    if not single_cas(own, 0, cast(u64, task)):
+        task_free(task)
+    pthread_setspecific(cast(u32, task_key), cast(u64, current()))  # so that the key's destructor is called
+    return current()
 
 
 @native(noinline=True)
 def task_get() -> ptr[Task]:
     """The running thread's task, claimed now if need be; null if the slab is full."""
     task = current()
-    if task != null:
-        return task
-    old = set_signal_mask(ASYNCHRONOUS)
-    task = current()
-    if task == null:
-        task = task_claim()
-    set_signal_mask(old)
-    return task
-
-
-@native
-def task_free(task: ptr[Task]) -> void:
-    task_reset(task)
-    task.tid = 0
-    store(addressof(task.state), FREE, "release")
+    return task if task != null else task_claim()

@@ -2,7 +2,7 @@
 
 glibc keeps the values of a process's first 32 keys inside its thread descriptor, which %fs points to. A new thread
 finds 0 there, even if it inherits the memory of an ended one, and the key's destructor runs when a thread ends. The
-descriptor also has the lowest address of the thread's stack, followed by the stack's size.
+descriptor also has the lowest address of the thread's stack, followed by the stack's size, and the thread's tid.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ThreadKey:
     """A pthread key.
 
     `offset`: where each thread has its value, in bytes from %fs; `number`: the key, for pthread_setspecific; `stack_field`:
-    where each thread but the first has the start and the size of its stack, or 0.
+    where each thread but the first has the start and the size of its stack, or 0; `tid_field`: the word whose low half is the
+    tid, or 0.
     Raises OSError if this C library keeps thread-specific values elsewhere.
     """
 
@@ -51,7 +52,7 @@ class ThreadKey:
         self._thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self._code.base)
         self.number = _create(self._code.base + _DESTRUCTOR_AT)
         self.offset = self._discover()
-        self.stack_field = 0
+        self.stack_field = self.tid_field = 0
         self._verify()
 
     def set_destructor(self, address: int) -> None:
@@ -99,15 +100,24 @@ class ThreadKey:
                 seen.append(self.read(self.offset))
                 _libc.pthread_setspecific(self.number, 0)
                 self.stack_field = find_field(self.read, _DESCRIPTOR_SIZE)
+                theirs.update(self._tid_fields())
             finally:
                 running.release()
 
+        theirs: set[int] = set()
         running.acquire()
         _thread.start_new_thread(look, ())  # `threading` would give it a number, and list the thread that starts it
         with running:
             pass
+        both = theirs & self._tid_fields()
+        self.tid_field = both.pop() if len(both) == 1 else 0
         if seen != [0, _MAGIC + 1]:
             raise OSError(38, f"thread-specific values at %fs:{self.offset:#x} are shared between threads")
+
+    def _tid_fields(self) -> set[int]:
+        """Where the running thread's tid is in the low half of a word."""
+        tid = _thread.get_native_id()
+        return {offset for offset in range(0, _DESCRIPTOR_SIZE, 8) if self.read(offset) & 0xFFFF_FFFF == tid}
 
 
 def _create(destructor: int | None) -> int:

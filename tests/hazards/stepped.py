@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ DRIVER = (
     + r"""
 #define _GNU_SOURCE
 #include <execinfo.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -76,7 +78,12 @@ static void on_signal(int s, siginfo_t *info, void *context) {
     if (!found) lost_at[lost++ % PLACES] = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     tell(SIGUSR2);
 }
-__attribute__((noipa)) static long call(long i) { tell(SIGUSR2); long r = path(i); tell(SIGURG); return r; }
+static unsigned key;
+static void (*release)(void *);
+void renew(unsigned number, void (*destructor)(void *)) { key = number; release = destructor; }
+/* As a new thread, which has no record yet. */
+static void forget(void) { void *own = pthread_getspecific(key); if (own) { pthread_setspecific(key, 0); release(own); } }
+__attribute__((noipa)) static long call(long i) { if (release) forget(); tell(SIGUSR2); long r = path(i); tell(SIGURG); return r; }
 __attribute__((noipa)) long drive(long rounds) {
     for (long i = 0; i < rounds; i++) if (call(i) != 4 * i + 6) wrong++;
     return wrong;
@@ -116,7 +123,7 @@ CALLS_IN_PATH = {IR: {"leaf": 2, "middle": 1, "on_path": 1}, TAIL: dict.fromkeys
 class Manner:
     """How the functions are probed: a program, its stubs, the attachments. `jumping`: see JUMPS.
 
-    `returns`: see RETURNING. `times`: how often the handler of the signal calls. `between`: instructions after which a
+    `returns`: see RETURNING. `times`: how often the handler of the signal calls. `anew`: each call is a thread's first. `between`: instructions after which a
     trampoline has checked the top of the shadow stack and not yet stored it; where a signal's handler jumps there, a node is lost.
     """
 
@@ -129,9 +136,11 @@ class Manner:
         returns: str = "",
         times: int = 1,
         between: int = 6,
+        anew: bool = False,
     ) -> None:
         self.attach, self.program, self.flavour, self.jumping, self.returns = attach, program, flavour, jumping, returns
         self.times, self.between = times, between if jumping else 0
+        self.anew = anew
 
 
 def _attach(*more: str, **options: Any) -> list[Any]:
@@ -250,6 +259,7 @@ MANNERS: dict[str, Manner] = {
     "jumps, a kretprobe": Manner(lambda: _attach("jumps", **BOTH, entry_data_size=200), jumping=True, returns="stub"),
     "a kretprobe's breakpoint aside": Manner(_two, returns="breakpoint"),
     "a kretprobe's jump aside": Manner(lambda: _attach(**BOTH, entry_data_size=200), returns="jump"),
+    "a new record": Manner(lambda: _attach(**BOTH, entry_data_size=8), anew=True),
     "nothing": Manner(list),
 }
 
@@ -309,7 +319,9 @@ def _tell(spans: list[tuple[int, int]], into: str) -> None:
 def main(name: str, rounds: int, into: str = "") -> int:
     """Attach, say where (on the standard output, or in a file), call, check; the exit status."""
     import sandbox
+    from ftrace.core.runtime import runtime
     from sandbox import symbol_table
+    from sandbox.threads.tasks import CLAIMED
 
     manner = MANNERS[name]
     module = sandbox.load(manner.program, name="stepped", flavour=manner.flavour)
@@ -324,9 +336,13 @@ def main(name: str, rounds: int, into: str = "") -> int:
         probe.attach()
     drive = driver.symbol("drive")
     driver["prepare"](module["on_path"], aside["around"] if aside else None, drive.address, drive.end, manner.times)
+    if manner.anew:
+        driver["renew"](runtime().key.number, runtime().image.address("rethook_flush_task"))
     _tell(_spans(module, attachments), into)
     sys.stdin.readline()
-    driver["drive"](rounds)
+    ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(drive.address)(
+        rounds
+    )  # not by a guarded call: a record has its guard
     if manner.jumping:
         module["on_path"](0)  # the next hooked call finds those that never returned
         rounds += 1
@@ -339,6 +355,8 @@ def main(name: str, rounds: int, into: str = "") -> int:
         f"{lost} backtraces end before the driver, from {[symbol_table.describe(p) for p in places if p]}"
     ] * (lost > 0)
     complaints += stacks_not_empty()
+    records = sum(task.state == CLAIMED for task in runtime().tasks())
+    complaints += [f"{records} threads have records"] if records > threading.active_count() else []
     complaints += [
         f"{nodes} nodes of {probe.target} were lost"
         for probe in attachments

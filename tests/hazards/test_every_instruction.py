@@ -76,6 +76,7 @@ def hold(manner: str, times: int, rounds: int = ROUNDS) -> None:
     "manner",
     [
         "both, a word",
+        "a new record",
         in_stress("registers"),
         in_stress("four probes"),
         *map(in_stress, ("jumps, a kretprobe", "both, 8 and 200 bytes", "one node", "mcount")),
