@@ -11,12 +11,14 @@ from __future__ import annotations
 import _thread
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
 from sandbox.native import *
+from sandbox.x86_64.syscalls import SYS_EXIT
 
 if TYPE_CHECKING:
     from sandbox.native.native_image import NativeImage
@@ -45,19 +47,43 @@ def _number() -> int:
         return 0
 
 
-def is_alone() -> bool:
-    """Whether all other threads have ended: the first one too, but the process has not."""
-    own = str(_thread.get_native_id())
-    others = (name for name in os.listdir("/proc/self/task") if name != own)  # noqa: PTH208  # pathlib need not be there
-    return all(_has_ended(f"/proc/self/task/{name}/stat") for name in others)
+def others() -> set[int]:
+    """The other threads that have not ended. If there are none, the first one has ended too, but the process has not."""
+    own = _thread.get_native_id()
+    there = map(int, os.listdir("/proc/self/task"))  # noqa: PTH208  # pathlib need not be there
+    return {tid for tid in there if tid != own and _stat(tid)[0] not in (b"Z", b"X")}
 
 
-def _has_ended(stat: str) -> bool:
+_EXIT_CODE = 52
+_STATE = 3
+"""Numbers of fields of /proc/PID/stat."""
+
+
+def _stat(tid: int) -> list[bytes]:
+    """The fields of a thread's stat from the state on."""
     try:
-        with open(stat, "rb") as file:  # noqa: PTH123  # pathlib need not be there
-            return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
+        with open(f"/proc/self/task/{tid}/stat", "rb") as file:  # noqa: PTH123  # pathlib need not be there
+            return file.read().rpartition(b") ")[2].split()
     except OSError:
-        return True
+        return [b"X"]
+
+
+def end_like_first_thread() -> None:
+    """End the process as it would have ended without this thread, where the first thread was the last of the program's.
+
+    That has made the system call exit, or was killed alone, by a seccomp filter for example. The process's status is that of the
+    thread that ends last: this one's.
+    """
+    if not _image or not _number():
+        return  # this thread is counted: exit() is called when it ends
+    status = int(_stat(os.getpid())[_EXIT_CODE - _STATE])
+    libc = ctypes.CDLL(None)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        libc.signal(number, None)  # the default action; not by Python, which allows that only in its main thread
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    libc.syscall(SYS_EXIT, os.WEXITSTATUS(status))
 
 
 @contextmanager

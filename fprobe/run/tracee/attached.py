@@ -26,8 +26,11 @@ from sandbox.threads.own_thread import OwnThread
 
 _ANSWERED = 10.0
 """Seconds in which the attacher must have opened the descriptors."""
-_LOOKS = 1.0
-"""Seconds after which the thread looks whether others are left. It matters only if the program's first thread has ended alone."""
+_FIRST_LOOK, _LONGEST = 0.01, 1.0
+"""Seconds after which the thread looks whether others are left: twice as many each time, up to _LONGEST.
+
+It matters only if the program's first thread has ended alone.
+"""
 _present: list[_Session] = []
 """The session of this process, if it is attached to."""
 
@@ -80,21 +83,24 @@ class _Session:
         session.note(self._address, argv=_command_line(), parent=os.getppid(), thread=threading.get_native_id())
         if brought.is_here():
             session.note(self._address, unrecorded=["-e"] if self._settings.events else [])
+        last: set[int] = set()
         try:
             with short_switch_interval():
                 self._arm()
+            last = uncounted.others()
             with uncounted.uncounted() as is_last:  # before the program goes on, whose only other thread may end
                 session.note(self._address, armed=True, compiled=compilations[0])
                 if brought.is_here():
                     gc.enable()
-                if not is_last:
-                    self._wait()
+                last = set() if is_last else self._wait(last)
         except Exception as error:
             self._tell(error)
         finally:
             self._leave()
             cache.shipped.clear()
             session.note(self._address, detached=True)
+        if self.pid in last:  # if it had ended long before the others, their status would count, which is 0
+            uncounted.end_like_first_thread()
 
     def _arm(self) -> None:
         from ftrace.core.runtime import runtime
@@ -114,11 +120,19 @@ class _Session:
         _present[:] = [self]
         _follow_forks()
 
-    def _wait(self) -> None:
-        """Until the attacher says so or has ended, or nothing else is left of the program."""
-        seconds = _LOOKS if brought.is_here() else None
-        while not _readable(self._descriptors[2], seconds) and not uncounted.is_alone():
-            pass
+    def _wait(self, last: set[int]) -> set[int]:
+        """Until the attacher says so or has ended, or nothing else is left of the program: then returns those it had last.
+
+        `last`: those that it has now.
+        """
+        seconds = _FIRST_LOOK
+        while not _readable(self._descriptors[2], seconds if brought.is_here() else None):
+            others = uncounted.others()
+            if not others:
+                return last
+            last = others
+            seconds = min(2 * seconds, _LONGEST)
+        return set()
 
     def _tell(self, error: Exception) -> None:
         session.note(self._address, error=f"{type(error).__name__}: {error}")
@@ -146,7 +160,7 @@ class _Session:
         with _own_thread():
             if self._settings.children:
                 session.note(self._address, thread=threading.get_native_id())
-                self._wait()
+                self._wait(set())
             self._leave()
         for each, file in zip(self._descriptors, self._files, strict=True):
             close_own(each, file)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 SOURCE = r"""
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,14 @@ SOURCE = r"""
 #include <unistd.h>
 __attribute__((noinline)) long tiny(long n) { __asm__ volatile(""); return n + 1; }
 static void *work(void *rounds) { for (long n = 0; n < (long)rounds; n++) tiny(n), usleep(10000); puts("worker"); return 0; }
+static volatile int ends;
+static void *until_line(void *none)
+{
+    struct pollfd in = { 0, POLLIN };
+    while (!poll(&in, ends, 0) || !ends) tiny(0), usleep(10000);
+    puts("worker");
+    return 0;
+}
 static void at_exit(void) { tiny(0); printf("at exit, first thread %d\n", getpid() == gettid()); }
 int main(int count, char **given)
 {
@@ -32,13 +41,14 @@ int main(int count, char **given)
     atexit(at_exit);
     tiny(0), puts("ready"), fflush(stdout);
     if (how == 'f') { int status; if (fork()) { wait(&status); return WEXITSTATUS(status); } how = 'w'; }
-    if (how != 'a') pthread_create(&thread, 0, work, (void *)(how == 'l' ? 500L : 10L));
-    if (how == 'l') getchar();
-    if (how == 's') syscall(SYS_exit, 7);
+    if (how != 'a' && how != 'o') pthread_create(&thread, 0, how == 'l' ? until_line : work, (void *)10L);
+    if (how == 'l') { char line; if (read(0, &line, 1)) ends = 1; }
+    if (how == 'j') pthread_join(thread, 0);
+    if (how == 's' || how == 'o' || how == 'j') syscall(SYS_exit, 7);
     pthread_exit(0);
 }
 """
-ALONE, WORKER, SYSTEM_CALL, CHILD, LONG = "a", "w", "s", "f", "l"
+ALONE, WORKER, SYSTEM_CALL, ONLY, JOINED, CHILD, LONG = "a", "w", "s", "o", "j", "f", "l"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +58,9 @@ def program(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(("how", "hits"), [(ALONE, 2), (WORKER, 12), (SYSTEM_CALL, 11), (CHILD, 13)])
+@pytest.mark.parametrize(
+    ("how", "hits"), [(ALONE, 2), (WORKER, 12), (SYSTEM_CALL, 11), (ONLY, 1), (JOINED, 11), (CHILD, 13)]
+)
 def test_the_process_ends_with_the_programs_last_thread(launch, program, how, hits):
     plain = subprocess.run([program, how], capture_output=True, text=True, timeout=30)
     done = launch("--stat", "first:tiny", words=[program, how])
@@ -76,5 +88,6 @@ def test_probes_are_taken_out_where_the_first_thread_has_ended(program):
         assert "tiny" in shown and "unmapped" not in shown
         again = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
         assert again.returncode == 2 and "goes on without its first thread" in again.stderr
+        print(file=target.stdin, flush=True)  # so does the other
         assert target.communicate(timeout=30)[0] == "worker\nat exit, first thread 0\n"
         assert target.returncode == 0
