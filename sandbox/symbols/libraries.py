@@ -32,7 +32,8 @@ from sandbox.symbols.readable import named, words_of
 from sandbox.symbols.symbol_tables import Entries, all_entries, entries_before, named_entries, symbols_of, table_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
-MEMORY_FILE, DELETED = "/memfd:", " (deleted)"
+_EXECUTED = Path("/proc/self/exe")
+_MEMORY_FILE, _DELETED = "/memfd:", " (deleted)"
 """What is before the name of a memory file in /proc/self/maps, and what is after that of a file that is not there any more."""
 _DESCRIPTOR = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/fd/\d+")
 _PT_LOAD = 1
@@ -53,7 +54,8 @@ class Library:
 
     `base` is added to the addresses in the file; `text` are the executable ranges (start, end); `unwind_table` is
     the address of its .eh_frame_hdr, 0 if it has none; `marks`: bytes that its file has at some offsets, if it is still the one
-    that was loaded.
+    that was loaded. `file`: where that can be read, if it is not at `path` any more, or was never: a descriptor's, or
+    /proc/self/exe.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Library:
         text: tuple[tuple[int, int], ...],
         unwind_table: int = 0,
         marks: tuple[tuple[int, bytes], ...] = (),
+        file: Path | None = None,
     ) -> None:
         self.name = name
         self.path = path
@@ -71,6 +74,7 @@ class Library:
         self.text = text
         self.unwind_table = unwind_table
         self.marks = marks
+        self.file = file or path
         self._columns: dict[tuple[int, int], bytes] = {}
         self.called = set[int]()
         """Starts of functions that are known to be called or to have a name: for them `kind_of` need not read all code."""
@@ -101,12 +105,7 @@ class Library:
     @property
     def is_program(self) -> bool:
         """Whether it is the program itself."""
-        return self.path == _program()
-
-    @property
-    def is_memory_file(self) -> bool:
-        """Whether its path is that of a descriptor of this process, which means something else in others."""
-        return self.path.name != self.name
+        return self.path == _called(_program())
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -296,7 +295,7 @@ class Library:
     def _file(self) -> elf.ElfFile | None:
         """None if no ELF file is there (the vDSO has none), or another one. Raises OSError if it cannot be read."""
         try:
-            file = mapped(self.path)
+            file = mapped(self.file)
         except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty file, or not ELF
             return None
         return file if all(file.data[at : at + len(mark)] == mark for at, mark in self.marks) else None
@@ -470,23 +469,24 @@ def _library(found: LoadedObject) -> Library:
         path = _mapped_file(first) or _absolute(name)
     else:
         path = Path(name)
-    own_name = _memory_file(path) or path.name
-    return Library(own_name, path, base, text, unwind_table, found.marks)
+    called = _called(path)
+    return Library(
+        called.name, called, base, text, unwind_table, found.marks, _EXECUTED if not name and called != path else path
+    )
 
 
-def _memory_file(path: Path) -> str:
-    """The name of a memory file that was opened by its descriptor's path, as memfd_create got it; '' for other files."""
-    if not _DESCRIPTOR.fullmatch(str(path)):
-        return ""
-    with contextlib.suppress(OSError):
-        target = str(path.readlink())
-        return target.removeprefix(MEMORY_FILE).removesuffix(DELETED) if target.startswith(MEMORY_FILE) else ""
-    return ""
+def _called(path: Path) -> Path:
+    """The path by which a file is known: of a program that is not there any more, where it was; of a memory file, its name."""
+    if _DESCRIPTOR.fullmatch(str(path)):
+        with contextlib.suppress(OSError):
+            target = str(path.readlink())
+            return Path(f"{_MEMORY_FILE}/{target[len(_MEMORY_FILE) :]}") if target.startswith(_MEMORY_FILE) else path
+    return Path(str(path).removesuffix(_DELETED))
 
 
 def gone_files() -> frozenset[str]:
     """The files that are mapped and are not there any more, or are others by now."""
-    return frozenset(path.removesuffix(DELETED) for _, _, _, path in mappings() if path.endswith(DELETED))
+    return frozenset(path.removesuffix(_DELETED) for _, _, _, path in mappings() if path.endswith(_DELETED))
 
 
 @once

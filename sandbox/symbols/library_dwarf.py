@@ -41,7 +41,7 @@ def definition_of(library: Library, function: Symbol) -> DIE | None:
 
 def information_of(library: Library) -> Information | None:
     """The debug information of a library; None if there is none. Raises OSError if its file cannot be read, ValueError."""
-    path = library.path.resolve()
+    path = library.file.resolve() if library.file == library.path else library.file
     return _information(str(path), path.stat().st_mtime_ns, library.marks)
 
 

@@ -90,11 +90,11 @@ class Names:
 
     def take_libraries(self, libraries: list[list[Any]]) -> None:
         """Add libraries, as `fprobe.run.tracee.patterns.described` returns them."""
-        for name, path, base, text, marks, symbols in libraries:
+        for name, path, file, base, text, marks, symbols in libraries:
             spans = tuple((start, end) for start, end in text)
             known = tuple((offset, bytes.fromhex(mark)) for offset, mark in marks)
             told = tuple((each, offset, size) for each, offset, size in symbols)
-            self._libraries.append(_library(name, self._root + path, base, spans, known, told))
+            self._libraries.append(_library(name, self._root + path, self._root + file, base, spans, known, told))
         self._paths = tuple(str(each.path) for each in self._libraries)
 
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
@@ -229,12 +229,13 @@ class _TracedLibrary(Library):
         self,
         name: str,
         path: Path,
+        file: Path,
         base: int,
         text: tuple[tuple[int, int], ...],
         marks: tuple[tuple[int, bytes], ...],
         told: tuple[tuple[str, int, int], ...],
     ) -> None:
-        super().__init__(name, path, base, text, marks=marks)
+        super().__init__(name, path, base, text, marks=marks, file=file)
         self._told = told
 
     @cached_property
@@ -257,9 +258,10 @@ class _TracedLibrary(Library):
 def _library(
     name: str,
     path: str,
+    file: str,
     base: int,
     text: tuple[tuple[int, int], ...],
     marks: tuple[tuple[int, bytes], ...],
     told: tuple[tuple[str, int, int], ...],
 ) -> Library:
-    return _TracedLibrary(name, Path(path), base, text, marks, told)
+    return _TracedLibrary(name, Path(path), Path(file), base, text, marks, told)

@@ -422,7 +422,9 @@ class Arming:
 
     def _report_libraries(self) -> None:
         gone = gone_files()
-        found = {(path := str(each.path), each.base, each.is_memory_file or path in gone): each for each in libraries()}
+        found = {
+            (path := str(each.path), each.base, each.file != each.path or path in gone): each for each in libraries()
+        }
         new = [key for key in found if key not in self._libraries]
         self._libraries.update(new)
         if new:

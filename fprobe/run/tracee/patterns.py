@@ -17,7 +17,7 @@ from sandbox.images.image import Image
 from sandbox.images.process_text import symbol_at
 from sandbox.loading.module import modules
 from sandbox.symbols.file_names import in_events
-from sandbox.symbols.libraries import MEMORY_FILE, Library, elsewhere, libraries
+from sandbox.symbols.libraries import Library, elsewhere, libraries
 from sandbox.symbols.names import is_glob, name_of_python, names_owner, split_owner
 
 
@@ -181,14 +181,14 @@ def plain_values(functions: Iterable[ImageFunction]) -> list[tuple[int, str, str
 
 
 def described(library: Library, *, is_gone: bool) -> list[Any]:
-    """A library as a list of plain values, for another process: name, path, load address, text ranges, marks, symbols.
+    """A library as a list of plain values, for another process: name, path, file, load address, text ranges, marks, symbols.
 
     `is_gone`: its file is not there any more, or is another one: then its symbols are told, by name, offset and size.
     """
     marks = [(at, mark.hex()) for at, mark in library.marks]
     symbols = [(each.name, each.address - library.base, each.size) for each in library.symbols] if is_gone else []
-    path = f"{MEMORY_FILE}/{library.name}" if library.is_memory_file else str(library.path)
-    return [library.name, path, library.base, library.text, marks, symbols]
+    file = re.sub("^/proc/(?:self|thread-self)(?=/)", f"/proc/{os.getpid()}", str(library.file))
+    return [library.name, str(library.path), file, library.base, library.text, marks, symbols]
 
 
 def compiled_code() -> Iterator[tuple[str, str, int, int]]:

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 
 import pytest
+from attaching import fprobe, has_interpreter
 from sampled import in_stress
 
 from fprobe.run.launcher.names import Named, Names
@@ -186,3 +187,28 @@ for number in range(3): library.outer(number)
     done = launch("--stat", "libmem:*er", "--by", "caller", source=source, words=[built("libx.so", LOADED)])
     rows = {(row["name"], row["module"], row["hits"]) for row in done.functions().values()}
     assert rows == {("inner", "libmem", 3), ("outer", "libmem", 3)}
+
+
+@pytest.mark.skipif(not (shutil.which("gcc") and has_interpreter()), reason="no gcc, or no interpreter to bring")
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_program_that_was_built_anew_while_it_runs(tmp_path, is_replaced):
+    """Its functions were offsets only, called `app (deleted)+0x1139`."""
+    source = """
+    #include <unistd.h>
+    __attribute__((noinline, noipa)) static int hidden(int n) { return n + 1; }
+    __attribute__((noinline, noipa)) int work(int n) { return hidden(n) * 2; }
+    int main(void) { for (int n = 0;; n++) { work(n); usleep(5000); } }
+    """
+    command = ["gcc", "-xc", "-g", "-O1", "-", "-o", tmp_path / "app"]
+    subprocess.run(command, input=source, text=True, check=True)
+    with subprocess.Popen([tmp_path / "app"]) as running:
+        try:
+            (tmp_path / "app").unlink()
+            if is_replaced:
+                subprocess.run(command, input=f"int zero(void) {{ return 0; }} {source}", text=True, check=True)
+            stat = fprobe("stat", "-p", running.pid, "*i*", "work", "--by", "caller", "--duration", "0.2")
+            trace = fprobe("trace", "-p", running.pid, "hidden", "--duration", "0.2")
+        finally:
+            running.kill()
+    assert "hidden [app] <- work+0x" in stat.stdout and "work [app] <- main+0x" in stat.stdout, stat
+    assert "hidden [app](n=" in trace.stdout, trace
