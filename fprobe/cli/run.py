@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -148,13 +150,20 @@ def start(settings: Settings, output: int | None = None) -> tuple[Program, int, 
 def _start_machine_code(words: list[str], settings: Settings, output: int | None) -> tuple[Program, int, int]:
     from fprobe.cli.console import progress_line
     from fprobe.run.launcher import elf_program
-    from sandbox.remote.refusals import Refused
+    from sandbox.remote.refusals import Refused, read_status
 
     try:
         return elf_program.start(words, settings, output, progress_line)
     except Refused as error:
         raise Failure(str(error.strerror)) from None
     except OSError as error:
+        tracer = read_status(os.getpid()).get("TracerPid", "0")
+        if error.errno == errno.EPERM and tracer != "0":
+            raise Failure(
+                f"the program could not be started: process {tracer} (a debugger or strace) traces what fprobe starts, and "
+                "only one process can trace a program; use strace without -f, or attach to a program that runs, with -p",
+                1,
+            ) from None
         raise Failure(f"the program could not be started: {error.strerror}", 1) from None
 
 

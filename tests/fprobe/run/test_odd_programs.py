@@ -3,8 +3,10 @@
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
+from command import COMMAND
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 
@@ -140,3 +142,37 @@ def test_operators_in_kprobe_events(launch, tmp_path):
         assert done.returncode == 0 and f"x: ({name}" in done.err, done.err
     done = launch("--trace", "M::operator()", words=[tmp_path / "m"], as_json=False)
     assert re.search(r"M::operator\(\) \[m\]\(this=0x\w+, q=2\) = 5;", done.err), done.err
+
+
+TRACER = """
+import ctypes, os, signal, sys
+ptrace = ctypes.CDLL(None).ptrace
+ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+child = os.fork()
+if not child:
+    ptrace(0, 0, None, None)  # PTRACE_TRACEME
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os.execv(sys.argv[1], sys.argv[1:])
+os.waitpid(child, 0)
+if ptrace(0x4200, child, None, 2 | 4 | 8):  # PTRACE_SETOPTIONS: forks, vforks, clones
+    sys.exit(99)
+ptrace(7, child, None, None)  # PTRACE_CONT
+while True:
+    pid, status = os.waitpid(-1, 0x4000_0000)
+    if os.WIFSTOPPED(status):
+        number = os.WSTOPSIG(status)
+        ptrace(7, pid, None, 0 if number in (signal.SIGSTOP, signal.SIGTRAP) else number)
+    elif pid == child:
+        sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_launcher_whose_children_are_traced_says_so(program):
+    command = [*COMMAND, "run", "--stat", "odd:main", program()]
+    done = subprocess.run([sys.executable, "-c", TRACER, *command], capture_output=True, text=True, timeout=60)
+    if done.returncode == 99:
+        pytest.skip("no ptrace here")
+    assert done.returncode == 1
+    assert re.search(
+        r"process \d+ \(a debugger or strace\) traces what fprobe starts, .* strace without -f", done.stderr
+    )
