@@ -11,6 +11,7 @@ import click
 from fprobe.cli import candidates
 from fprobe.cli.attaching import attached_to, exit_code, refuse_with_pid
 from fprobe.cli.console import Console
+from fprobe.cli.failure import Failure
 from fprobe.cli.options import (
     CallingCommand,
     ProgramTarget,
@@ -24,6 +25,7 @@ from fprobe.cli.options import (
     program_options,
 )
 from sandbox.process.bars import barred
+from sandbox.process.near import did_you_mean
 
 if TYPE_CHECKING:
     from fprobe.cli.program import ProgramCall
@@ -43,6 +45,7 @@ Examples:
 
 The words are the parameters of the kernel's hist trigger: keys=, vals=, sort=, size= and others. Counting is native.
 """
+_PARAMETERS = ("keys", "key", "vals", "val", "values", "sort", "size", "name", "clock")
 _COUNT = re.compile(r"hitcount:\s*(\d+)")
 _TOTALS = re.compile(r"^Totals:\n(?:    .*\n?)*", re.MULTILINE)
 
@@ -76,6 +79,7 @@ def hist_command(
 
     With --json: one object with call, result, and the entries of each event.
     """
+    _check_variables(":".join(parameters).split(":"))
     trigger = f"hist:{':'.join(parameters)}" + (f" if {filter_text}" if filter_text else "")
     if target.running is not None:
         _hist_running(target.running, definitions, trigger, console)
@@ -91,8 +95,17 @@ def hist_command(
         console.note(f"# counting {', '.join(each.name for each in events.formats)}, calling {call}")
         outcome = run(call)
         events.disable()
-        _show(console, call, outcome, events)
+        _show(console, call, outcome, events, filter_text)
         conclude_events(outcome, [events])
+
+
+def _check_variables(parts: list[str]) -> None:
+    """Raise Failure for a variable that nothing uses: in the kernel's language any other name before `=` is one, also a typo."""
+    for part in parts:
+        name, equals, _ = part.partition("=")
+        if equals and name not in _PARAMETERS and not any(f"${name}" in other for other in parts):
+            near = did_you_mean(name, _PARAMETERS) or f"; they are {', '.join(f'{each}=' for each in _PARAMETERS)}"
+            raise Failure(f"{part}: no parameter is called {name}{near}")
 
 
 def _hist_running(targets: Targets, definitions: tuple[str, ...], trigger: str, console: Console) -> None:
@@ -138,7 +151,7 @@ def _totals(text: str) -> str:
     return " ".join(totals[0].split()).replace("Totals: ", "") if totals else ""
 
 
-def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) -> None:
+def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event, filter_text: str | None) -> None:
     from fprobe.cli.conclusion import absent_objects, ending, outcome_object, print_outcome
     from fprobe.cli.console import count
     from fprobe.tracefs import tracefs
@@ -154,7 +167,9 @@ def _show(console: Console, call: ProgramCall, outcome: Outcome, events: Event) 
             console.line(line)
         console.note(_totals(text))
     print_outcome(console, call, outcome)
-    console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}")
+    is_empty = filter_text and events.hits and not any(shown.values())
+    unpassed = f"; none passed {filter_text!r}" if is_empty else ""
+    console.note(f"{count(events.hits, 'hit')}, {count(events.missed, 'miss')}{unpassed}")
     result = outcome_object(call, outcome) | {"absent": absent_objects([events])}
     histograms = {name: list(map(_object, found)) for name, found in shown.items()}
     console.document(result | {"histograms": histograms} | ending(outcome), _rows(histograms))

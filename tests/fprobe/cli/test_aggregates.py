@@ -52,3 +52,14 @@ def test_events_lists_fields(run):
     assert "kprobes:reads  unsigned long __probe_ip, u8 a[3], __data_loc char who[1]" in done.out
     found = {f"{event['group']}:{event['name']}" for event in json.loads(run("events", "--json").out)}
     assert {"ftrace:function", "ftrace:print"} <= found
+
+
+@pytest.mark.parametrize(
+    ("parameter", "said"), [("srot=n", "did you mean sort?"), ("bogus=1", "they are keys="), ("sort=n:kyes=n", "keys?")]
+)
+def test_a_parameter_that_is_none_is_refused(run, programs, parameter, said):
+    """In the kernel's language it is a variable, which nothing used."""
+    words = ("hist", "-e", "p:at fact n=%di:u64", "keys=n", "--program", programs / "prog.ll", "--call", "main", "3")
+    assert said in run(*words[:4], parameter, *words[4:], code=2).err
+    assert "{ n:" in run(*words[:4], "x=n", "vals=$x", *words[4:]).out
+    assert "none passed 'n > 99'" in run(*words[:4], "--filter", "n > 99", *words[4:]).out
