@@ -16,6 +16,7 @@ from fprobe.calls.records import Event, Values
 from fprobe.prototypes.described import Described, of_signature
 from fprobe.registration import functions_of
 from fprobe.report.nesting import Nesting
+from fprobe.report.tree import indentation
 from ftrace.core.sites.locations import Location
 from sandbox.abi.convention import ARGUMENT_REGISTERS
 
@@ -128,7 +129,7 @@ class CallLog:
 
     def tree(self) -> str:
         """The calls as an indented text, with arguments and results."""
-        return "".join(f"{'  ' * event.depth}{event.text}\n" for event in self.events)
+        return "".join(f"{indentation(event.depth)}{event.text}\n" for event in self.events)
 
     def _logged(self, event: Event) -> LoggedCall:
         assert event.values is not None

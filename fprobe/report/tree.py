@@ -11,6 +11,8 @@ from fprobe.report.style import Plain, Style
 from sandbox.process.printable import printable
 
 _INDENT = "  "
+_MOST = 200
+"""Calls around a line that indent it; a recursion of a hundred thousand calls would be gigabytes of spaces."""
 HEADER = "#  DURATION       TID   FUNCTION"
 """The line above a tree of calls."""
 NOT_SEEN = " /* return not seen */"
@@ -89,7 +91,12 @@ class CallTree:
             yield self._line("", call.thread, call.depth, f"{self._text} {{")
 
     def _line(self, duration: str, thread: int, depth: int, text: str) -> str:
-        return f" {self._style.dim(f'{duration:>10} [{thread:>7}]')} | {_INDENT * depth}{text}"
+        return f" {self._style.dim(f'{duration:>10} [{thread:>7}]')} | {indentation(depth)}{text}"
+
+
+def indentation(depth: int) -> str:
+    """What stands before the text of a call inside `depth` others. If these are many, their number stands for some."""
+    return _INDENT * depth if depth <= _MOST else f"{_INDENT * _MOST}[{depth}] "
 
 
 def folded_stack(frames: Iterable[str]) -> str:

@@ -44,6 +44,16 @@ def test_whatever_comes_next_gives_a_call_its_opening_line():
     assert [*tree.entry(OUTER, "f()"), *tree.instant(8, 1, "hit")] == [opening, "            [      8] |   /* hit */"]
 
 
+def test_a_deep_recursion_does_not_become_gigabytes_of_spaces():
+    tree, calls = CallTree(), [Call(7, depth) for depth in range(100_000)]
+    lines = [line for call in calls for line in tree.entry(call, "f()")]
+    lines += [line for call in reversed(calls) for line in tree.exit(call, "5 ns", "f", "")]
+    assert len(lines) == 2 * len(calls) - 1 and max(map(len, lines)) < 500
+    assert lines[200] == f"            [      7] | {400 * ' '}f() {{"
+    assert lines[201] == f"            [      7] | {400 * ' '}[201] f() {{"
+    assert lines[-1] == "       5 ns [      7] | } /* f */"
+
+
 def test_what_is_beside_the_text_is_dimmed():
     tree = CallTree(Angular())
     assert [*tree.exit(OUTER, "5 ns", "f", "1")] == [" <      5 ns [      7]> | } = 1< /* f */>"]
