@@ -34,6 +34,8 @@ _ABSENT = re.compile(
 _NO_TABLE = re.compile(r"Table with name (?P<name>.*?) does not exist!")
 _NOT_PARQUET = re.compile(r"(?:No magic bytes found at end of file|File) '(.*)'(?: too small|$)")
 """What DuckDB says."""
+_LONGEST = 500
+"""Characters of a message."""
 _DAMAGED = "the file is damaged, or the query fails on its values"
 _VERSION = "fprobe.schema_version"
 
@@ -129,7 +131,7 @@ def _sentence(text: str) -> str:
             f"{found[1]}: this is no Parquet file, or its writer was killed before its end: give one of"
             " `fprobe record -o FILE.parquet`; `fprobe report FILE.dat -o FILE.parquet` makes one of a trace.dat"
         )
-    return said
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."  # it may quote the bytes of a damaged text
 
 
 def _is_of_sql(error: duckdb.Error) -> bool:

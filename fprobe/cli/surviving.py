@@ -157,11 +157,18 @@ class _Pipes:
         from fprobe.cli.failure import input_errors
         from fprobe.export.columns.parquet import Sink, check_found
 
+        self._is_new = not os.path.lexists(path)
         with input_errors():
             check_found()
             self.sink = Sink(path)
         self.path = path
         self._pages, self._reply = os.pipe(), os.pipe()
+
+    def take_back(self) -> None:
+        """Remove a file that was made for this recording, and in which nothing is."""
+        with contextlib.suppress(OSError):
+            if self._is_new and os.lstat(self.path).st_size == 0:
+                os.unlink(self.path)  # noqa: PTH108  # of a text
 
     def writer(self) -> PageStream:
         """In the child: what it writes to."""
@@ -200,6 +207,7 @@ def _write_columns(child: Program, pipes: _Pipes, address: int, size: int) -> No
     except Exception as error:
         print(f"fprobe: {pipes.path}: the rest of the recording cannot be saved: {error}", file=sys.stderr, flush=True)
         status = status or 1 << 8
+    pipes.take_back()
     end_like(status)
 
 

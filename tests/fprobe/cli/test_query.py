@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from later import later
 
+from fprobe.cli.query import _sentence
+
 pyarrow, parquet = later("pyarrow"), later("pyarrow.parquet")
 later("duckdb")
 
@@ -76,3 +78,8 @@ def test_query_refuses_what_it_cannot_read(run, tmp_path):
 
 def test_no_sql_is_no_answer(run):
     assert "give files, and SQL after them" in run("query", VERSION_1, " ; ", code=2).err
+
+
+def test_a_message_that_quotes_a_damaged_text_is_short():
+    assert _sentence(f"Invalid Error: value {10_000 * 'x'}").endswith("xxx...")
+    assert len(_sentence(10_000 * "x")) < 600

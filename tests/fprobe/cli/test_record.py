@@ -392,6 +392,8 @@ def test_a_file_is_replaced_when_there_are_events(run, tmp_path):
     path.write_text("old")
     assert "no symbol 'nosuch'" in run("record", "-e", "p:x nosuch", "-o", path, code=2).err
     assert path.read_text() == "old"
+    assert run("record", "-e", "p:x nosuch", "-o", tmp_path / "new.parquet", code=2).err
+    assert [each.name for each in tmp_path.iterdir()] == ["old.parquet"]
 
 
 def test_a_killed_program_loses_nothing_of_its_parquet(run, tmp_path):
