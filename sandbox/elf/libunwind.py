@@ -10,6 +10,8 @@ import contextlib
 import ctypes
 import os
 
+from sandbox.symbols.libraries import libraries
+
 _NAME = "libunwind.so.8"
 _REMOTE_TABLE = 2
 """UNW_INFO_FORMAT_REMOTE_TABLE: a table as in .eh_frame_hdr."""
@@ -94,6 +96,9 @@ def register_all() -> None:
 
 
 def _loaded() -> ctypes.CDLL | None:
+    """The library, if it is there: else dlopen would fail, which takes away what dlerror has to say of the program's own."""
+    if all(library.name != _NAME for library in libraries()):
+        return None
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(_NAME, os.RTLD_NOLOAD)
         if all(

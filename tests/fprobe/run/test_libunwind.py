@@ -65,3 +65,18 @@ def test_exceptions_and_stack_traces_pass_hooked_calls(launch, program, options)
     if options[0] == "--stat":
         hits = {name: row["hits"] for name, row in done.functions().items()}
         assert hits.items() >= {"leaf": 30, "middle": 30, "outer": 30, "main": 1}.items()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_dlerror_has_to_say_stays_the_programs(launch, is_there):
+    """Looking for libunwind by dlopen took it away, and Numba, which uses it unseen, ended by SIGSEGV as it was imported."""
+    source = f"""
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.dlopen.restype, libc.dlerror.restype = ctypes.c_void_p, ctypes.c_char_p
+    libc.dlopen(b"libunwind.so.8", 2) if {is_there} else None
+    libc.dlerror()
+    print(libc.dlopen(b"libnosuch.so", 2), libc.dlerror())
+    """
+    done = launch(*WAITING, "--stat", "*:nothing", source=source, as_json=False)
+    assert "None b'libnosuch.so: cannot open" in done.out, done
