@@ -23,7 +23,8 @@ That of clone3, which continues on another stack in the child, makes the system 
 a child that begins without handlers (CLONE_CLEAR_SIGHAND), as those of glibc 2.38's posix_spawn do: it brings SIGTRAP's back.
 
 glibc 2.41 makes system calls at which a thread may be cancelled by one function: push $number; call. The call is replaced. Its
-island, from byte 64 on, has the routine make the call with a copy of the mask, and continues after it.
+island, from byte 64 on, has the routine make the call, with a copy of a mask for the wait, and continues after it. Between
+a wait's beginning and its system call SIGTRAP may be blocked in earnest: a breakpoint in that function would end the process.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ from sandbox.x86_64.syscalls import (
     SYS_GETTID,
     SYS_RT_SIGACTION,
     SYS_RT_SIGPROCMASK,
+    SYS_RT_SIGTIMEDWAIT,
     SYS_TGKILL,
 )
 
@@ -74,7 +76,9 @@ _APART = 20
 PENDING = 1
 
 NUMBERS = frozenset({SYS_RT_SIGACTION, SYS_RT_SIGPROCMASK, SYS_CLONE3, *WAITS})
-_CANCELLABLE = {SIGSUSPEND: "rdi", PPOLL: "rcx", EPOLL_PWAIT: "r8", EPOLL_PWAIT2: "r8", PSELECT6: "r9"}
+_CANCELLABLE = {
+    SYS_RT_SIGTIMEDWAIT: "rdi", SIGSUSPEND: "rdi", PPOLL: "rcx", EPOLL_PWAIT: "r8", EPOLL_PWAIT2: "r8", PSELECT6: "r9",
+}  # fmt: skip
 """The waits, and the register with the mask's address where a function makes them."""
 
 
@@ -127,7 +131,7 @@ def _cancellable(code: bytes, start: int) -> Iterator[Call]:
             offset = int.from_bytes(code[at - start + 1 : at - start + _CALL], "little", signed=True)
             calls.append(Call(at, int.from_bytes(found[1], "little"), target=at + _CALL + offset))
     numbers = {each.target: {other.number for other in calls if other.target == each.target} for each in calls}
-    yield from (each for each in calls if len(numbers[each.target]) > len(_CANCELLABLE) / 2)
+    yield from (each for each in calls if len(numbers[each.target]) >= len(_CANCELLABLE) / 2)
 
 
 def _between(code: bytes, start: int, then: bytes = _SYSCALL) -> tuple[Instruction, ...] | None:
@@ -329,7 +333,8 @@ _CLONE3 = f"""
 """
 
 _BY_FUNCTION = """
-# r11 = function; (%rsp) its number, 8(%rsp) the kernel's mask, 16(%rsp) for pselect6: the mask's address and its size
+# r11 = function; (%rsp) its number, 8(%rsp) the kernel's mask, 16(%rsp) for pselect6: the mask's address and its size,
+#   32(%rsp) what has been changed
     .globl {name}
     .p2align 4
 {name}:
@@ -337,37 +342,53 @@ _BY_FUNCTION = """
     sub $40, %rsp
     mov 48(%rsp), %rax
     mov %rax, (%rsp)
+    movq $0, 32(%rsp)
     test %{register}, %{register}
     jz 1f
-    mov (%{register}), %rax
 {mask}
+    push %r11
+    push %rcx
+    call {begins}
+    pop %rcx
+    pop %r11
+    mov %rax, 32(%rsp)
 1:
     call *%r11
+    mov 32(%rsp), %r11
+    call signal_wait_ends
     add $40, %rsp
     ret
 """
+_OF_SIGTIMEDWAIT = """
+    testb $16, (%{register})
+    jz 1f
+"""
 _OF_WAIT = """
-    and $-17, %rax
+    mov (%{register}), %rax
     mov %rax, 8(%rsp)
+    andq $-17, 8(%rsp)
     lea 8(%rsp), %{register}
 """
 _OF_PSELECT = """
+    mov (%{register}), %rax
     test %rax, %rax
     jz 1f
     mov (%rax), %rax
-    and $-17, %rax
     mov %rax, 8(%rsp)
-    lea 8(%rsp), %rax
-    mov %rax, 16(%rsp)
-    mov 8(%{register}), %rax
-    mov %rax, 24(%rsp)
+    andq $-17, 8(%rsp)
+    lea 8(%rsp), %r10
+    mov %r10, 16(%rsp)
+    mov 8(%{register}), %r10
+    mov %r10, 24(%rsp)
     lea 16(%rsp), %{register}
 """
 
 
 def _by_function(number: int, register: str) -> str:
-    mask = (_OF_PSELECT if number == PSELECT6 else _OF_WAIT).format(register=register)
-    return _BY_FUNCTION.format(name=routine(number, True), register=register, mask=mask.strip("\n"))
+    mask = {PSELECT6: _OF_PSELECT, SYS_RT_SIGTIMEDWAIT: _OF_SIGTIMEDWAIT}.get(number, _OF_WAIT)
+    begins = "signal_wait_awaits" if number == SYS_RT_SIGTIMEDWAIT else "signal_wait_opens"
+    mask = mask.format(register=register).strip("\n")
+    return _BY_FUNCTION.format(name=routine(number, True), register=register, mask=mask, begins=begins)
 
 
 SIGNAL_MASKS = (
