@@ -72,6 +72,10 @@ class Stacks:
         """The address of the native table."""
         return ctypes.addressof(self.native)
 
+    def see_libraries(self) -> None:
+        """Walk through code that has been loaded meanwhile, too: without its unwind tables a stack ends there."""
+        unwind_tables().refresh()
+
     def end(self) -> None:
         """Free code objects as before. No probe may use the table any more."""
         if self._image.variable("stack_table").value == self.address:

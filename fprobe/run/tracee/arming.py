@@ -427,5 +427,7 @@ class Arming:
         }
         new = [key for key in found if key not in self._libraries]
         self._libraries.update(new)
+        if new and self._stacks is not None:
+            self._stacks.see_libraries()
         if new:
             session.note(self._address, libraries=[described(found[key], is_gone=key[2]) for key in new])

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import textwrap
 import zlib
+from itertools import pairwise
 
 import pytest
+
+from tests.built_library import build_library, needs_compilers
 
 WRAPPER = ["zlib_compress"] if hasattr(zlib, "__file__") else []
 """The native caller of deflate; where zlib is built into the interpreter, as Debian's, it is a frame of that, and left out."""
@@ -177,3 +180,17 @@ def _seen(path, scheme):
         f"--blink-settings=preferredColorScheme={scheme}", f"--user-data-dir={path.parent}/profile", path.as_uri(),
     ]  # fmt: skip
     return subprocess.run(command, text=True, capture_output=True, timeout=100).stdout
+
+
+@needs_compilers
+def test_stacks_go_on_through_libraries_that_are_loaded_later(launch, tmp_path):
+    """They ended at the second function of such a library, as there were no unwind tables of it."""
+    names = [f"level_{number}" for number in range(6)]
+    own = "__attribute__((noinline, noipa)) int"
+    source = f"{own} level_0(int n) {{ return n; }}\n"
+    source += "".join(f"{own} {name}(int n) {{ return {inner}(n) + 1; }}\n" for inner, name in pairwise(names))
+    build_library(tmp_path / "liblater.so", source, "-xc")
+    code = f"import ctypes\ndef calls(): ctypes.CDLL({str(tmp_path / 'liblater.so')!r}).level_5(1)\ncalls()"
+    (stack,) = launch("--stacks", "liblater:level_0", "-c", code).report["processes"][0]["stacks"]
+    assert [frame.partition(" ")[0] for frame in stack["frames"][-6:]] == names[::-1]
+    assert any(frame.startswith("calls (") for frame in stack["frames"])
