@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sandbox.elf.tables import ElfFile
 from sandbox.process.once import cached_property
 from sandbox.process.printable import printable
-from sandbox.symbols.demangling import demangled
+from sandbox.symbols.demangling import MANGLED, demangled
 from sandbox.symbols.file_names import short_name, told_apart
 from sandbox.symbols.libraries import Library
-from sandbox.symbols.readable import called, readable
+from sandbox.symbols.readable import called, possible, readable
 from sandbox.symbols.symbol_tables import Entries
 from sandbox.symbols.table import Location, Symbol, sorted_symbols
 
@@ -190,7 +190,12 @@ class Names:
 
     def _named(self, library: Library | None, found: Location, offset: str = "") -> Named:
         symbol = found.symbol
-        return Named(f"{symbol.readable}{offset}", self._owner(library, symbol.module), symbol=symbol.name)
+        if symbol.address in self._functions and not (known := self.function(symbol.address)).types:
+            return known._replace(
+                name=f"{known.name}{offset}"
+            )  # of a probed one as tables show it: in full, if overloaded
+        name = symbol.readable if library is None else _name_in(library, symbol.name)
+        return Named(f"{name}{offset}", self._owner(library, symbol.module), symbol=symbol.name)
 
     def _library_of(self, address: int) -> Library | None:
         """The library whose code contains an address: of two that were there one after the other, the later."""
@@ -252,6 +257,22 @@ class _TracedLibrary(Library):
     def between(self, start: int, end: int) -> tuple[Symbol, ...]:
         """See `Library`."""
         return tuple(each for each in super().between(start, end) if start <= each.address < end)
+
+
+@cache
+def _name_in(library: Library, symbol: str) -> str:
+    """The readable name of a symbol, in full where others of the library have the same, such as overloads."""
+    shown = readable(symbol)
+    if not symbol.startswith(MANGLED) or library.is_searched:
+        return shown
+    names = _mangled(library)
+    same = {demangled(names[at]) for at in possible(shown, names) if readable(names[at]) == shown}
+    return (demangled(symbol) or shown) if len(same - {""}) > 1 else shown
+
+
+@cache
+def _mangled(library: Library) -> list[str]:
+    return [each.name for each in library.symbols if each.name.startswith(MANGLED)]
 
 
 @cache

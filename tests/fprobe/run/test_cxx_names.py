@@ -111,3 +111,27 @@ def test_two_names_of_one_place_are_refused_with_what_to_give(launch, library):
     definition = "p:added libcxxnames:app::Box::add"
     done = launch("-e", definition, "-c", CALL.format(library))
     assert "give one of" in str(done.report["processes"][0]["errors"])
+
+
+def test_overloads_are_told_apart_as_callers_too(launch, tmp_path_factory):
+    """Two rows, or stacks, were the same: `leaf <- g <- f`."""
+    path = tmp_path_factory.mktemp("cxx") / "libcallers.so"
+    own = '#define OWN __attribute__((noinline, noipa, visibility("default")))'
+    source = """
+    extern "C" OWN int leaf(int x) { return x; }
+    struct Box { OWN int put(int x) { return leaf(x) + 1; } OWN int put(double x) { return leaf((int)x) + 2; } };
+    OWN int g(int x) { Box box; return box.put(x) + 3; }
+    OWN int g(long x) { Box box; return box.put((double)x) + 4; }
+    extern "C" OWN int run(int n) { return g(n) + g((long)n); }
+    """
+    build_library(path, f"{own}\n{source}", "-xc++", "-g")
+    code = CALL.format(str(path))
+    callers = launch("--stat", "libcallers:leaf", "--by", "caller", "-c", code).report["processes"][0]["functions"]
+    assert {row["caller"].partition("+")[0] for row in callers} == {"Box::put(int)", "Box::put(double)"}
+    options = ("--stacks", "libcallers:leaf", "--stacks", "libcallers:Box::put")
+    stacks = launch(*options, "-c", code).report["processes"][0]["stacks"]
+    ends = {tuple(frame.rpartition(" [")[0] for frame in each["frames"][-3:]) for each in stacks}
+    assert ends == {
+        ("g(int)", "Box::put(int)", "leaf"), ("g(long)", "Box::put(double)", "leaf"),
+        ("run", "g(int)", "Box::put(int)"), ("run", "g(long)", "Box::put(double)"),
+    }  # fmt: skip
