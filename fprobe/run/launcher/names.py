@@ -176,13 +176,22 @@ class Names:
         return self._named(library, found)
 
     def describe(self, address: int) -> str:
-        """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it."""
-        return str(self._located(address)[1] or hex(address))
+        """`symbol+0xoffset/0xsize [library]`; the bare address in hexadecimal if no symbol covers it.
+
+        A function of a JIT compiler is as tables show it.
+        """
+        return str(self._located(address)[1] or self._outside(address) or hex(address))
 
     def name(self, address: int) -> str:
         """`symbol [library]`; the bare address in hexadecimal if no symbol covers it."""
         _, found = self._located(address)
-        return str(found.symbol) if found else hex(address)
+        return str(found.symbol) if found else str(self._outside(address) or hex(address))
+
+    def _outside(self, address: int) -> Named | None:
+        """What is at an address outside of libraries: a probed function, or another one with the offset."""
+        if self._library_of(address) is not None:
+            return None
+        return self.function(address) if address in self._functions else self._compiled(address)
 
     def _located(self, address: int) -> tuple[Library | None, Location | None]:
         library = self._library_of(address)

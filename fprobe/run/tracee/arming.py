@@ -175,6 +175,8 @@ class Arming:
             settings.stacks or settings.values or settings.stack_values
         )
         """Whether callers are named, which may be in libraries that are loaded later, even in a program that is killed."""
+        self._shows_code = self._shows_callers or bool(settings.events)
+        """Whether addresses in code outside of libraries are shown."""
         counts = session.open_counts(address)
         try:
             table = self._table = Table(counts, settings)
@@ -415,7 +417,7 @@ class Arming:
             with runtime().unseen():
                 self._report_libraries()
                 self._tell_inlined(is_over=True)
-                if self._shows_callers and (code := list(compiled_code())):
+                if self._shows_code and (code := list(compiled_code())):
                     session.note(self._address, code=code)
         except Exception as error:
             session.note(self._address, error=f"{type(error).__name__}: {error}")

@@ -95,6 +95,14 @@ def test_a_function_that_never_comes_is_named(launch):
     assert "no function of [libz.so.1] matches 'deflat'; did you mean libz:deflate" in done.err
 
 
+def test_addresses_in_code_outside_of_libraries_have_names(launch):
+    """They were numbers, of the function itself, too."""
+    source = "import sandbox, sandbox.demo; sandbox.load(sandbox.demo.source(), name='demo')['demo_main'](1)"
+    done = launch("-e", "f:x vfs_read", "-e", "f:y vfs_read%return", source=source, as_json=False)
+    assert " x: (vfs_read [demo])" in done.err
+    assert re.search(r" y: \(ksys_read\+0x\w+ \[demo\] <- vfs_read \[demo\]\)", done.err), done.err
+
+
 def test_kprobes_on_a_function_whose_library_is_given_by_a_pattern(launch):
     source = "import zlib; zlib.crc32(b'')"
     for kind in "pr":
