@@ -31,6 +31,7 @@ class CtrlC:
 
     def __init__(self) -> None:
         self.pressed = False
+        self.presses = 0
         self.reported = False
         """Whether the summary has reported the interruption."""
         self._is_held = False
@@ -62,6 +63,7 @@ class CtrlC:
 
     def _press(self, _number: int, frame: FrameType | None) -> None:
         self.pressed = True
+        self.presses += 1
         if self._is_held or self._has_raised:
             return
         if _is_in_llvmlite(frame):

@@ -129,8 +129,8 @@ def _show_calls(targets: Targets, settings: Settings, console: Console) -> None:
     with attached_to(targets, settings) as processes:
         live = LiveCalls(processes, write)
         live.follow()
-    ctrl_c.pressed = False  # once more, and the rest is left out
-    live.finish(lambda: not ctrl_c.pressed)
+        pressed = min(ctrl_c.presses, 1)
+    live.finish(lambda: ctrl_c.presses == pressed)  # once more, also while it detached, and the rest is left out
     end_process(exit_code(processes.results()))
 
 
