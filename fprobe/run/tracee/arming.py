@@ -26,8 +26,8 @@ from ftrace.core.filters.inlined import InlinedCalls
 from ftrace.core.runtime import runtime
 from ftrace.core.sites.trapping import TrapsBlocked
 from ftrace.core.tracer import tracer
+from ftrace.core.unwind import libunwind
 from ftrace.hit.account import BY_CALLER
-from sandbox.elf import libunwind
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
 from sandbox.symbols import gdbjit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+from ftrace.core.unwind import libunwind
 from ftrace.hit.x86_64 import frames
-from sandbox.elf import libunwind
 from sandbox.elf.debugimage import CodeSymbol, debug_image
 from sandbox.elf.unwinder import registrars
 from sandbox.symbols import gdbjit

@@ -10,9 +10,9 @@ import contextlib
 import ctypes
 import os
 
-from sandbox.symbols.libraries import libraries
+from sandbox.symbols.loaded import loaded
 
-_NAME = "libunwind.so.8"
+_NAME = b"libunwind.so.8"
 _REMOTE_TABLE = 2
 """UNW_INFO_FORMAT_REMOTE_TABLE: a table as in .eh_frame_hdr."""
 _BEFORE_ALL = -1 << 31
@@ -97,10 +97,10 @@ def register_all() -> None:
 
 def _loaded() -> ctypes.CDLL | None:
     """The library, if it is there: else dlopen would fail, which takes away what dlerror has to say of the program's own."""
-    if all(library.name != _NAME for library in libraries()):
+    if not any(each.name.endswith(_NAME) for each in loaded().objects):
         return None
     with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(_NAME, os.RTLD_NOLOAD)
+        library = ctypes.CDLL(_NAME.decode(), os.RTLD_NOLOAD)
         if all(
             hasattr(library, name) for name in ("_U_dyn_register", "_U_dyn_cancel", "_ULx86_64_get_proc_info_by_ip")
         ):
