@@ -23,6 +23,8 @@ _LOOP = 0xFEEB
 _SIGTRAP = 5
 _TRAP = 1 << 4
 _SIGNALS = 64
+_RESTART, _IGNORE = 0x1000_0000, 1
+"""SA_RESTART and SIG_IGN."""
 _HANDLER = 2
 """The lowest number that is a handler: below it are SIG_DFL and SIG_IGN."""
 WHOLE, LOOPING, STOPPING = range(3)
@@ -154,12 +156,13 @@ def set_trap(signal: u64, trap: u64) -> void:
 
 
 @native
-def exchange_trap(action: ptr[u64], old: ptr[u64]) -> i64:
-    """The program sets SIGTRAP's action: our handler stays, and passes on what is no breakpoint. -1: our handler is not there."""
+def exchange_action(signal: u64, action: ptr[u64], old: ptr[u64]) -> i64:
+    """The program sets a signal's action: our handler stays, and passes on what is not ours. -1: our handler is not there."""
     installed: array[u64, 4] = zeroed
     new: array[u64, 4] = zeroed
-    record = addressof(records[_SIGTRAP])
-    syscall(SYS_RT_SIGACTION, _SIGTRAP, 0, cast(i64, addressof(installed[0])), 8, 0, 0)
+    record = addressof(records[signal])
+    where = cast(i64, addressof(installed[0]))
+    syscall(SYS_RT_SIGACTION, cast(i64, signal), 0, where, 8, 0, 0)
     if record.count == 0 or installed[0] != cast(u64, signal_dispatch):
         return -1
     previous = cast(ptr[u64], addressof(record.previous_handler))
@@ -169,6 +172,10 @@ def exchange_trap(action: ptr[u64], old: ptr[u64]) -> i64:
         if old != null:
             old[index] = previous[index]
         previous[index] = new[index]
+    if signal != _SIGTRAP and action != null:  # whether a system call that it interrupts is made again
+        is_restarting = new[1] & _RESTART != 0 or new[0] == _IGNORE
+        installed[1] = installed[1] & ~_RESTART | (u64(_RESTART) if is_restarting else u64(0))
+        syscall(SYS_RT_SIGACTION, cast(i64, signal), where, 0, 8, 0, 0)
     return 0
 
 
@@ -210,4 +217,4 @@ def give_traps() -> void:
             set_trap(cast(u64, number + 1), _TRAP)
 
 
-FUNCTIONS = (exchange_trap, begin_masks, write_mask_sites, take_traps, give_traps, note_process)
+FUNCTIONS = (exchange_action, begin_masks, write_mask_sites, take_traps, give_traps, note_process)

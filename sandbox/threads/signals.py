@@ -42,6 +42,7 @@ _SI_CODE = 2
 """Index of the 32-bit word of siginfo that says where a signal comes from: 0 or less is a process."""
 _TRAP_TRACE, _TRAP_HWBKPT = 2, 4
 _SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 0x4, 0x0400_0000, 0x0800_0000, 0x4000_0000
+_SA_RESETHAND, _TRAP_BIT = 0x8000_0000, 1 << 4
 _SIG_DFL, _SIG_IGN = 0, 1
 
 
@@ -132,8 +133,14 @@ def is_step(info: u64) -> bool_:
 def pass_on(signal: u32, info: u64, context: ptr[ucontext]) -> void:
     """Pass an unclaimed signal to the previous handler, or repeat the fault with the default action."""
     record = addressof(records[cast(u64, signal)])
-    if record.previous_handler > _SIG_IGN:
-        cast(Action, record.previous_handler)(signal, info, context)
+    handler = record.previous_handler
+    if handler > _SIG_IGN:
+        if signal != SIGTRAP:  # as the kernel before it calls a handler; SIGTRAP stays unblocked
+            own = cast(u64, 1) << (cast(u64, signal) - 1) if record.previous_flags & _SA_NODEFER == 0 else u64(0)
+            block_signals((record.previous_mask | own) & ~_TRAP_BIT)
+            if record.previous_flags & _SA_RESETHAND != 0:
+                record.previous_handler = _SIG_DFL
+        cast(Action, handler)(signal, info, context)
         return
     if is_sent(info) and record.previous_handler == _SIG_IGN:
         return

@@ -240,6 +240,9 @@ class Arming:
 
         Watching first: it takes much Python, which is slow once functions of the interpreter are probed.
         """
+        from ftrace.core.sites.signal_masks import keep_traps_unblocked
+
+        keep_traps_unblocked()  # the program's handlers of faults come after ours, and it does not see ours
         for pattern in self._patterns():
             session.note(self._address, doing=f"reading the functions that match {pattern.text}")
             pattern.found()

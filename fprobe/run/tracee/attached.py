@@ -105,6 +105,7 @@ class _Session:
     def _arm(self) -> None:
         from ftrace.core.runtime import runtime
         from ftrace.core.sites import left_text
+        from ftrace.core.sites.signal_masks import keep_traps_unblocked
         from ftrace.core.sites.trapping import every_thread_counts
 
         self._unquiet = keep_quiet(self._address)
@@ -113,6 +114,7 @@ class _Session:
             uncounted.install(runtime().image)
         runtime().signals.install_again()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _faults() & runtime().signals.handled)
+        keep_traps_unblocked()  # at once: the program may set actions, which would take the place of ours
         every_thread_counts[0] = True
         left_text.keep()
         self._arming = Arming(self._address, self._settings)

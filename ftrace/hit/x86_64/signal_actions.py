@@ -1,14 +1,17 @@
-"""The system call that sets a signal's action, while SIGTRAP has ours: a routine as assembly text.
+"""The system call that sets a signal's action, while SIGTRAP and faults have ours: a routine as assembly text.
 
 Islands call it (ftrace.hit.x86_64.signal_masks). An action's sa_mask goes to the kernel without SIGTRAP; the second of
 `signal_mask_words` says which have it, a bit for each signal (ftrace.hit.signal_masks.MaskWords). The program's action of
-SIGTRAP itself is kept beside ours (`exchange_trap`).
+SIGTRAP, or of a fault, is kept beside ours (`exchange_action`).
 """
 
 from __future__ import annotations
 
+from sandbox.threads.signals import SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP
 from sandbox.x86_64.syscalls import SYS_GETPID, SYS_RT_SIGACTION
 
+OURS = sum(1 << number for number in (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS))
+"""The signals that may have our handler, a bit for each number."""
 BLOCKED = 16
 """The bit of SIGTRAP in a mask."""
 PREFIX = "signal_mask_"
@@ -43,8 +46,12 @@ SIGACTION = f"""
     movabs $signal_mask_words, %rcx
     sub (%rcx), %rax
     mov %rax, 32(%rsp)
-    cmp $5, %edi
-    je 5f
+    mov %edi, %edi
+    cmp $31, %edi
+    ja 0f
+    mov ${OURS}, %ecx
+    bt %edi, %ecx
+    jc 5f
 0:
     test %rsi, %rsi
     jz 2f
@@ -86,13 +93,15 @@ SIGACTION = f"""
     add $48, %rsp
     pop %rsi
     ret
-5:  # SIGTRAP, whose handler stays
+5:  # a signal whose handler is ours, and stays
     test %rax, %rax
     jz 6f
+    cmp $5, %edi
+    jne 0b
     xor %esi, %esi
     jmp 2b
 6:
-{calling("exchange_trap", "mov %rsi, %rdi; mov %rdx, %rsi")}
+{calling("exchange_action", "")}
     test %rax, %rax
     jz 9b
     jmp 0b
