@@ -401,6 +401,8 @@ def run_command(
     _check_by(by, (*stats, *hists))
     check_where(where, (*stats, *hists, *stacks), recorded if question and stats else ())
     check_tables(order, cpu, (*stats, *hists, *(stacks if of_stacks else ())))
+    if no_strings and not recorded:
+        raise Failure("--no-strings is for the calls that --trace records, which is not given: give --trace PATTERN")
     handlers = checked_native(native, traces)
     check_events(events)
     valued = checked(hists) if values else ()

@@ -57,6 +57,7 @@ CASES = {
     "a tracer for a process": (["trace", "f", "-p", "function"], 2, "is called 'function'; -p is a process here"),
     "samples": (["record", "-F", "99", "-p", "1"], 2, "'-F'. Nothing is sampled, every hit is recorded: give -e DEFINITION"),
     "strace's system calls": (["run", "-e", "trace=open,read", "-c", ""], 2, "--trace libc:open --trace libc:read"),
+    "no strings of nothing": (["run", "--no-strings", "--stat", "f", "-c", ""], 2, "for the calls that --trace records"),
     "perf's event": (["record", "-e", "sched:sched_switch"], 2, "the kernel's events are not here"),
     "uftrace's verb": (["replay"], 2, "`fprobe report FILE --format tree` shows"),
     "strace itself": (["strace", "ls"], 2, "calls are shown by --trace PATTERN of `fprobe run`"),
