@@ -231,6 +231,8 @@ def _readable(pattern: Pattern, names: Sequence[str], mask: int) -> int:
     found = bytearray(len(known))
     for form in forms([names[index] for index in left], pattern.text):
         chosen = wanted.select(form)
+        if wanted.kind is PatternKind.GLOB and pattern.text in form:  # a name may have signs of patterns: <[u8; 2]>::f
+            chosen |= mask_of(name == pattern.text for name in form)
         for place, index in enumerate(left):
             if chosen >> place & 1:
                 found[index >> 3] |= 1 << (index & 7)

@@ -201,3 +201,12 @@ def test_only_names_that_a_class_may_match_are_demangled(pattern, found):
     names = list(symbols.values())
     assert [names[place] for place in bits_of(select(parse(pattern), names))] == [symbols[each] for each in found]
     assert len(possible("app::Box::[gs]et*", names)) == 3
+
+
+def test_a_name_of_rust_with_brackets_means_itself():
+    """They were a class of characters, so that the name that a report shows matched nothing."""
+    body = "_$LT$$u5b$T$u3b$$u20$N$u5d$$u20$as$u20$core..fmt..Debug$GT$"
+    symbols = [f"_ZN{len(body)}{body}{name}17h0123456789abcdefE" for name in ("3fmt", "4else")]
+    pattern = "<[T; N] as core::fmt::Debug>::fmt"
+    assert short(demangled(symbols[0])) == pattern
+    assert [*bits_of(select(parse(pattern), symbols))] == [0]
