@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fprobe.cli.interrupting import ctrl_c
@@ -92,9 +93,14 @@ def run(call: Callable[[], Any], poll: Callable[[], bool] = lambda: False) -> Ou
     outcome = Outcome()
     done = threading.Event()
     with exit_callback(lambda status: _exited(status, outcome, done)):
-        _start(lambda: _work(call, outcome, done))
+        thread = Path(f"/proc/self/task/{_start(lambda: _work(call, outcome, done))}")
         while not ctrl_c.pressed:
             if done.wait(0 if poll() else _INTERVAL):
+                return outcome
+            if not thread.exists() and not done.is_set():
+                outcome.error = RuntimeError(
+                    "the program ended its thread by the system call exit, and its status is lost"
+                )
                 return outcome
     return outcome if done.is_set() else Outcome(interrupted=True)
 
@@ -124,9 +130,12 @@ def _flush_c_streams() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def _start(work: Callable[[], None]) -> None:
+def _start(work: Callable[[], None]) -> int | None:
+    """Returns the thread's native id."""
     before = threading.stack_size(STACK_SIZE)
     try:
-        threading.Thread(target=work, name="program", daemon=True).start()
+        thread = threading.Thread(target=work, name="program", daemon=True)
+        thread.start()
+        return thread.native_id
     finally:
         threading.stack_size(before)
