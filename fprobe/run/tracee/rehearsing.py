@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,10 +39,20 @@ def rehearse(options: dict[str, Any], libraries: Sequence[str], parent: int) -> 
     settings = settings._replace(
         **{name: texts and _PATTERN + texts * bool(settings.events) for name, texts in meant.items()}
     )
+    _attach_and_detach(settings)
+    if settings.events:  # they take other code where they have been before, and then an fprobe
+        probed = tuple(dict.fromkeys(re.split(r"[+%]", text.split()[1])[0] for text in settings.events))
+        _attach_and_detach(session.Settings(probed))
+        _attach_and_detach(settings)
+    cache.used = None
+    return list(dict.fromkeys(used))
+
+
+def _attach_and_detach(settings: session.Settings) -> None:
     counts, journal = session.create(settings)
     arming = Arming(session.address_of(counts, journal), settings)
     arming.begin()
     os.getppid()
     arming.end()
-    cache.used = None
-    return list(dict.fromkeys(used))
+    os.close(counts)
+    os.close(journal)

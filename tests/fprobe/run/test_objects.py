@@ -66,6 +66,18 @@ def compiled(pid, settings):
         attached.close()
 
 
+@pytest.mark.stress
+@isolated
+def test_nothing_is_compiled_for_events_where_there_was_an_fprobe_since_the_last(directory):
+    made = started(sys.executable, Path(directory) / "theirs")
+    events = Settings(events=("p:x libz:deflate", "r:y libz:deflate $retval", "f:z libz:deflateEnd"), children=False)
+    alone = [Settings(events=(text,), children=False) for text in events.events]
+    try:
+        assert [compiled(made.pid, each) for each in (events, COUNTED, *alone, events)] == [0] * 6
+    finally:
+        made.end()
+
+
 def check(theirs):
     made = started(sys.executable, theirs)
     try:
