@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.native import *
-from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_OPEN, SYS_READ, SYS_TKILL
+from sandbox.x86_64.syscalls import SYS_CLOSE, SYS_GETPID, SYS_OPEN, SYS_READ, SYS_TGKILL
 
 _O_CLOEXEC = 0o2000000
 _FIRST, _SECOND = (int.from_bytes(part, "little") for part in (b"/proc/se", b"lf/task/"))
@@ -74,8 +74,11 @@ def blocked_sp(tid: u64) -> u64:
 
 @native(noinline=True)
 def has_ended(tid: u64) -> bool_:
-    """Whether a thread has ended. The process's first thread stays as a zombie, which is in no system call and has no stack."""
-    if syscall(SYS_TKILL, cast(i64, tid), 0, 0, 0, 0, 0) == _ESRCH:
+    """Whether a thread of this process has ended; another process may have its number by now.
+
+    The process's first thread stays as a zombie, which is in no system call and has no stack.
+    """
+    if syscall(SYS_TGKILL, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0), cast(i64, tid), 0, 0, 0, 0) == _ESRCH:
         return True
     text: array[u8, 256] = zeroed
     size = read_call(tid, addressof(text[0]))
