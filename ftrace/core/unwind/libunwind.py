@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 
+from sandbox.process import fork
 from sandbox.symbols.loaded import loaded
 
 _NAME = b"libunwind.so.8"
@@ -51,21 +53,26 @@ class Description:
         self._section = ctypes.create_string_buffer(section, len(section))
         self._entry = _Entry(_BEFORE_ALL, description)
         base, table = ctypes.addressof(self._section), ctypes.addressof(self._entry)
-        self._dynamic = _Dynamic(
-            start=start, end=start + size, format=_REMOTE_TABLE, base=base, length=1, table=table
-        )  # fmt: skip
+        words = {"base": base, "length": 1, "table": table}
+        self._dynamic = _Dynamic(start=start, end=start + size, format=_REMOTE_TABLE, **words)
         self._library: ctypes.CDLL | None = None
-        _known.append(self)
+        _known[self] = None
         register_all()
 
-    def register(self) -> None:
-        """Register it if the program has loaded the library, and it was not registered yet."""
-        if self._library is not None or (library := _loaded()) is None:
-            return
-        library._U_dyn_register(ctypes.byref(self._dynamic))
-        self._library = library
-        if not self._is_found(library):  # another layout
-            self._cancel()
+    @property
+    def is_registered(self) -> bool:
+        """Whether the library has it."""
+        return self._library is not None
+
+    def register(self, library: ctypes.CDLL) -> None:
+        """Register it, unless it was registered, or withdrawn, meanwhile."""
+        with _lock:
+            if self.is_registered or self not in _known:
+                return
+            library._U_dyn_register(ctypes.byref(self._dynamic))
+            self._library = library
+            if not self._is_found(library):  # another layout
+                self._cancel()
 
     def _is_found(self, library: ctypes.CDLL) -> bool:
         found = _Procedure()
@@ -82,27 +89,32 @@ class Description:
 
     def withdraw(self) -> None:
         """Unregister it."""
-        _known.remove(self)
-        self._cancel()
+        with _lock:
+            del _known[self]
+            self._cancel()
 
 
-_known: list[Description] = []
+_known: dict[Description, None] = {}
+_lock = fork.renew(threading.RLock())
 
 
 def register_all() -> None:
     """Register all descriptions with the library, if it has been loaded meanwhile."""
-    for each in _known:
-        each.register()
+    waiting = [each for each in list(_known) if not each.is_registered]
+    if waiting and (library := _loaded()) is not None:
+        for each in waiting:
+            each.register(library)
+
+
+_USED = ("_U_dyn_register", "_U_dyn_cancel", "_ULx86_64_get_proc_info_by_ip", "_ULx86_64_local_addr_space")
 
 
 def _loaded() -> ctypes.CDLL | None:
     """The library, if it is there: else dlopen would fail, which takes away what dlerror has to say of the program's own."""
     if not any(each.name.endswith(_NAME) for each in loaded().objects):
         return None
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError):
         library = ctypes.CDLL(_NAME.decode(), os.RTLD_NOLOAD)
-        if all(
-            hasattr(library, name) for name in ("_U_dyn_register", "_U_dyn_cancel", "_ULx86_64_get_proc_info_by_ip")
-        ):
+        if all(hasattr(library, name) for name in _USED):
             return library
     return None
