@@ -117,7 +117,7 @@ class Survival:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Inside the block the child finishes the file. If that fails, the parent cannot do it either, or `is_needed`."""
+        """Inside the block the child finishes the file. If that fails, the parent does not try, unless `is_needed`."""
         try:
             yield
         finally:

@@ -200,9 +200,7 @@ class Names:
     def _named(self, library: Library | None, found: Location, offset: str = "") -> Named:
         symbol = found.symbol
         if symbol.address in self._functions and not (known := self.function(symbol.address)).types:
-            return known._replace(
-                name=f"{known.name}{offset}"
-            )  # of a probed one as tables show it: in full, if overloaded
+            return known._replace(name=f"{known.name}{offset}")  # as tables show it: in full, if overloaded
         name = symbol.readable if library is None else _name_in(library, symbol.name)
         return Named(f"{name}{offset}", self._owner(library, symbol.module), symbol=symbol.name)
 

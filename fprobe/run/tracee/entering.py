@@ -145,9 +145,7 @@ class _Importer:
         if level or not self._is_private(name):
             return self._import(name, globals, locals, fromlist, level)
         full = f"{PREFIX}.{name}"
-        if (
-            full in self.modules and PREFIX not in sys.modules
-        ):  # nothing is attached: a function that is called around forks
+        if full in self.modules and PREFIX not in sys.modules:  # not attached: a function that is called around forks
             return self.modules[full if fromlist else f"{PREFIX}.{name.partition('.')[0]}"]
         if fromlist:
             return self._import(full, globals, locals, fromlist, 0)
