@@ -8,7 +8,6 @@ import errno
 import itertools
 import operator
 import os
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
@@ -22,20 +21,17 @@ from sandbox.elf.extents import Extents, extents_of
 from sandbox.elf.function_starts import signal_return
 from sandbox.elf.memory_file import from_memory
 from sandbox.elf.tables import default_versions
-from sandbox.memory.mappings import mappings
 from sandbox.process.fork import giving_way
 from sandbox.process.once import cached_property, once
 from sandbox.symbols.file_names import names_of
 from sandbox.symbols.loaded import LoadedObject, changes, loaded
+from sandbox.symbols.loaded_files import absolute, known_as, mapped_file
 from sandbox.symbols.many_symbols import ManySymbols
 from sandbox.symbols.readable import named, words_of
 from sandbox.symbols.symbol_tables import Entries, all_entries, entries_before, named_entries, symbols_of, table_of
 from sandbox.symbols.table import Location, Symbol, locate, sorted_symbols
 
 _EXECUTED = Path("/proc/self/exe")
-_MEMORY_FILE, _DELETED = "/memfd:", " (deleted)"
-"""What is before the name of a memory file in /proc/self/maps, and what is after that of a file that is not there any more."""
-_DESCRIPTOR = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/fd/\d+")
 _PT_LOAD = 1
 _PF_X = 1
 _AT_EXECFN = 31
@@ -105,7 +101,7 @@ class Library:
     @property
     def is_program(self) -> bool:
         """Whether it is the program itself."""
-        return self.path == _called(_program())
+        return self.path == known_as(_program())
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -466,27 +462,13 @@ def _library(found: LoadedObject) -> Library:
         path = _program()
     elif "/" in name and not name.startswith("/"):
         first = min(base + header.address for header in headers if header.type == _PT_LOAD)
-        path = _mapped_file(first) or _absolute(name)
+        path = mapped_file(first) or absolute(name)
     else:
         path = Path(name)
-    called = _called(path)
+    called = known_as(path)
     return Library(
         called.name, called, base, text, unwind_table, found.marks, _EXECUTED if not name and called != path else path
     )
-
-
-def _called(path: Path) -> Path:
-    """The path by which a file is known: of a program that is not there any more, where it was; of a memory file, its name."""
-    if _DESCRIPTOR.fullmatch(str(path)):
-        with contextlib.suppress(OSError):
-            target = str(path.readlink())
-            return Path(f"{_MEMORY_FILE}/{target[len(_MEMORY_FILE) :]}") if target.startswith(_MEMORY_FILE) else path
-    return Path(str(path).removesuffix(_DELETED))
-
-
-def gone_files() -> frozenset[str]:
-    """The files that are mapped and are not there any more, or are others by now."""
-    return frozenset(path.removesuffix(_DELETED) for _, _, _, path in mappings() if path.endswith(_DELETED))
 
 
 @once
@@ -501,21 +483,6 @@ def _executed_as() -> str:
     getauxval.restype = ctypes.c_void_p
     address = getauxval(ctypes.c_ulong(_AT_EXECFN))
     return ctypes.string_at(address).decode("utf-8", "surrogateescape").rpartition("/")[2] if address else ""
-
-
-def _absolute(name: str) -> Path:
-    """The path as it is if the working directory has been deleted."""
-    try:
-        return Path(name).absolute()
-    except FileNotFoundError:
-        return Path(name)
-
-
-def _mapped_file(address: int) -> Path | None:
-    """The file that is mapped at `address`: the program may have changed its directory since it opened a relative path."""
-    named = (path for start, end, _, path in mappings() if start <= address < end)
-    path = Path(next(named, "").replace("\\012", "\n"))
-    return path if path.is_absolute() and path.exists() else None
 
 
 def library_at(address: int) -> Library | None:

@@ -31,7 +31,8 @@ from ftrace.hit.account import BY_CALLER
 from sandbox.loading.module import Module, ModuleState, register_module_notifier, unregister_module_notifier
 from sandbox.process import fork
 from sandbox.symbols import gdbjit
-from sandbox.symbols.libraries import gone_files, libraries
+from sandbox.symbols.libraries import libraries
+from sandbox.symbols.loaded_files import gone_files
 from sandbox.threads import signals
 
 if TYPE_CHECKING:
