@@ -70,7 +70,7 @@ _TRACERS = (
 _PROBE = re.compile(r"(?P<kind>(?:u|uret|k|kret)probe|fentry|fexit):(?P<place>\S+)")
 _OF_STRACE = re.compile(r"(?:trace|signal|read|write|inject|fault)=")
 _OF_KERNEL = re.compile(
-    r"(?:tracepoint:)?(?!probe_)[a-z]\w+:[a-z]\w+|cycles|instructions|(?:cache|branch)-\w+|cpu-clock"
+    r"(?:tracepoint:)?(?!probe_|[prf]\d+:)[a-z]\w+:[a-z]\w+|cycles|instructions|(?:cache|branch)-\w+|cpu-clock"
 )
 _KINDS = {"uretprobe": "r", "kretprobe": "r", "fentry": "f", "fexit": "f"}
 """The letters of lines for the kinds of probes of bpftrace; for others it is p."""

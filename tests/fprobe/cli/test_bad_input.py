@@ -59,6 +59,7 @@ CASES = {
     "strace's system calls": (["run", "-e", "trace=open,read", "-c", ""], 2, "--trace libc:open --trace libc:read"),
     "no strings of nothing": (["run", "--no-strings", "--stat", "f", "-c", ""], 2, "for the calls that --trace records"),
     "perf's event": (["record", "-e", "sched:sched_switch"], 2, "the kernel's events are not here"),
+    "a line without a place": (["run", "-e", "r16:name", "-c", "pass"], 2, "give a line p, r or f, such as 'p:asked"),
     "uftrace's verb": (["replay"], 2, "`fprobe report FILE --format tree` shows"),
     "strace itself": (["strace", "ls"], 2, "calls are shown by --trace PATTERN of `fprobe run`"),
     "frida-trace's option": (["run", "-i", "open", "-c", ""], 2, "Functions are given by --trace PATTERN"),
