@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -270,3 +271,10 @@ def test_a_handler_from_the_cache_is_not_checked_again(tmp_path):
         done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=True)
     heavy = {"sandbox.native.front.frontend", "sandbox.native.tree", "sandbox.native.back.lowering"}
     assert heavy & set(done.stdout.split()) == set()
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """Outside of packages pytest imports them by their names alone, and does not collect the second."""
+    files = Path(__file__).parent.rglob("test_*.py")
+    names = Counter(path.name for path in files if not path.with_name("__init__.py").exists())
+    assert [name for name, count in names.items() if count > 1] == []
