@@ -30,13 +30,18 @@ class CtrlC:
     """How this process handles Ctrl-C."""
 
     def __init__(self) -> None:
-        self.pressed = False
         self.presses = 0
+        """How often it was pressed, or what counts as that."""
         self.reported = False
         """Whether the summary has reported the interruption."""
         self._is_held = False
         self._has_raised = False
         self._reporting = threading.Lock()
+
+    @property
+    def pressed(self) -> bool:
+        """Whether the command is to end."""
+        return self.presses > 0
 
     def report(self) -> None:
         """Say that the command was interrupted, unless that was reported already."""
@@ -62,7 +67,6 @@ class CtrlC:
             raise Interrupted(INTERRUPTED)
 
     def _press(self, _number: int, frame: FrameType | None) -> None:
-        self.pressed = True
         self.presses += 1
         if self._is_held or self._has_raised:
             return

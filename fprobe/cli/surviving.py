@@ -126,7 +126,7 @@ class Survival:
 
     def poll(self, records: Callable[[], bool]) -> bool:
         """Call `records` again and again; once the parent has been killed, the recording ends as after Ctrl-C."""
-        ctrl_c.pressed = ctrl_c.pressed or os.getppid() != self._launcher
+        ctrl_c.presses = ctrl_c.presses or int(os.getppid() != self._launcher)
         return records()
 
 
