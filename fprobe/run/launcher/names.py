@@ -94,7 +94,9 @@ class Names:
             spans = tuple((start, end) for start, end in text)
             known = tuple((offset, bytes.fromhex(mark)) for offset, mark in marks)
             told = tuple((each, offset, size) for each, offset, size in symbols)
-            self._libraries.append(_library(name, self._root + path, self._root + file, base, spans, known, told))
+            self._libraries.append(
+                _library(name, Path(self._root + path), Path(self._root + file), base, spans, known, told)
+            )
         self._paths = tuple(str(each.path) for each in self._libraries)
 
     def take_functions(self, functions: list[tuple[int, str, str, str]]) -> None:
@@ -282,14 +284,5 @@ def _mangled(library: Library) -> list[str]:
     return [each.name for each in library.symbols if each.name.startswith(MANGLED)]
 
 
-@cache
-def _library(
-    name: str,
-    path: str,
-    file: str,
-    base: int,
-    text: tuple[tuple[int, int], ...],
-    marks: tuple[tuple[int, bytes], ...],
-    told: tuple[tuple[str, int, int], ...],
-) -> Library:
-    return _TracedLibrary(name, Path(path), Path(file), base, text, marks, told)
+_library = cache(_TracedLibrary)
+"""Kept: each report of a process names its libraries again."""
