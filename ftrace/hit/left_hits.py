@@ -25,7 +25,7 @@ from ftrace.hit.python_left import python_handlers_left
 from ftrace.hit.records import SHARED_BUSY
 from ftrace.hit.recursion import CREDIT, FAST, INSIDE, PAUSED
 from sandbox.native import *
-from sandbox.threads.blocked_sp import blocked_sp, has_ended
+from sandbox.threads.blocked_sp import ENDED, blocked_sp
 from sandbox.threads.tasks import NODE, Node, Task, stack_field
 
 AT_RETURN, ITSELF = 1, 2
@@ -157,10 +157,15 @@ def is_left_by_other(task: ptr[Task]) -> bool_:
     """
     noted = volatile_load(addressof(task.hit_sp))
     tid = cast(u64, volatile_load(addressof(task.tid)))
-    if tid != 0 and has_ended(tid):
+    sp = blocked_sp(tid) if tid != 0 else cast(u64, 0)
+    if sp == ENDED:
         return True
-    sp = blocked_sp(tid) if tid != 0 and stack_field != 0 else cast(u64, 0)
-    if sp == 0 or not is_on_stack_of(task, sp) or volatile_load(addressof(task.rec)) & PAUSED == PAUSED:
+    if (
+        sp == 0
+        or stack_field == 0
+        or not is_on_stack_of(task, sp)
+        or volatile_load(addressof(task.rec)) & PAUSED == PAUSED
+    ):
         return False
     if volatile_load(addressof(task.rec)) == FAST and volatile_load(addressof(task.list)) == 0:
         return not is_beginning(task, sp)

@@ -14,6 +14,8 @@ _TEXT = 256
 _MINUS = ord("-")
 """What is read begins with -1 if the thread is in no system call."""
 _ESRCH = -3
+ENDED = 0xFFFF_FFFF_FFFF_FFFF
+"""What `blocked_sp` returns for a thread that has ended."""
 
 
 @native
@@ -67,19 +69,14 @@ def read_call(tid: u64, text: ptr[u8]) -> u64:
 
 @native(noinline=True)
 def blocked_sp(tid: u64) -> u64:
-    """The stack pointer of a blocked thread; 0 if it is running, has ended, or that cannot be read."""
-    text: array[u8, 256] = zeroed
-    return last_but_one(addressof(text[0]), read_call(tid, addressof(text[0])))
+    """The stack pointer of a blocked thread of this process; ENDED if it has ended; 0 if it is running or cannot be read.
 
-
-@native(noinline=True)
-def has_ended(tid: u64) -> bool_:
-    """Whether a thread of this process has ended; another process may have its number by now.
-
-    The process's first thread stays as a zombie, which is in no system call and has no stack.
+    Another process may have the number of a thread that has ended. The process's first thread stays as a zombie, which is in no
+    system call and has no stack.
     """
     if syscall(SYS_TGKILL, syscall(SYS_GETPID, 0, 0, 0, 0, 0, 0), cast(i64, tid), 0, 0, 0, 0) == _ESRCH:
-        return True
+        return ENDED
     text: array[u8, 256] = zeroed
     size = read_call(tid, addressof(text[0]))
-    return size > 0 and text[0] == _MINUS and last_but_one(addressof(text[0]), size) == 0
+    sp = last_but_one(addressof(text[0]), size)
+    return cast(u64, ENDED) if size > 0 and text[0] == _MINUS and sp == 0 else sp

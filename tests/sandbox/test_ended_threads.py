@@ -9,12 +9,12 @@ from pathlib import Path
 
 from sandbox.native import Unit, native, u64
 from sandbox.native.native_image import NativeImage
-from sandbox.threads.blocked_sp import has_ended
+from sandbox.threads.blocked_sp import ENDED, blocked_sp
 
 
 @native
 def ended(tid: u64) -> u64:
-    return u64(1) if has_ended(tid) else u64(0)
+    return u64(1) if blocked_sp(tid) == ENDED else u64(0)
 
 
 @cache
